@@ -38,7 +38,8 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
     clean["PYTHONPATH"] = os.pathsep.join(paths)
-    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict(settings)
+    # One process, which is cheaper; tests of several ask for them.
+    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0", "WORKERS": "0"} | dict(settings)
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 

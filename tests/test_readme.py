@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.conftest import copy_folder
 from tests.fork_server import REQUEST_BYTES, Fork
-from tests.platform import PROGRAM, Platform
+from tests.platform import PROGRAM, Platform, serving
 from trading_intents.config import PREFIX
 
 pytest_plugins = ("tests.started_dirs",)
@@ -58,6 +59,13 @@ def blocks_of(document: str, platform: Platform) -> list[str]:
     # A reader sees an error answer; a script must be told to mind it.
     text = text.replace("curl -s ", "curl -sS --fail-with-body ").replace(DEMO, f"{DEMO} {platform.url}")
     return [block for block in text.split("\0") if block]
+
+
+@pytest.fixture(scope="module")
+def platform(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """As `make run` has it: with as many processes as that machine gets."""
+    with serving(copy_folder(warm_original, tmp_path_factory.mktemp("checkout") / ".data"), WORKERS="") as platform:
+        yield platform
 
 
 @pytest.fixture(scope="module")

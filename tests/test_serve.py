@@ -24,9 +24,10 @@ from tests.storage.conftest import all_gone
 from tests.waiting import eventually
 from trading_intents import provision
 from trading_intents.app import DRAIN_SECONDS
-from trading_intents.cli import STOPPED_AT_ONCE, cli
+from trading_intents.cli import cli
 from trading_intents.config import PREFIX
 from trading_intents.errors import StartupRefused
+from trading_intents.processes.command import STOPPED_AT_ONCE
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -206,7 +207,7 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: P
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""
     (tmp_path / ".venv").symlink_to(sys.prefix)
     environ = environment(tmp_path / ".data", {})
-    del environ[f"{PREFIX}DATA_DIR"]  # as `make run` has it
+    del environ[f"{PREFIX}DATA_DIR"], environ[f"{PREFIX}WORKERS"]  # as `make run` has them
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (LINES, COLUMNS))
     process = subprocess.Popen(

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 import httpx
+from prometheus_client import CollectorRegistry
 
 from trading_intents import __version__
 from trading_intents.accounts.credentials import Credentials
@@ -67,7 +69,7 @@ from trading_intents.stream.hub import Hub
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import Log, Metrics, render_metrics
 from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
 from trading_intents.web.routes import Route
@@ -77,6 +79,7 @@ from trading_intents.web.server.table import connection_limits, max_grpc_connect
 from trading_intents.web.server.tls import certificate_files
 
 Demo = TypeVar("Demo")
+RenderMetrics = Callable[[CollectorRegistry], Awaitable[bytes]]
 
 USERS_POLL_SECONDS = 5.0  # removing a person's data is not urgent
 DRAIN_SECONDS = 10
@@ -111,28 +114,29 @@ class Infrastructure:
 
 @contextlib.asynccontextmanager
 async def database_urls(
-    settings: Settings, log: Log, metrics: Metrics, may_create: bool = False
+    settings: Settings, log: Log, metrics: Metrics, may_create: bool = False, may_start: bool = True
 ) -> AsyncIterator[Urls]:
-    """Gives the URLs of the configured database, or of the embedded one, which runs while the block does."""
+    """Gives the URLs of the configured database, or of the embedded one, which runs while the block does: here, unless
+    another process runs it or this one may not."""
     if settings.database_url:
         others = (settings.database_worker_url, settings.database_owner_url)
         yield Urls(settings.database_url, *(url or settings.database_url for url in others))
         return
     started = metrics.postgres_starts.inc
-    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create) as server:
+    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create, may_start) as server:
         yield Urls(server.url, server.worker_url, server.owner_url)
 
 
 @contextlib.asynccontextmanager
 async def open_infrastructure(
-    settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False
+    settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False, may_start: bool = True
 ) -> AsyncIterator[Infrastructure]:
     """Opens a migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of
     the worker's role is not used, and need not exist."""
     metrics, clock = Metrics(), SystemClock()
     brokers = installed_brokers(log, partial(broker_settings, settings))
     async with contextlib.AsyncExitStack() as stack:
-        urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create))
+        urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create, may_start))
         await migrate(
             urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker, may_create=may_create
         )
@@ -259,18 +263,9 @@ def build_workers(
     return [accounts, users, execution]
 
 
-async def serve(
-    settings: Settings,
-    log: Log,
-    stop: asyncio.Event,
-    prepare: Callable[[Infrastructure], Awaitable[Demo]],
-    greet: Callable[[Infrastructure, str | None, Demo], None],
-) -> None:
-    """Runs everything that this process's roles need, until `stop` is set.
-
-    `prepare` runs before the first request is served; `greet` gets the stream's address, None without the role, and
-    what `prepare` gave.
-    """
+@contextlib.contextmanager
+def ended_by_loops(log: Log, stop: asyncio.Event) -> Iterator[None]:
+    """Sets `stop` when a loop of this process fails, and raises InternalError once the block has ended."""
     failed: list[str] = []
 
     def end(name: str, error: BaseException) -> None:
@@ -279,26 +274,51 @@ async def serve(
         stop.set()
 
     watch_loops(end)
+    yield
+    log.info("stopped")
+    if failed:
+        raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
+
+
+async def serve(
+    settings: Settings,
+    log: Log,
+    stop: asyncio.Event,
+    prepare: Callable[[Infrastructure], Awaitable[Demo]],
+    greet: Callable[[Settings, str | None, Demo], None],
+    listener: socket.socket | None = None,
+    render: RenderMetrics = render_metrics,
+) -> None:
+    """Runs everything that this process's roles need, until `stop` is set.
+
+    `prepare` runs before the first request is served; `greet` gets the stream's address, None without the role, and
+    what `prepare` gave. A process with a parent has its `listener` from there, and leaves PostgreSQL to it.
+    """
+    is_child = listener is not None
     if "stream" in settings.roles:  # so that a taken port is reported before anything is started
         bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
-    with contextlib.closing(bind(settings.http_host, settings.http_port)) as listener:
-        settings = replace(settings, http_port=listener.getsockname()[1])  # 0 asks for any free port: it is known now
+    with (
+        ended_by_loops(log, stop),
+        contextlib.closing(listener or bind(settings.http_host, settings.http_port)) as listener,
+    ):
+        if not settings.http_port:  # asks for any free port: it is known now
+            settings = replace(settings, http_port=listener.getsockname()[1])
         needs_worker = "worker" in settings.roles
         async with (
             interrupted_by(stop) as interrupt,
-            open_infrastructure(settings, log, needs_worker, may_create=True) as infra,
+            open_infrastructure(settings, log, needs_worker, may_create=True, may_start=not is_child) as infra,
             open_vault(settings, infra.clock, log) as vault,
         ):
             features = build_features(infra, vault)
-            app = build_app(infra, features)
+            app = build_app(infra, features, render)
             _tune_gc()
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
-            files = certificate_files(settings, "HTTP_TLS", infra.metrics, log)
+            is_public = listener.getsockname()[1] == settings.http_port  # else a port on loopback, for its parent
+            files = certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
             async with serving(app, listener, connections, files), working(infra, features, vault) as workers:
                 interrupt.cancel()
-                address = features.grpc.address if "stream" in settings.roles else None
-                greet(infra, address, demo)
+                greet(settings, features.grpc.address if "stream" in settings.roles else None, demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()
@@ -309,12 +329,9 @@ async def serve(
                 )
                 if not drained:
                     log.warning("requests still running after the drain", seconds=DRAIN_SECONDS)
-    log.info("stopped")
-    if failed:
-        raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
 
 
-def build_app(infra: Infrastructure, features: Features) -> App:
+def build_app(infra: Infrastructure, features: Features, render: RenderMetrics = render_metrics) -> App:
     """Builds the route table, without the routes of roles that this process does not have."""
     settings, public = infra.settings, features.gates["public"]
 
@@ -327,7 +344,7 @@ def build_app(infra: Infrastructure, features: Features) -> App:
             return "the database's disk is full or fails"
         return "" if await infra.database.service.healthy() else "the database cannot be reached, or its disk is full"
 
-    routes = operations_routes(public, not_ready_reason, infra.metrics.registry, infra.clock)
+    routes = operations_routes(public, not_ready_reason, lambda: render(infra.metrics.registry), infra.clock)
     if "api" in settings.roles:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):

@@ -4,7 +4,6 @@ there is no database."""
 import asyncio
 import os
 import pwd
-import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -23,13 +22,14 @@ from trading_intents.accounts.vault import embedded_vault
 from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
-from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError, PortTaken, StartupRefused
+from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError
 from trading_intents.intents import audit
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.outbox.queue import MAX_LISTED, list_rows
+from trading_intents.processes.child import PARENT
+from trading_intents.processes.command import add_serve_command
 from trading_intents.recovery.commands import add_commands
-from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
@@ -49,10 +49,7 @@ cli.add_typer(streams, name="stream")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
 
-STOPPED_AT_ONCE = 130
 NOTHING_HERE = 2  # the exit code of a command that found no database
-FIRST_ORDER = "buy AAPL 10 --wait"
-PROGRAM = Path(".venv/bin/trading-intents")  # in a checkout, where `make run` is typed
 
 
 def main() -> None:
@@ -74,83 +71,33 @@ def choose_command(
     """The Trading Intents Platform. Settings are TRADING_INTENTS_* variables."""
 
 
-def _run(work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]], roles: str = "", quiet: bool = True) -> None:
+def _run(
+    work: Callable[[Settings, Log], Coroutine[Any, Any, int | None]],
+    roles: str = "",
+    quiet: bool = True,
+    process: str = "",
+) -> None:
     environ = dict(os.environ)
     if roles:
         environ[config.PREFIX + "ROLES"] = roles
     try:
         settings = config.load(environ)
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
-        for stranger, near in config.unknown(environ).items():
+        if process or (not quiet and settings.worker_processes):
+            log = log.bind(process=process or PARENT)
+        for stranger, near in config.unknown({} if process else environ).items():  # its parent has told it
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
         with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))
     except PlatformError as error:
-        Console(stderr=True).print(f"[bold red]{error.title}:[/] {terminal_text(error.detail)}", soft_wrap=True)
+        Console(stderr=True).print(
+            f"{process and process + ': '}[bold red]{error.title}:[/] {terminal_text(error.detail)}", soft_wrap=True
+        )
         raise typer.Exit(NOTHING_HERE if isinstance(error, DatabaseMissing) else 1) from None
     raise typer.Exit(code or 0)
 
 
-@cli.command()
-def serve(roles: Annotated[str, typer.Option(help="api, stream, worker; comma separated.")] = "") -> None:
-    """Start this process's roles and serve until SIGTERM, SIGHUP or Ctrl-C."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        try:
-            await app.serve(settings, log, _stop_signal(), provision.prepare_demo, _greet)
-        except PortTaken as error:
-            pid = None if settings.database_url else lock_holder(settings.data_dir)
-            if pid is None:
-                raise
-            raise StartupRefused(f"already running here, pid {pid}, on {settings.data_dir}; {error.detail}") from None
-
-    _run(work, roles, quiet=False)
-
-
-def _stop_signal() -> asyncio.Event:
-    stop, signalled = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        # Does not count as one of the two signals that stop at once: a closing terminal sends it more than once.
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
-
-    def on_signal() -> None:
-        if signalled.is_set():
-            # The kernel ends the embedded PostgreSQL together with this process.
-            os._exit(STOPPED_AT_ONCE)
-        signalled.set()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
-    return stop
-
-
-def _greet(parts: app.Infrastructure, grpc: str | None, demo: provision.Demo | None) -> None:
-    settings, url = parts.settings, parts.settings.http_url
-    if demo:
-        provision.keep_demo_url(settings.data_dir, url)
-    if not sys.stderr.isatty():
-        where = {"http": url} | ({"grpc": grpc} if grpc else {})
-        parts.log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
-        return
-    place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
-    out = Console(stderr=True, highlight=False)
-    out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
-    out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
-    if grpc:
-        out.print(f"  gRPC    [bold]{grpc}[/]")
-    out.print(f"  roles   {', '.join(settings.roles)}")
-    out.print(f"  data    {terminal_text(place)}\n", soft_wrap=True)
-    if demo and demo.account_id:
-        variable = config.PREFIX + "DATA_DIR"
-        folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""
-        out.print("Place a first order, in another terminal:\n")
-        program = PROGRAM if PROGRAM.exists() else PROGRAM.name
-        out.print(f"  {terminal_text(folder)}{program} {FIRST_ORDER}\n", soft_wrap=True)
-        out.print("Or trade in the browser; this prints a link that signs you in:\n")
-        out.print(f"  {terminal_text(folder)}{program} console\n", soft_wrap=True)
-    out.print("README.md goes on from there. Ctrl-C ends all of it.\n")
+add_serve_command(cli, _run)
 
 
 @cli.command()

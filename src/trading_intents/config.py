@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ PREFIX = "TRADING_INTENTS_"
 CLIENT_VARIABLES = ("URL", "API_KEY", "ACCOUNT")  # the client's and the trader's commands': no settings of the server
 ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
+MAX_WORKERS, MAX_DEFAULT_WORKERS, CORES_PER_WORKER = 32, 8, 4
 # No part starts with a dot: `..` would lead out of the prefix.
 VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 # Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has a meaning.
@@ -75,6 +77,11 @@ class Settings:
     )
     tls_key_file: str = _setting("", "PEM file of its private key.")
     roles: tuple[str, ...] = _setting(ROLES, "What this process does: any of api, stream, worker, comma separated.")
+    workers: str = _setting(
+        "",
+        f"Processes for the role worker, if there are other roles, 0 to {MAX_WORKERS}. 0: all roles in one process. "
+        f"Empty: a quarter of the cores, 1 to {MAX_DEFAULT_WORKERS}.",
+    )
     internal_organizations: tuple[str, ...] = _setting(
         (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
     )
@@ -153,6 +160,14 @@ class Settings:
     )
     paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
+
+    @property
+    def worker_processes(self) -> int:
+        """Workers beside the process with the other roles; 0: there is one process, without a parent."""
+        if not set(self.roles) > {"worker"}:
+            return 0
+        cores = len(os.sched_getaffinity(0))
+        return int(self.workers or max(1, min(cores // CORES_PER_WORKER, MAX_DEFAULT_WORKERS)))
 
     @property
     def http_url(self) -> str:
@@ -236,6 +251,8 @@ def _check(settings: Settings) -> None:
             raise StartupRefused(f"{PREFIX}{f.name.upper()}: 1 to {max_value}")
     if not settings.roles or set(settings.roles) - set(ROLES):
         raise StartupRefused(f"{PREFIX}ROLES: any of {', '.join(ROLES)}, comma separated")
+    if not re.fullmatch("[0-9]{0,2}", settings.workers) or int(settings.workers or 0) > MAX_WORKERS:
+        raise StartupRefused(f"{PREFIX}WORKERS: 0 to {MAX_WORKERS}")
     for name in ("http_port", "grpc_port"):
         if getattr(settings, name) > 65535:
             raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import stat
 import time
@@ -14,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
+
+import httpx
 
 from trading_intents import __version__
 from trading_intents.accounts.store import inspect_account, newest_sealed
@@ -42,6 +45,7 @@ from trading_intents_client import AsyncAccount, AsyncTradingClient, TradingErro
 
 CLOCK_LIMIT_SECONDS = 2.0
 BROKER_LIMIT_SECONDS = 10
+METRICS_LIMIT_SECONDS = 5
 FREE_DISK_BYTES = 1 << 30
 MAX_OPENED_SECRETS = 100
 RECENT = timedelta(minutes=1)
@@ -63,6 +67,7 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         _disk(settings),
         _port(settings.http_host, settings.http_port, "HTTP"),
         *([_port(settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
+        *await _processes(settings),
         *await _database(settings, log),
     ]
 
@@ -278,6 +283,24 @@ def _port(host: str, port: int, setting: str) -> CheckResult:
     except PlatformError as error:
         return CheckResult("warning", "port", f"{error.detail} (fine if it is this platform)")
     return CheckResult("ok", "port", f"{host} port {port} is free")
+
+
+async def _processes(settings: Settings) -> list[CheckResult]:
+    """Looks at the processes of a parent that runs on these settings."""
+    try:
+        async with httpx.AsyncClient(
+            verify=False,  # noqa: S501 - it sends no secret, and a certificate names the host as callers know it
+            trust_env=False,
+            timeout=METRICS_LIMIT_SECONDS,
+        ) as client:
+            text = (await client.get(f"{settings.http_url}/metrics")).text
+    except (httpx.HTTPError, httpx.InvalidURL):  # nothing runs, or another program: the port's line says so
+        return []
+    found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', text, re.MULTILINE)
+    if silent := [name for name, value in found if value == "0.0"]:
+        text = f"{', '.join(silent)} does not answer: it starts, or hangs; the log has its pid"
+        return [CheckResult("wrong", "processes", text)]
+    return [CheckResult("ok", "processes", f"{', '.join(name for name, _ in found)} answer")] if found else []
 
 
 async def _database(settings: Settings, log: Log) -> list[CheckResult]:

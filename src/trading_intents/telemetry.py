@@ -4,18 +4,19 @@ import contextlib
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import Literal, TextIO, get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from rich.markup import escape
 
 SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
+PROCESS_UP = ("ti_process_up", "1: the process answers.")
 
 Log = structlog.typing.FilteringBoundLogger
 AlertKind = Literal[
@@ -158,6 +159,8 @@ class Metrics:
             "When the certificate in use expires, as Unix time; 0 without TLS.",
             "port",
         )
+        self._gauge(*PROCESS_UP).set(1)
+        self.process_starts = self._counter("ti_process_starts_total", "Times a process was started.", "child")
         self.postgres_starts = self._counter(
             "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL."
         )
@@ -259,3 +262,29 @@ class Metrics:
             "door",
             "code",
         )
+
+
+async def render_metrics(registry: CollectorRegistry) -> bytes:
+    return generate_latest(registry)
+
+
+def merge_metrics(texts: Mapping[str, str | None]) -> str:
+    """Makes one text for Prometheus of those of several processes, whose names become the label `process`; None: the
+    process does not answer. Each metric is declared once, as the format demands. Lines are not parsed further, as a
+    scrape must not hold up requests."""
+    families: dict[str, list[str]] = {}
+    silent = "# HELP {0} {1}\n# TYPE {0} gauge\n{0} 0.0\n".format(*PROCESS_UP)
+    for process, text in texts.items():
+        for block in ("\n" + (silent if text is None else text)).split("\n# HELP ")[1:]:
+            meaning, kind, *samples = block.rstrip("\n").split("\n")
+            lines = families.setdefault(f"# HELP {meaning}\n{kind}", [])
+            lines += [_label(sample, process) for sample in samples]
+    return "".join("\n".join([declared, *lines, ""]) for declared, lines in families.items())
+
+
+def _label(sample: str, process: str) -> str:
+    name, brace, rest = sample.partition("{")
+    if brace:
+        return f'{name}{{process="{process}",{rest}'
+    name, _, value = sample.partition(" ")
+    return f'{name}{{process="{process}"}} {value}'

@@ -83,6 +83,20 @@ def test_metrics_are_read_and_quantiles_are_of_what_happened_between() -> None:
     assert evaluate("operator.js", between) == [100, 500]
 
 
+def test_figures_are_of_all_processes_and_a_silent_one_is_named() -> None:
+    lines = [f'ti_process_up{{process="{name}"}} {value}' for name, value in (("api", 1), ("worker-1", 1), ("w", 0))]
+    for worker in ("worker-1", "worker-2"):
+        lines.append(f'ti_execution_leases{{process="{worker}"}} 2')
+        lines.append(f'ti_execution_links{{process="{worker}",state="connected"}} 2')
+        lines.append(f'ti_outbox_oldest_pending_seconds{{process="{worker}",queue="intents"}} 7')
+    text = "\\n".join(lines)
+    shown = dict(evaluate("operator.js", f"m.figuresOf(m.parseMetrics('{text}'))"))
+    assert [shown[f"Process {name}"] for name in ("api", "worker-1", "w")] == ["answers", "answers", "does not answer"]
+    assert shown["Accounts worked"] == "4"
+    assert shown["Links, connected"] == "4"
+    assert shown["Oldest pending, intents"] == "7"
+
+
 def test_a_token_that_is_renewed_after_signing_out_is_not_kept() -> None:
     renewing = """await (async () => {
         const caller = { principal_type: "USER", principal_id: "ada", role: "admin", environment: null, policies: [] };

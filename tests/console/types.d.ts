@@ -109,6 +109,7 @@ type ShownRow = { element: HTMLElement; cells: HTMLElement[] };
 type Point = [millis: number, value: number];
 type Sample = { name: string; labels: Record<string, string>; value: number };
 type Reading = { time: number; samples: Sample[] };
+type Measure = (samples: Sample[], name: string, labels?: Record<string, string>) => number;
 
 // stream.js, feed.js
 type StreamEvent = { kind: string; id: string; data: any };

@@ -151,7 +151,7 @@ class WorkerProcesses:
 @contextlib.contextmanager
 def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[WorkerProcesses]:
     chosen = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()} | settings
-    with serving(folder, **chosen | {"ROLES": "api"}) as api:
+    with serving(folder, **{"ROLES": "api"} | chosen) as api:
         document = {
             "external_id": "o",
             "entitlements": ["controls_premium"],

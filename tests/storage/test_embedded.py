@@ -268,10 +268,30 @@ async def test_a_cancellation_counts_though_the_program_ends_in_the_same_moment(
             return await ended
 
     ending: Any = EndingProcess()
-    stopping = asyncio.create_task(server._stop(ending))
+    stopping = asyncio.create_task(server.stop_process(ending))
     for _ in range(3):  # until it waits
         await asyncio.sleep(0)
     ended.set_result(0)
     stopping.cancel()
     await asyncio.wait({stopping})
     assert stopping.cancelled()
+
+
+async def test_a_program_that_ignores_a_signal_gets_the_next_one_also_from_a_cancelled_task() -> None:
+    process = await asyncio.create_subprocess_exec(
+        "sh", "-c", "trap '' INT; echo ready; exec sleep 60", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.stop_process(process, ((signal.SIGINT, 0.01), (signal.SIGKILL, RETURN_LIMIT_SECONDS)))
+
+    running = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running})
+    assert process.returncode == -signal.SIGKILL

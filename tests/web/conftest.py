@@ -14,7 +14,7 @@ import pytest
 
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import Forbidden, NotFound, Unauthorized, Unavailable, VersionConflict
-from trading_intents.telemetry import Metrics, make_log
+from trading_intents.telemetry import Metrics, make_log, render_metrics
 from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.operations import description_routes, operations_routes
@@ -140,7 +140,7 @@ async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
         return lever[0].missing
 
     routes = _routes(lever)
-    routes += operations_routes(Anyone(), missing, metrics.registry, clock)
+    routes += operations_routes(Anyone(), missing, lambda: render_metrics(metrics.registry), clock)
     routes += description_routes(Anyone(), routes, "0.1.0", "http://127.0.0.1:8080")
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
     limits = Limits(rates | {Bucket.CANCELS: Rate(1000, 1000)}, shared, clock, metrics.rate_limited)

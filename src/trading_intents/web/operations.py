@@ -1,11 +1,11 @@
 """The endpoints that every process has: liveness, readiness, metrics, and the description of the rest."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from trading_intents.clock import Clock
 from trading_intents.errors import Unavailable, wire_errors
@@ -29,28 +29,25 @@ class Health(msgspec.Struct):
 class _Cached(Generic[T]):
     """A value that is computed once for all requests within MAX_AGE_SECONDS."""
 
-    def __init__(self, compute: Callable[[], Coroutine[Any, Any, T]], clock: Clock) -> None:
+    def __init__(self, compute: Callable[[], Awaitable[T]], clock: Clock) -> None:
         self._compute, self._clock = compute, clock
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Future[T] | None = None
         self._computed_at = 0.0
 
     async def get(self) -> T:
         now = self._clock.monotonic()
         if self._task is None or (self._task.done() and now - self._computed_at >= MAX_AGE_SECONDS):
-            self._task, self._computed_at = asyncio.create_task(self._compute()), now
+            self._task, self._computed_at = asyncio.ensure_future(self._compute()), now
         return await asyncio.shield(self._task)  # a cancelled caller does not cancel it for others
 
 
 def operations_routes(
-    policy: Policy, missing: Callable[[], Coroutine[Any, Any, str]], registry: CollectorRegistry, clock: Clock
+    policy: Policy, missing: Callable[[], Awaitable[str]], render: Callable[[], Awaitable[bytes]], clock: Clock
 ) -> tuple[Route, ...]:
-    """`missing` says what this process's roles lack now; an empty text means that it is ready."""
-
-    async def render_metrics() -> bytes:
-        return generate_latest(registry)
-
+    """`missing` says what this process's roles lack now; an empty text means that it is ready. `render` gives the
+    metrics."""
     text = CONTENT_TYPE_LATEST.encode()
-    lacking, rendered = _Cached(missing, clock), _Cached(render_metrics, clock)
+    lacking, rendered = _Cached(missing, clock), _Cached(render, clock)
 
     @Operation(Tag.OPERATIONS, answer=Health, always=True, any_query=True)
     async def check_liveness(request: Request) -> Answer:

@@ -1,4 +1,4 @@
-// For the operator: this process's metrics as figures and charts, and the outbox's health. Changes nothing.
+// For the operator: the processes' metrics as figures and charts, and the outbox's health. Changes nothing.
 
 import { showAge, words } from "./amounts.js";
 import { NotAllowed, messageOf } from "./api.js";
@@ -23,13 +23,19 @@ export function parseMetrics(text) {
   return samples;
 }
 
-/** @type {(samples: Sample[], name: string, labels?: Record<string, string>) => number} */
-function total(samples, name, labels = {}) {
+/** @type {(samples: Sample[], name: string, labels?: Record<string, string>) => number[]} */
+function measured(samples, name, labels = {}) {
   const wanted = Object.entries(labels);
   return samples
     .filter((sample) => sample.name === name && wanted.every(([label, value]) => sample.labels[label] === value))
-    .reduce((all, sample) => all + sample.value, 0);
+    .map((sample) => sample.value);
 }
+
+/** @type {Measure} */
+const total = (samples, name, labels) => measured(samples, name, labels).reduce((all, value) => all + value, 0);
+
+/** @type {Measure} Of the outbox, which every worker measures as a whole. */
+const largest = (samples, name, labels) => Math.max(0, ...measured(samples, name, labels));
 
 /** @type {(samples: Sample[], name: string, label: string) => string[]} The values of a label, each once. */
 function valuesOf(samples, name, label) {
@@ -49,6 +55,33 @@ export function quantileBetween(before, now, name, quantile, labels = {}) {
   if (all <= 0) return NaN;
   const place = counts.findIndex((count) => count >= all * quantile);
   return edge(String(edges[place])) * 1000;
+}
+
+/** @type {(samples: Sample[]) => [string, string][]} The figures, each with its title. */
+export function figuresOf(samples) {
+  /** @type {(name: string, label: string, measure: Measure) => [string, string][]} */
+  const each = (name, label, measure) => {
+    const title = words(name.replace(/^ti_(outbox|execution)_/, "").replace(/_(seconds|total|rows)$/, ""));
+    return valuesOf(samples, name, label).map((value) => [
+      `${title}, ${value}`,
+      String(Math.round(measure(samples, name, { [label]: value }) * 10) / 10),
+    ]);
+  };
+  const processes = samples.filter(({ name, labels }) => name === "ti_process_up" && labels["process"]);
+  return [
+    ...processes.map(({ labels, value }) => /** @type {[string, string]} */ ([
+      `Process ${labels["process"]}`,
+      value ? "answers" : "does not answer",
+    ])),
+    ["Accounts worked", String(total(samples, "ti_execution_leases"))],
+    ...each("ti_execution_links", "state", total),
+    ["Streams", String(total(samples, "ti_stream_subscribers"))],
+    ["HTTP connections", String(total(samples, "ti_http_connections"))],
+    ["Rate limited", String(total(samples, "ti_rate_limited_total"))],
+    ...each("ti_outbox_oldest_pending_seconds", "queue", largest),
+    ...each("ti_outbox_oldest_claim_seconds", "queue", largest),
+    ...each("ti_execution_alerts_total", "kind", total).filter(([, value]) => value !== "0"),
+  ];
 }
 
 /** @type {(context: Context) => View} */
@@ -77,7 +110,7 @@ export function openOperator({ api }) {
       const now = { samples: parseMetrics(await answer.text()), time: Date.now() };
       if (before) draw(before, now);
       before = now;
-      showFigures(now.samples);
+      fill(figures, cards(figuresOf(now.samples)));
     } catch {
       // The age that is shown says how old the figures are.
     }
@@ -95,32 +128,13 @@ export function openOperator({ api }) {
     for (const queue of valuesOf(samples, "ti_outbox_backlog_rows", "queue")) {
       const backlog = backlogs.get(queue) ?? new Samples(queue);
       backlogs.set(queue, backlog);
-      backlog.add(time, total(samples, "ti_outbox_backlog_rows", { queue }));
+      const statuses = valuesOf(samples, "ti_outbox_backlog_rows", "status");
+      const rows = statuses.map((status) => largest(samples, "ti_outbox_backlog_rows", { queue, status }));
+      backlog.add(time, rows.reduce((all, count) => all + count, 0));
     }
     charts.rates.draw([requests, events]);
     charts.latency.draw([p50, p99]);
     charts.backlog.draw([...backlogs.values()]);
-  }
-
-  /** @param {Sample[]} samples */
-  function showFigures(samples) {
-    /** @type {(name: string, label: string) => [string, string][]} */
-    const each = (name, label) => {
-      const title = words(name.replace(/^ti_(outbox|execution)_/, "").replace(/_(seconds|total|rows)$/, ""));
-      const found = samples.filter((sample) => sample.name === name);
-      return found.map(({ labels, value }) => [`${title}, ${labels[label]}`, String(Math.round(value * 10) / 10)]);
-    };
-    const shown = cards([
-      ["Accounts worked here", String(total(samples, "ti_execution_leases"))],
-      ...each("ti_execution_links", "state"),
-      ["Streams", String(total(samples, "ti_stream_subscribers"))],
-      ["HTTP connections", String(total(samples, "ti_http_connections"))],
-      ["Rate limited", String(total(samples, "ti_rate_limited_total"))],
-      ...each("ti_outbox_oldest_pending_seconds", "queue"),
-      ...each("ti_outbox_oldest_claim_seconds", "queue"),
-      ...each("ti_execution_alerts_total", "kind").filter(([, value]) => value !== "0"),
-    ]);
-    fill(figures, shown);
   }
 
   async function readHealth() {
@@ -152,7 +166,7 @@ export function openOperator({ api }) {
   const commands = [command("trading-intents outbox list"), ", ", command("retry"), ", ", command("drop"), "."];
   const drawn = Object.values(charts).map((chart) => el("section", { class: "panel" }, chart.element));
   const outbox = panel("Outbox of accounts", health, hint("Failed rows are settled by command: ", ...commands));
-  const process = panel("This process", age, figures);
+  const process = panel("Processes", age, figures);
   const element = el("div", { class: "stack" }, process, el("div", { class: "charts" }, ...drawn), outbox);
   const showReading = () => setText(age, markAge(before?.time ?? 0, figures));
   return makeView(element, repeat(READ_SECONDS, read), repeat(1, showReading));

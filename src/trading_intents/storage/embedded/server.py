@@ -55,16 +55,22 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running(
-    data_dir: Path, postgres_bin: str, log: Log, on_start: Callable[[], None] = lambda: None, may_create: bool = True
+    data_dir: Path,
+    postgres_bin: str,
+    log: Log,
+    on_start: Callable[[], None] = lambda: None,
+    may_create: bool = True,
+    may_start: bool = True,
 ) -> AsyncIterator[Server]:
-    """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that process ends."""
+    """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that process ends, if it
+    may start a server."""
     if not may_create:
         check_cluster(data_dir)
     # The kernel ties PostgreSQL's life to the thread that starts it.
     assert threading.current_thread() is threading.main_thread()
     cluster = open_cluster(data_dir, postgres_bin)
     supervisor = _Supervisor(cluster, log, on_start)
-    keeping = asyncio.create_task(supervisor.keep())
+    keeping = asyncio.create_task(supervisor.keep() if may_start else supervisor.stay())
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
         keeping.add_done_callback(tell_failure)
@@ -113,6 +119,10 @@ class _Supervisor:
                 await self._make_logins()
         return await self._accepts(WORKER_LOGIN, DATABASE)
 
+    async def stay(self) -> None:
+        """Leaves the server to other processes until cancelled."""
+        await asyncio.Event().wait()
+
     async def keep(self) -> None:
         """Waits until no other process runs the server, then keeps it running until cancelled."""
         with self._cluster.lock.open("r+b", buffering=0) as lock:
@@ -157,7 +167,7 @@ class _Supervisor:
             status = await process.wait()
             self._log.error("PostgreSQL ended", pid=process.pid, status=status)
         finally:
-            await _stop(process)
+            await stop_process(process)
 
     async def _create(self) -> None:
         self._cluster.make_passwords()
@@ -173,7 +183,7 @@ class _Supervisor:
         except TimeoutError:
             raise self._refusal("initdb takes too long") from None
         finally:
-            await _stop(process)
+            await stop_process(process)
         if status != 0:
             raise self._refusal("initdb failed")
         self._cluster.adopt(folder)
@@ -291,12 +301,16 @@ def _end_leftovers(cluster_name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-async def _stop(process: Process) -> None:
-    for step, limit in STOP_STEPS:
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(step)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit):  # not by wait_for, which can lose a cancellation
-                await process.wait()
+async def stop_process(process: Process, steps: tuple[tuple[signal.Signals, float], ...] = STOP_STEPS) -> None:
+    """Sends each signal in turn, until the process ends within the seconds beside it."""
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        for step, limit in steps:
+            if process.returncode is not None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(step)
+            # Not by wait_for, which can lose a cancellation, nor by timeout, which never expires in a cancelled task.
+            await asyncio.wait([ended], timeout=limit)
+    finally:
+        ended.cancel()

@@ -1,0 +1,1 @@
+"""`serve`: one process, or a parent with one process for the API and the stream and others for workers."""

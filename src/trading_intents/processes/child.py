@@ -1,0 +1,73 @@
+"""A process with a parent: it is told its part on the command line, says when it serves, and dies with its parent."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+from functools import partial
+
+import httpx
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from trading_intents import app
+from trading_intents.config import Settings
+from trading_intents.telemetry import Log, merge_metrics, render_metrics
+
+PARENT = "parent"  # as a process's name
+READY = b"ready"
+PR_SET_PDEATHSIG = 1
+SCRAPE_LIMIT_SECONDS = 1.0
+
+
+class ChildPart(msgspec.Struct, frozen=True):
+    name: str
+    parent: int
+    """Its pid."""
+    listener: int
+    """The descriptor of the socket on which this process serves HTTP."""
+    others: dict[str, str] = {}
+    """Where the metrics of the other processes are; of the process that shows all of them."""
+
+    def die_with_parent(self) -> None:
+        """Has the kernel kill this process when its parent ends, also while it is stopped or hangs."""
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+        if os.getppid() != self.parent:
+            sys.exit("the parent is gone")
+
+
+async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: asyncio.Event) -> None:
+    ready = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # lines that a broker's library prints belong to the log
+
+    async def prepare(infra: app.Infrastructure) -> None:
+        """Does nothing: the parent has."""
+
+    def tell_parent(*_: object) -> None:
+        os.write(ready, READY)
+        os.close(ready)
+
+    render = partial(_render_all, part) if part.others else render_metrics
+    await app.serve(settings, log, stop, prepare, tell_parent, socket.socket(fileno=part.listener), render)
+
+
+async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:
+    own = await render_metrics(registry)
+    async with httpx.AsyncClient(
+        verify=False,  # noqa: S501 - certificates are not read: on loopback there is no TLS
+        trust_env=False,  # nor a proxy
+        timeout=SCRAPE_LIMIT_SECONDS,
+    ) as client:
+        texts = await asyncio.gather(*(_scrape(client, url) for url in part.others.values()))
+    return merge_metrics({part.name: own.decode(), **dict(zip(part.others, texts, strict=True))}).encode()
+
+
+async def _scrape(client: httpx.AsyncClient, url: str) -> str | None:
+    """None: the process does not answer, as while it starts or is stopped."""
+    try:
+        async with asyncio.timeout(SCRAPE_LIMIT_SECONDS):
+            return (await client.get(f"{url}/metrics")).raise_for_status().text
+    except (httpx.HTTPError, TimeoutError):
+        return None

@@ -1,0 +1,158 @@
+"""The parent of a platform's processes: runs PostgreSQL, starts them, restarts one that fails, ends them in order. It
+serves no request, so that nothing of a caller's can hold it up."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import msgspec
+from prometheus_client import start_http_server
+
+from trading_intents.app import DRAIN_SECONDS, Infrastructure, database_urls, ended_by_loops, open_infrastructure
+from trading_intents.clock import interrupted_by
+from trading_intents.config import PREFIX, Settings
+from trading_intents.errors import StartupRefused
+from trading_intents.processes.child import PARENT, READY, ChildPart
+from trading_intents.storage.embedded.server import stop_process
+from trading_intents.telemetry import Log, Metrics
+from trading_intents.web.server.listener import bind
+
+Demo = TypeVar("Demo")
+
+LOOPBACK = "127.0.0.1"
+# A frozen child goes on, to drain like the others; one that hangs is killed when a drain must be over.
+STOP_STEPS = ((signal.SIGTERM, 0.0), (signal.SIGCONT, DRAIN_SECONDS + 5.0), (signal.SIGKILL, 2.0))
+OWN_METRICS = ("ti_process_up", "ti_process_starts_total", "ti_embedded_postgres_starts_total")
+RESTART_PAUSE_SECONDS = 0.1
+MAX_RESTART_PAUSE_SECONDS = 10.0
+STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first pause again
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    name: str
+    roles: str
+    listener: socket.socket
+    """Stays bound while the process is restarted: connections wait in the kernel meanwhile."""
+    url: str
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set for good when it first serves."""
+
+
+async def supervise(
+    settings: Settings,
+    log: Log,
+    stop: asyncio.Event,
+    prepare: Callable[[Infrastructure], Awaitable[Demo]],
+    greet: Callable[[Settings, str | None, Demo], None],
+) -> None:
+    """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in `app.serve`."""
+    with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
+
+        def listen(host: str, port: int, setting: str = "HTTP") -> socket.socket:
+            return sockets.enter_context(contextlib.closing(bind(host, port, setting)))
+
+        listener, grpc = listen(settings.http_host, settings.http_port), None
+        if "stream" in settings.roles:  # its process binds it again: gRPC takes no socket from others
+            with contextlib.closing(bind(settings.grpc_host, settings.grpc_port, "GRPC")) as free:
+                settings = replace(settings, grpc_port=free.getsockname()[1])
+            host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
+            grpc = f"{host}:{settings.grpc_port}"
+        settings = replace(settings, http_port=listener.getsockname()[1])
+        front = [role for role in settings.roles if role != "worker"]
+        children = [Child("api" if "api" in front else "stream", ",".join(front), listener, settings.http_url)]
+        for number in range(settings.worker_processes):
+            own = listen(LOOPBACK, 0)
+            url = f"http://{LOOPBACK}:{own.getsockname()[1]}"
+            children.append(Child(f"worker-{number + 1}", "worker", own, url))
+        metrics = Metrics()
+        async with (
+            interrupted_by(stop) as interrupt,
+            database_urls(settings, log, metrics, may_create=True),
+        ):
+            async with open_infrastructure(settings, log, may_create=True) as infra:  # migrates
+                demo = await prepare(infra)
+
+            def on_ready() -> None:
+                interrupt.cancel()
+                greet(settings, grpc, demo)
+
+            await _ChildProcesses(settings, log, metrics, children).run(stop, on_ready)
+            sockets.close()  # callers that come now are refused, and do not wait for PostgreSQL's end
+
+
+class _ChildProcesses:
+    def __init__(self, settings: Settings, log: Log, metrics: Metrics, children: list[Child]) -> None:
+        self._log, self._starts, self._children = log, metrics.process_starts, children
+        chosen = {"HTTP_PORT": settings.http_port, "GRPC_PORT": settings.grpc_port}
+        self._environ = os.environ | {PREFIX + name: str(value) for name, value in chosen.items()}
+        server, _ = start_http_server(0, LOOPBACK, metrics.registry.restricted_registry(OWN_METRICS))
+        self._others = {child.name: child.url for child in children[1:]}
+        self._others[PARENT] = f"http://{LOOPBACK}:{server.server_port}"
+
+    async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
+        """Keeps all of them running until `stop` is set, then ends them. StartupRefused if one never serves."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                keeping = [group.create_task(self._keep(child)) for child in self._children]
+                for child in self._children:
+                    await child.ready.wait()
+                on_ready()
+                await stop.wait()
+                self._log.info("draining")
+                for task in keeping:
+                    task.cancel()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _keep(self, child: Child) -> None:
+        loop, pause = asyncio.get_running_loop(), RESTART_PAUSE_SECONDS
+        while True:
+            began = loop.time()
+            await self._run_once(child)
+            if not child.ready.is_set():
+                raise StartupRefused(f"{child.name} has not started; its reason is above")
+            if loop.time() - began >= STEADY_SECONDS:
+                pause = RESTART_PAUSE_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_RESTART_PAUSE_SECONDS)
+
+    async def _run_once(self, child: Child) -> None:
+        others = self._others if child is self._children[0] else {}
+        descriptor = child.listener.fileno()
+        part = msgspec.json.encode(ChildPart(child.name, os.getpid(), descriptor, others)).decode()
+        # -P: a file in the current folder must not take the place of a module.
+        command = [sys.executable, "-P", "-m", "trading_intents", "serve", "--roles", child.roles, "--child", part]
+        self._starts.labels(child.name).inc()
+        try:
+            # A session of its own, so that Ctrl-C in a terminal reaches only us.
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                env=self._environ,
+                pass_fds=[descriptor],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._log.error("process not started", child=child.name, reason=str(error))
+            return
+        assert process.stdout is not None
+        try:
+            if await process.stdout.read(len(READY)):  # nothing: it has ended
+                self._log.info("process ready", child=child.name, pid=process.pid, health=child.url)
+                child.ready.set()
+            await process.wait()
+        finally:
+            has_failed = process.returncode is not None
+            await stop_process(process, STOP_STEPS)
+            is_wrong = has_failed or process.returncode == -signal.SIGKILL
+            log = self._log.error if is_wrong else self._log.info
+            log("process ended", child=child.name, pid=process.pid, status=process.returncode)

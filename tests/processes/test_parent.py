@@ -1,0 +1,195 @@
+"""`serve` with several roles: a parent, its processes, and what an operator sees of them."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.certificates import make_certificate
+from tests.platform import STOP_LIMIT_SECONDS, Platform, environment, run_command, serving
+from tests.processes.conftest import is_alive, pids
+from tests.storage.conftest import all_gone
+from tests.test_cli import lines_of
+from tests.waiting import eventually
+from trading_intents import config
+from trading_intents.config import PREFIX
+from trading_intents.processes.command import STOPPED_AT_ONCE
+from trading_intents.storage.embedded.server import lock_holder
+
+RESTART_SECONDS = 20
+LEFT_SECONDS = 5  # operating.md says so
+CHILDREN = {"api", "worker-1", "worker-2"}
+
+
+def metric(platform: Platform, name: str) -> dict[str, float]:
+    text = platform.client.get("/metrics").text
+    found = re.findall(rf'^{name}{{process="([\w-]+)"}} (\S+)$', text, re.MULTILINE)
+    return {process: float(value) for process, value in found}
+
+
+def test_the_metrics_show_every_process(split: Platform) -> None:
+    assert metric(split, "ti_process_up") == dict.fromkeys(CHILDREN | {"parent"}, 1.0)
+    eventually(lambda: sum(metric(split, "ti_execution_leases").values()) == 1, RESTART_SECONDS)
+    assert metric(split, "ti_embedded_postgres_starts_total")["parent"] == 1
+    text = split.client.get("/metrics").text
+    assert 'ti_process_starts_total{process="parent",child="worker-2"} 1.0' in text
+    assert 'ti_http_requests_total{process="api",route="/metrics",status="200"}' in text
+    declared = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(declared) == len(set(declared))
+
+
+def test_each_process_serves_its_health_on_loopback(split: Platform) -> None:
+    ready = [json.loads(line) for line in split.logs if '"process ready"' in line]
+    assert {line["child"] for line in ready} == CHILDREN
+    for line in ready:
+        assert httpx.get(line["health"] + "/readyz", verify=False).json() == {"status": "ready"}
+        is_api = line["health"].endswith(split.url.rpartition(":")[2])
+        assert (line["child"] == "api") == is_api
+        assert line["health"].startswith("http://127.0.0.1:")
+
+
+def test_every_line_of_the_one_log_has_its_processes_name(split: Platform) -> None:
+    lines = [json.loads(line) for line in list(split.logs)]
+    assert {line["process"] for line in lines} == CHILDREN | {"parent"}
+    [serving_line] = [line for line in lines if line["event"] == "serving"]
+    assert serving_line["process"] == "parent"
+    assert serving_line["pid"] == split.process.pid == int(lock_holder(Path(split.environ[f"{PREFIX}DATA_DIR"])) or 0)
+
+
+def test_a_killed_api_process_comes_back_on_the_same_port_and_callers_wait_for_it(split: Platform) -> None:
+    before = pids(split)
+    os.kill(before["api"], signal.SIGKILL)
+    with httpx.Client(base_url=split.url, timeout=RESTART_SECONDS, verify=False) as client:
+        eventually(lambda: not is_alive(before["api"]), RESTART_SECONDS)
+        assert client.get("/readyz").status_code == 200
+        assert 'ti_process_starts_total{process="parent",child="api"} 2.0' in client.get("/metrics").text
+    eventually(lambda: pids(split)["api"] != before["api"], RESTART_SECONDS)
+    assert pids(split) | {"api": 0} == before | {"api": 0}
+    ended = [json.loads(line) for line in list(split.logs) if '"process ended"' in line]
+    assert [(line["child"], line["status"], line["level"]) for line in ended] == [("api", -signal.SIGKILL, "error")]
+
+
+def test_doctor_names_a_process_that_does_not_answer(split: Platform) -> None:
+    environ = split.environ | {f"{PREFIX}HTTP_PORT": split.url.rpartition(":")[2]}
+    assert lines_of(run_command(environ, "doctor").stdout)["processes"].startswith(
+        "ok: api, worker-1, worker-2, parent"
+    )
+    frozen = pids(split)["worker-2"]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        done = run_command(environ, "doctor")
+        assert metric(split, "ti_process_up")["worker-2"] == 0
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert done.returncode == 1
+    assert lines_of(done.stdout)["processes"].startswith("wrong: worker-2 does not answer")
+    eventually(lambda: metric(split, "ti_process_up")["worker-2"] == 1, RESTART_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.chaos) for each in (signal.SIGTERM, signal.SIGHUP))],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
+def test_one_signal_ends_the_processes_and_then_postgresql(warm: Path, number: signal.Signals) -> None:
+    certificate, key = map(str, make_certificate(warm.parent))  # of REST; health on loopback has none
+    with serving(warm, WORKERS="1", HTTP_TLS_CERTIFICATE_FILE=certificate, HTTP_TLS_KEY_FILE=key) as platform:
+        assert metric(platform, "ti_process_up") == {"api": 1, "worker-1": 1, "parent": 1}
+        children = pids(platform)
+        if number == signal.SIGINT:  # a frozen process drains like the others
+            os.kill(children["worker-1"], signal.SIGSTOP)
+        platform.process.send_signal(number)
+        assert platform.process.wait(STOP_LIMIT_SECONDS) == 0
+    assert all_gone(warm)
+    assert not any(map(is_alive, children.values()))
+    lines = [json.loads(line) for line in platform.logs]
+    told = [(line["process"], line["event"]) for line in lines if line["event"] in ("draining", "stopped")]
+    assert told[0] == ("parent", "draining")
+    assert told[-1] == ("parent", "stopped")
+    assert set(told) == {(name, event) for name in ("parent", *children) for event in ("draining", "stopped")}
+    assert [line["status"] for line in lines if line["event"] == "process ended"] == [0, 0]
+
+
+@pytest.mark.deadline
+@pytest.mark.parametrize("how", ["kill", pytest.param("second signal", marks=pytest.mark.chaos)])
+def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> None:
+    with serving(warm, WORKERS="2") as platform:
+        children = pids(platform)
+        assert children.keys() == CHILDREN
+        os.kill(children["worker-1"], signal.SIGSTOP)  # a frozen one neither
+        if how == "kill":
+            platform.process.kill()
+            assert platform.process.wait(STOP_LIMIT_SECONDS) == -signal.SIGKILL
+        else:
+            os.kill(children["api"], signal.SIGSTOP)
+            for _ in range(2):
+                platform.process.send_signal(signal.SIGTERM)
+                eventually(lambda: any('"draining"' in line for line in list(platform.logs)), STOP_LIMIT_SECONDS)
+            assert platform.process.wait(STOP_LIMIT_SECONDS) == STOPPED_AT_ONCE
+        eventually(lambda: all_gone(warm) and not any(map(is_alive, children.values())), LEFT_SECONDS)
+    with serving(warm) as again:
+        assert again.client.get("/readyz").status_code == 200
+
+
+@pytest.mark.deadline
+def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: Path) -> None:
+    with serving(warm) as first, serving(warm, WORKERS="1") as second:
+        assert lock_holder(warm) == str(first.process.pid)
+        first.process.kill()
+        first.process.wait(STOP_LIMIT_SECONDS)
+        eventually(lambda: lock_holder(warm) == str(second.process.pid), RESTART_SECONDS)
+        eventually(lambda: second.client.get("/readyz").status_code == 200, RESTART_SECONDS)
+        assert metric(second, "ti_embedded_postgres_starts_total") == {"api": 0, "worker-1": 0, "parent": 1}
+        assert second.stop() == 0
+    assert all_gone(warm)
+
+
+def test_a_process_that_cannot_start_ends_all_with_its_reason(warm: Path) -> None:
+    settings = {"WORKERS": "1", "TLS_CERTIFICATE_FILE": "none.pem", "TLS_KEY_FILE": "none.pem"}
+    done = run_command(environment(warm, settings), "serve")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(said) == 2
+    assert said[0].startswith("api: ")
+    assert "TRADING_INTENTS_TLS_CERTIFICATE_FILE" in said[0]
+    assert "api has not started" in said[1]
+    assert done.stderr.count('"process ended"') == 2  # each was started once
+    assert all_gone(warm)
+
+
+@pytest.mark.parametrize("name", ["HTTP_PORT", "GRPC_PORT"])
+def test_a_taken_port_is_refused_before_anything_is_started(split: Platform, tmp_path: Path, name: str) -> None:
+    port = (split.url if name == "HTTP_PORT" else split.grpc).rpartition(":")[2]
+    done = run_command(environment(tmp_path / "data", {"WORKERS": "1", name: port}), "serve")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert f"TRADING_INTENTS_{name}" in done.stderr
+    assert not (tmp_path / "data").exists()
+    again = run_command(split.environ | {f"{PREFIX}{name}": port}, "serve")
+    assert f"already running here, pid {split.process.pid}, on " in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("roles", "workers", "cores", "expected"),
+    [
+        ("api,stream,worker", "", 1, 1),
+        ("api,stream,worker", "", 7, 1),
+        ("api,stream,worker", "", 8, 2),
+        ("stream,worker", "", 16, 4),
+        ("api,worker", "", 256, 8),
+        ("api,stream,worker", "0", 8, 0),
+        ("api,stream,worker", "32", 1, 32),
+        ("worker,worker", "4", 8, 0),
+        ("api,stream", "4", 8, 0),
+    ],
+)
+def test_workers_are_apart_where_there_are_other_roles(
+    monkeypatch: pytest.MonkeyPatch, roles: str, workers: str, cores: int, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    settings = config.load({f"{PREFIX}ROLES": roles, f"{PREFIX}WORKERS": workers})
+    assert settings.worker_processes == expected

@@ -1,0 +1,86 @@
+"""Workers of a parent that are killed and frozen under load: accepts go on, and every order is executed once."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.worker_processes import WorkerProcesses, open_worker_processes, until_connected, until_settled
+from tests.intents.http_client import create, market
+from tests.processes.conftest import pids
+from tests.waiting import eventually
+
+ROLES = "api,stream,worker"
+ORDERS = 120
+SETTLED_SECONDS = 60
+TAKEN_OVER_SECONDS = 30
+
+
+def submit_while(processes: WorkerProcesses, disturb: signal.Signals, victim: int) -> None:
+    """Half of the orders before the signal, half after it; each is accepted."""
+    half = threading.Barrier(2)
+
+    def submit() -> None:
+        for number in range(ORDERS):
+            if number == ORDERS // 2:
+                half.wait()
+                half.wait()
+            processes.submit(create(market("1"), f"S{number % 7}"), processes.accounts[number % 4])
+
+    with ThreadPoolExecutor(1) as thread:
+        submitting = thread.submit(submit)
+        half.wait()
+        os.kill(victim, disturb)
+        half.wait()
+        submitting.result()
+
+
+def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(urls: Urls, tmp_path: Path) -> None:
+    with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="1") as processes:
+        until_connected(processes)
+        before = pids(processes.api)
+        submit_while(processes, signal.SIGKILL, before["worker-1"])
+        until_settled(processes, SETTLED_SECONDS, hurry=True)
+        assert processes.statuses() == {"FILLED": ORDERS}
+        assert set(map(tuple, processes.journal().values())) == {("SUBMIT",)}
+        processes.assert_true()
+        after = pids(processes.api)
+        assert after["api"] == before["api"]
+        assert after["worker-1"] != before["worker-1"]
+
+
+def test_another_worker_takes_the_accounts_of_a_frozen_one(urls: Urls, tmp_path: Path) -> None:
+    with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="2") as processes:
+        until_connected(processes)
+        before = pids(processes.api)
+        submit_while(processes, signal.SIGSTOP, before["worker-1"])
+        try:
+            until_settled(processes, SETTLED_SECONDS, hurry=True)
+            assert processes.statuses() == {"FILLED": ORDERS}
+            leased = 'ti_execution_leases{process="worker-2"} 4.0'
+            eventually(lambda: leased in processes.api.client.get("/metrics").text, TAKEN_OVER_SECONDS)
+        finally:
+            os.kill(before["worker-1"], signal.SIGCONT)
+        again = 'ti_execution_leases{process="worker-1"} 2.0'  # it takes its share again
+        eventually(lambda: again in processes.api.client.get("/metrics").text, TAKEN_OVER_SECONDS)
+        assert set(map(tuple, processes.journal().values())) == {("SUBMIT",)}
+        processes.assert_true()
+        assert pids(processes.api) == before
+
+
+@pytest.mark.chaos
+def test_a_worker_that_fails_again_and_again_is_restarted_ever_more_slowly(urls: Urls, tmp_path: Path) -> None:
+    kills = 5
+    with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="1") as processes:
+        for _ in range(kills):
+            worker = pids(processes.api)["worker-1"]
+            processes.submit(create(market("1")))
+            os.kill(worker, signal.SIGKILL)
+            eventually(lambda dead=worker: pids(processes.api)["worker-1"] != dead, TAKEN_OVER_SECONDS)  # type: ignore[misc]  # a default binds it
+        until_settled(processes, SETTLED_SECONDS, hurry=True)
+        assert processes.statuses() == {"FILLED": kills}
+        processes.assert_true()
