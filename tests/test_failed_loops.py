@@ -10,12 +10,12 @@ import pytest
 from tests.conftest import Urls
 from tests.platform import environment
 from trading_intents import app
-from trading_intents.clock import start_loop, watch_loops
 from trading_intents.config import load
 from trading_intents.errors import InternalError
 from trading_intents.execution.dispatcher import Dispatcher
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.writing.writer import Writer
+from trading_intents.loops import start_loop, watch_loops
 from trading_intents.outbox.worker import Worker
 from trading_intents.provision import prepare_demo
 from trading_intents.storage.signals import Signals

@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
-from trading_intents.clock import SystemClock, Wakeup, repeat, rfc3339
+from trading_intents.clock import SystemClock, rfc3339
 from trading_intents.errors import StartupRefused
 from trading_intents.ids import id_maker, id_text_maker, parse_id
+from trading_intents.loops import Wakeup, repeat
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Metrics, library_messages, make_log
 from trading_intents.testing.fakes import START, ManualClock

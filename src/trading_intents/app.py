@@ -23,7 +23,7 @@ from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
 from trading_intents.brokers.registry import Registry, installed_brokers
-from trading_intents.clock import Clock, SystemClock, interrupted_by, start_loop, watch_loops
+from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.console.http import console_routes
 from trading_intents.controls.halts.service import Halts
@@ -46,6 +46,7 @@ from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer
+from trading_intents.loops import interrupted_by, start_loop, stop_tasks, watch_loops
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
@@ -382,9 +383,7 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
         yield workers
     finally:
         await features.grpc.stop()
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        await stop_tasks(*background)
         for each in workers:
             await each.stop(0)
         with contextlib.suppress(PlatformError):

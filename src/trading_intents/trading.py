@@ -1,13 +1,23 @@
-"""The types of trading that all features use. Pure values: no I/O, no clock, no rules of one feature."""
+"""The types of trading that all features use, and exact arithmetic on amounts: sums and products lose no digit, and
+only a quotient is ever rounded. Never a float, no I/O, no clock, no rules of one feature."""
 
 import re
-from decimal import Decimal
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
 from typing import Annotated, NewType
 
 import msgspec
 
 Symbol = NewType("Symbol", str)
+
+ZERO = Decimal(0)
+SHOWN_DECIMALS = 18
+_STEP = Decimal(1).scaleb(-SHOWN_DECIMALS)
+# A product of two numbers of a venue has at most 160 digits; the rest is for sums of many.
+EXACT = Context(prec=400, rounding=ROUND_HALF_EVEN)
+_ONE = Decimal(1)
 
 # Checked before a text is made a number: int(Decimal("1e1000000")) runs for a minute.
 AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
@@ -37,6 +47,28 @@ def amount_text(amount: Decimal) -> str:
 
 def maybe_text(amount: Decimal | None) -> str | None:
     return None if amount is None else amount_text(amount)
+
+
+def exact() -> AbstractContextManager[Context]:
+    """The context for all arithmetic on amounts; Python's own keeps only 28 digits."""
+    return localcontext(EXACT)
+
+
+def total(amounts: Iterable[Decimal]) -> Decimal:
+    with exact():
+        return sum(amounts, ZERO)
+
+
+def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
+    """The exact fraction rendered to 18 decimals, half to even, without trailing zeros."""
+    with exact():
+        return normalized((dividend / divisor).quantize(_STEP))
+
+
+def normalized(amount: Decimal) -> Decimal:
+    """The same number in one spelling, so that equal amounts are equal texts wherever they are stored."""
+    is_whole = amount == amount.to_integral_value()
+    return amount.quantize(_ONE, context=EXACT) if is_whole else amount.normalize(EXACT)
 
 
 class FrozenStruct(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from trading_intents.amounts import ZERO, exact
 from trading_intents.controls.limits.model import (
     AppliedLimits,
     AskedOrder,
@@ -21,7 +20,7 @@ from trading_intents.controls.limits.model import (
     judge_again,
 )
 from trading_intents.controls.model import Triggered
-from trading_intents.trading import OrderKind, OrderSide, Symbol
+from trading_intents.trading import ZERO, OrderKind, OrderSide, Symbol, exact
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 OWNER = LimitOwner("organization", "account")

@@ -7,7 +7,6 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO, exact, quotient, total
 from trading_intents.orders import store
 from trading_intents.orders.facts import LONG_AGO
 from trading_intents.orders.ledger.booking import history_of
@@ -17,6 +16,7 @@ from trading_intents.orders.positions import NetPosition, from_trades, opening, 
 from trading_intents.orders.store import BookedTrade, OrderHistory
 from trading_intents.storage.database import Database
 from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.trading import ZERO, exact, quotient, total
 
 PAGE_ORDERS = 500
 LIMIT_SECONDS = 30.0

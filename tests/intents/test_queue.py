@@ -96,7 +96,7 @@ def test_a_command_that_nobody_waits_for_takes_no_place() -> None:
     put = fill(queue, "a")
     for each in put:
         each.answer = answers.append
-        each.is_abandoned = True
+        each.abandon()
     assert codes(answers) == ["unavailable"] * len(put)
     assert len(queue) == 0
     assert len(fill(queue, "a")) == len(put)
@@ -106,7 +106,7 @@ def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> Non
     queue, answers = SubmissionQueue(), list[Outcome]()
     queue.put(pending("a", answer=answers.append))
     batch = queue.take(1)
-    batch[0].is_abandoned = True
+    batch[0].abandon()
     assert answers == [], "it may be recorded"
     queue.put_back(batch)
     assert codes(answers) == ["unavailable"]

@@ -99,9 +99,7 @@ async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(in_process_wr
     answers: list[Outcome] = []
     first = asyncio.create_task(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])))
     await asyncio.sleep(0)
-    in_process_writer.writer.enqueue(
-        in_process_writer.create(in_process_writer.accounts[0]), answers.append
-    ).is_abandoned = True
+    in_process_writer.writer.enqueue(in_process_writer.create(in_process_writer.accounts[0]), answers.append).abandon()
     assert (
         codes([await first, await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))])
         == ["recorded"] * 2

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from trading_intents.clock import FairQueue, LoopTurns
+from trading_intents.loops import FairQueue, LoopTurns
 
 
 def filled(*items: str) -> FairQueue[str, str]:

@@ -99,9 +99,9 @@ class Known:
             raise Forbidden
 
 
-@dataclass
 class Pending:
-    is_abandoned: bool = False
+    def abandon(self) -> None:
+        pass
 
 
 @dataclass

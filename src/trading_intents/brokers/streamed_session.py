@@ -2,7 +2,6 @@
 are sent all the same, and orders and executions are read at intervals."""
 
 import asyncio
-import contextlib
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from trading_intents.brokers import port
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, EventKind, StreamGap
 from trading_intents.brokers.rest_client import RestClient
 from trading_intents.brokers.websocket_client import WebSocketClient
+from trading_intents.loops import stop_tasks, wait_at_most
 
 SUBSCRIBE_ROUNDS = 5  # of the polls: in one of them the stream is asked for again
 SUBSCRIBE_SECONDS = 3.0
@@ -83,9 +83,7 @@ class StreamedSession:
         """Runs until there is a stream. Events have the keys that the stream gives them."""
         since, reported = self._client.now(), set[BrokerEvent]()
         for number in itertools.count(1):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._is_over.wait()
+            await wait_at_most(self._is_over, self._poll_seconds)
             if self.ended:
                 return
             if number % SUBSCRIBE_ROUNDS == 0 and await self._open_stream() is None:
@@ -123,9 +121,7 @@ class StreamedSession:
         self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the link is closed")
         self._is_over.set()
         try:
-            if self._watching:
-                self._watching.cancel()
-                await asyncio.gather(self._watching, return_exceptions=True)
+            await stop_tasks(self._watching)
             if self._stream:
                 await self._stream.close()
         finally:

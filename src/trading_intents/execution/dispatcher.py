@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
-from trading_intents.clock import Clock, Pacer, Wakeup, start_loop
+from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import store
 from trading_intents.execution.claimed import TRUE, claimed_row, send_context
@@ -30,6 +30,7 @@ from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
 from trading_intents.ids import IdMaker
+from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
 from trading_intents.orders.model import OrderState
@@ -56,7 +57,7 @@ SLOW_SECONDS = 0.25
 LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
 NOT_OURS_SECONDS = 0.5
 MIN_RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 1, 60  # whatever an adapter answers
-RETRY_PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
@@ -104,34 +105,19 @@ class Dispatcher:
         """Claims no more, waits for the sends under way, and cancels those that outlast the limit."""
         self._stopping = True
         self._wakeup.wake()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_seconds):
-                if self._task:
-                    await asyncio.wait([self._task])
-                while self._sending:
-                    await asyncio.wait(self._sending)
-        tasks = [*self._sending, *([self._task] if self._task else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await finish_tasks(lambda: [self._task, *self._sending], limit_seconds)
         self._transactions.close()
 
     async def _run(self) -> None:
-        failures = 0
-        while not self._stopping:
-            self._wakeup.clear()
-            try:
-                while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_all():
-                    pass
-                failures = 0
-            except Exception as error:
-                self._log.warning("commands not claimed", reason=reason_of(error))
-                await asyncio.sleep(RETRY_PAUSES_SECONDS[min(failures, len(RETRY_PAUSES_SECONDS) - 1)])
-                failures += 1
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._wakeup.wait()
+        pauses = POLL_SECONDS, self._log_failed, self._wakeup
+        await repeat(self._claim_all, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping)
+
+    def _log_failed(self, work: str, error: Exception) -> None:
+        self._log.warning("commands not claimed", reason=reason_of(error))
+
+    async def _claim_all(self) -> None:
+        while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_some():
+            pass
 
     def _max_unrecorded(self) -> int:
         since_seconds = self._clock.monotonic() - RECORDED_SECONDS
@@ -139,7 +125,7 @@ class Dispatcher:
             self._recorded.popleft()
         return max(MIN_UNRECORDED, len(self._recorded))
 
-    async def _claim_all(self) -> bool:
+    async def _claim_some(self) -> bool:
         """True: there may be more to claim at once."""
         more = False
         for claimable in self._leases.claimable():
@@ -364,7 +350,7 @@ class Dispatcher:
                 self._log.warning("answer not written", event_type=row.event_type, row=row.id, reason=reason_of(error))
                 if self._clock.monotonic() - since_seconds > CLAIM_SECONDS:
                     return
-                await asyncio.sleep(RETRY_PAUSES_SECONDS[0])
+                await asyncio.sleep(RETRY_SECONDS[0])
         self._recorded.append(self._clock.monotonic())
         spent_seconds = self._recorded[-1] - since_seconds
         self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)

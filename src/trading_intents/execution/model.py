@@ -7,7 +7,6 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from trading_intents.amounts import ZERO
 from trading_intents.brokers.port import (
     Absent,
     EventKind,
@@ -18,10 +17,11 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, judge_again
 from trading_intents.controls.model import Controls, Triggered, evaluate
+from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ZERO, FrozenStruct
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
 SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
@@ -288,7 +288,7 @@ def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
     """Plans the second proof of absence as early as it counts."""
-    delay = LOOKUP_PAUSES_SECONDS[min(lookups, len(LOOKUP_PAUSES_SECONDS) - 1)]
+    delay = pause_after(LOOKUP_PAUSES_SECONDS, lookups)
     if absent_seconds is not None and absent_seconds < PROOF_SECONDS:
         delay = min(delay, PROOF_SECONDS - absent_seconds)
     return delay

@@ -18,7 +18,7 @@ from trading_intents.brokers.port import (
     LookupUnknown,
     OrderSnapshot,
 )
-from trading_intents.clock import Clock, Wakeup, repeat, start_loop
+from trading_intents.clock import Clock
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
 from trading_intents.execution.model import (
@@ -39,6 +39,7 @@ from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.ids import OrganizationId
+from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount
@@ -111,10 +112,7 @@ class Reconciler:
         ]
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *self._looking.values(), *([self._cancelling] if self._cancelling else ())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop_tasks(*self._tasks, *self._looking.values(), self._cancelling)
 
     def _log_failed(self, work: str, error: Exception) -> None:
         self._log.warning("execution watch failed", work=work, reason=reason_of(error))

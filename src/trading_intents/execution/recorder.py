@@ -7,10 +7,10 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent
-from trading_intents.clock import Wakeup
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
+from trading_intents.loops import Wakeup
 from trading_intents.orders.ledger.booking import SettledOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements

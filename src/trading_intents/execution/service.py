@@ -8,7 +8,6 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import Vault
 from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
-from trading_intents.clock import Wakeup, repeat, start_loop
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
 from trading_intents.execution.drift import CHECK_SECONDS, DriftCheck
@@ -20,6 +19,7 @@ from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.leases import CHANNEL, Leases
 from trading_intents.ids import IdMaker
 from trading_intents.intents.writing.system import PlatformActions
+from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
 from trading_intents.outbox.settling import make_outbox_series
@@ -114,9 +114,7 @@ class Execution:
         """Stops claiming first, then closes sessions and gives leases back. May be called again."""
         await self._halts.close()
         await self._dispatcher.stop(limit_seconds)
-        for task in self._upkeep:
-            task.cancel()
-        await asyncio.gather(*self._upkeep, return_exceptions=True)
+        await stop_tasks(*self._upkeep)
         await self._reconciler.close()
         await self.leases.close(min(limit_seconds, HANDLER_SECONDS))
         await self._recorder.close()

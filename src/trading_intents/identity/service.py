@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from trading_intents.clock import Clock, repeat
+from trading_intents.clock import Clock
 from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import (
     BASIC_CHALLENGE,
@@ -37,6 +37,7 @@ from trading_intents.identity.model import (
 from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.identity.tokens import TokenVerifier
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
+from trading_intents.loops import repeat
 from trading_intents.outbox.settling import reason_of
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool

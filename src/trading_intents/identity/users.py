@@ -7,12 +7,13 @@ from uuid import UUID
 
 import httpx
 
-from trading_intents.clock import repeat, rfc3339
+from trading_intents.clock import rfc3339
 from trading_intents.errors import Unavailable
 from trading_intents.identity import store
 from trading_intents.identity.model import Caller, UserPrincipal
 from trading_intents.identity.service import Callers
 from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.loops import repeat
 from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
 from trading_intents.outbox.queue import put
 from trading_intents.outbox.settling import reason_of

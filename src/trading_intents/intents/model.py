@@ -4,7 +4,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
 
-from trading_intents.amounts import ZERO
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.limits.model import AskedOrder, Levels, LimitState, judge
 from trading_intents.controls.model import Controls, evaluate
@@ -34,6 +33,7 @@ from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.orders.positions import Holding, open_quantity
 from trading_intents.trading import (
     ORDER_TYPES,
+    ZERO,
     ActionType,
     Environment,
     FrozenStruct,

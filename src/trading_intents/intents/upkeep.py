@@ -3,9 +3,10 @@ rows."""
 
 import asyncio
 
-from trading_intents.clock import Clock, repeat
+from trading_intents.clock import Clock
 from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
+from trading_intents.loops import repeat
 from trading_intents.outbox.settling import reason_of
 from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store

@@ -6,9 +6,8 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind
-from trading_intents.trading import FrozenStruct, amount_text
+from trading_intents.trading import ZERO, FrozenStruct, amount_text, exact, normalized, quotient, total
 
 
 class TradeFlag(StrEnum):

@@ -8,11 +8,10 @@ from enum import StrEnum
 
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO, exact, normalized, quotient, total
 from trading_intents.brokers.port import REPLACED_BY_BROKER
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
-from trading_intents.trading import FrozenStruct, TimeInForce
+from trading_intents.trading import ZERO, FrozenStruct, TimeInForce, exact, normalized, quotient, total
 
 
 class OrderStatus(StrEnum):

@@ -9,8 +9,7 @@ from uuid import UUID
 
 from msgspec.structs import asdict, replace
 
-from trading_intents.amounts import ZERO, exact, normalized, quotient
-from trading_intents.trading import FrozenStruct, OrderSide
+from trading_intents.trading import ZERO, FrozenStruct, OrderSide, exact, normalized, quotient
 
 
 class Booking(FrozenStruct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from trading_intents.ids import OrganizationId
+from trading_intents.loops import pause_after
 from trading_intents.storage.database import Tx
 from trading_intents.trading import FrozenStruct
 
@@ -93,9 +94,9 @@ Outcome = Done | Retry | Release
 Handler = Callable[[ClaimedRow], Awaitable[Outcome]]
 
 
-def backoff_seconds(attempts: int) -> int:
+def backoff_seconds(attempts: int) -> float:
     assert attempts >= 1
-    return BACKOFF_SECONDS[min(attempts, len(BACKOFF_SECONDS)) - 1]
+    return pause_after(BACKOFF_SECONDS, attempts - 1)
 
 
 def scrub(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from trading_intents.clock import repeat
+from trading_intents.loops import repeat
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
 from trading_intents.outbox.settling import reason_of

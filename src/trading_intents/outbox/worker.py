@@ -2,11 +2,11 @@
 fails."""
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trading_intents.clock import Clock, start_loop
+from trading_intents.clock import Clock
+from trading_intents.loops import finish_tasks, repeat, start_loop, stop_tasks
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import (
     CLAIM_SECONDS,
@@ -29,7 +29,7 @@ POLL_SECONDS = 1.0
 POLL_SLACK_SECONDS = 0.05  # a timer may end a moment early
 # A claim that is older than this before its handler starts is given back: the process was paused.
 START_SECONDS = 2.0
-PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 
 class _ClaimLost(Exception):
@@ -80,33 +80,16 @@ class Worker:
         """Claims no more, releases what was not started, waits for the handlers that run; then cancels them."""
         self._stopping = True
         self.wake()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_seconds):
-                if self._claiming:
-                    await asyncio.wait([self._claiming])
-                while self._running:
-                    await asyncio.wait(self._running)
-        tasks = [*self._running, *(task for task in (self._upkeep, self._claiming) if task)]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await finish_tasks(lambda: [self._claiming, *self._running], limit_seconds)
+        await stop_tasks(self._upkeep)
         await self._settler.close()
 
     async def _claim_until_stopped(self) -> None:
-        failures = 0
-        while not self._stopping:
-            self._wakeup.clear()
-            try:
-                await self._claim()
-                failures = 0
-            except Exception as error:
-                self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
-                await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
-                failures += 1
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._poll_seconds):
-                    await self._wakeup.wait()
+        pauses = self._poll_seconds, self._log_failed, self._wakeup
+        await repeat(self._claim, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping)
+
+    def _log_failed(self, work: str, error: Exception) -> None:
+        self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
 
     async def _claim(self) -> None:
         """Claims rows, and once a second, in the same transaction, fails those that have no attempt left."""

@@ -10,9 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.amounts import exact, normalized
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
-from trading_intents.trading import Environment, FrozenStruct, Symbol
+from trading_intents.trading import Environment, FrozenStruct, Symbol, exact, normalized
 
 
 class PriceSource(StrEnum):

@@ -16,9 +16,9 @@ import msgspec
 from prometheus_client import start_http_server
 
 from trading_intents.app import DRAIN_SECONDS, Infrastructure, database_urls, ended_by_loops, open_infrastructure
-from trading_intents.clock import interrupted_by
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import StartupRefused
+from trading_intents.loops import interrupted_by
 from trading_intents.processes.child import PARENT, READY, ChildPart
 from trading_intents.storage.embedded.server import stop_process
 from trading_intents.telemetry import Log, Metrics

@@ -10,9 +10,8 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.amounts import EXACT
 from trading_intents.clock import rfc3339
-from trading_intents.trading import ActionType, FrozenStruct, amount_text
+from trading_intents.trading import EXACT, ActionType, FrozenStruct, amount_text
 
 MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
 # Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest: some

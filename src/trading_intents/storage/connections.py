@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-from trading_intents.clock import FairQueue, LoopTurns
+from trading_intents.loops import FairQueue, LoopTurns
 
 # What the driver raises when it cannot connect or a connection is lost, and for what the server refuses.
 CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)

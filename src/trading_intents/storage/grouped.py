@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from trading_intents.errors import OutcomeUnknown, PlatformError, Unavailable
+from trading_intents.loops import stop_tasks
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.pipeline import (
     ConnectionDropped,
@@ -173,9 +174,7 @@ class GroupCommit(Generic[Item, Result]):
         return await settled
 
     async def close(self) -> None:
-        if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await stop_tasks(self._task)
 
     async def _run(self) -> None:
         while self._waiting:

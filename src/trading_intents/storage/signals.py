@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from trading_intents.clock import start_loop
+from trading_intents.loops import pause_after, start_loop, stop_tasks
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.telemetry import Log
@@ -18,7 +18,7 @@ COMMAND_LIMIT_SECONDS = 2.0
 CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
 NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
-PAUSES_SECONDS = (0.1, 0.2, 0.5, 1.0)
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 Callback = Callable[[], None]
 
@@ -59,7 +59,7 @@ class Signals:
                 await self._use(connection)
             except Exception as error:  # any at all: nobody else would listen
                 self._log.warning("signals lost", reason=type(error).__name__)
-            await asyncio.sleep(PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)])
+            await asyncio.sleep(pause_after(RETRY_SECONDS, failures))
             failures += 1
 
     async def _use(self, connection: Any) -> None:
@@ -122,6 +122,5 @@ async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
     try:
         yield signals
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await stop_tasks(running)
         await asyncio.sleep(0)  # a terminated connection closes its socket in the loop's next iteration

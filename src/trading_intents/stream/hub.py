@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
-from trading_intents.clock import Clock, repeat
+from trading_intents.clock import Clock
 from trading_intents.errors import (
     CursorExpired,
     LimitReached,
@@ -20,6 +20,7 @@ from trading_intents.errors import (
     wire_errors,
 )
 from trading_intents.ids import OrganizationId
+from trading_intents.loops import repeat
 from trading_intents.storage.database import Pool, show_organizations
 from trading_intents.stream import log as event_log
 from trading_intents.stream.log import LoggedEvent

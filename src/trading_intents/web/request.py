@@ -64,7 +64,9 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
 class PendingRequest(Protocol):
     """A request on the fast path that is not answered yet."""
 
-    is_abandoned: bool  # set when the caller has hung up
+    def abandon(self) -> None:
+        """Called when the caller has hung up."""
+        ...
 
 
 class LimitedCaller(Protocol):

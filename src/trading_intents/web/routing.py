@@ -1,13 +1,12 @@
 """Takes every request through its steps: match, identify, limit, read, permit, handle, answer."""
 
 import asyncio
-import contextlib
 import math
 import re
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
-from trading_intents.clock import Clock, LoopTurns
+from trading_intents.clock import Clock
 from trading_intents.errors import (
     DiskFailed,
     InternalError,
@@ -16,6 +15,7 @@ from trading_intents.errors import (
     PlatformError,
     Unavailable,
 )
+from trading_intents.loops import LoopTurns, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.problem import PROBLEM
@@ -56,9 +56,7 @@ class App:
         self.draining = True
         if not self._in_flight:
             self._idle.set()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_seconds):
-                await self._idle.wait()
+        await wait_at_most(self._idle, limit_seconds)
         return not self._in_flight
 
     def enter(self, connection: object) -> bool:

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from tests.brokers.paper.market import CASH, NOON, Market, terms
-from trading_intents.amounts import ZERO, exact
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Quote, Source
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
 from trading_intents.brokers.paper.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.trading import OrderSide, Symbol
+from trading_intents.trading import ZERO, OrderSide, Symbol, exact
 
 prices = st.integers(95, 105)
 sizes = st.integers(1, 40)

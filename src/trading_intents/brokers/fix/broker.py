@@ -29,8 +29,8 @@ from trading_intents.brokers.fix.profile import Recovery, Venue, VenueLookup, re
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore, PairTaken
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
-from trading_intents.clock import Pacer
 from trading_intents.errors import PlatformError
+from trading_intents.loops import Pacer
 from trading_intents.storage.database import Row
 from trading_intents.telemetry import FixIncident
 

@@ -1,7 +1,6 @@
 """The paper broker's adapter over its venue. Streams committed events in order, and runs the market."""
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
@@ -28,6 +27,7 @@ from trading_intents.brokers.port import (
     Outcome,
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
+from trading_intents.loops import stop_tasks, wait_at_most
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.trading import Symbol
@@ -79,9 +79,7 @@ class PaperBroker:
     async def close(self) -> None:
         self._break()
         self._context.signals.unsubscribe(channel(self._context.account.organization_id), self._on_quote)
-        if self._running:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+        await stop_tasks(self._running)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("SUBMIT", ticket, deadline)
@@ -225,9 +223,7 @@ class PaperBroker:
     async def _pause(self, seconds: float) -> None:
         """Pauses, or until the session is closed."""
         if seconds > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._down.wait()
+            await wait_at_most(self._down, seconds)
 
     async def _take_events(self) -> list[BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if others came before."""
@@ -280,9 +276,7 @@ class PaperBroker:
             due = min(due, self._looked_seconds + QUOTES_SECONDS)
         if any(book.holding.source is not Source.POSTED for book in working):
             due = min(due, self._looked_seconds + TICK_MILLIS / 1000)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(due - clock.monotonic()):
-                await self._wakeup.wait()
+        await wait_at_most(self._wakeup, due - clock.monotonic())
         self._wakeup.clear()
         await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
 

@@ -7,9 +7,9 @@ from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
-from trading_intents.amounts import exact
 from trading_intents.brokers.paper.model import made_id
 from trading_intents.brokers.paper.venue.store import Fault
+from trading_intents.trading import exact
 
 
 class FaultKind(StrEnum):

@@ -7,7 +7,6 @@ from decimal import Decimal
 
 from msgspec.structs import asdict, replace
 
-from trading_intents.amounts import ZERO, exact, quotient
 from trading_intents.brokers.paper.model import (
     PaperAccount,
     PaperHolding,
@@ -28,7 +27,7 @@ from trading_intents.brokers.paper.rules import (
     touches,
 )
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.trading import FrozenStruct, OrderSide, Symbol, TimeInForce
+from trading_intents.trading import ZERO, FrozenStruct, OrderSide, Symbol, TimeInForce, exact, quotient
 
 NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
 UNKNOWN_ORDER, TOO_LATE, OTHER_ORDER = "unknown_order", "too_late", "another_order"

@@ -6,9 +6,17 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.amounts import ZERO
 from trading_intents.brokers.port import Capabilities, LookupKind, PriceTick
-from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    ZERO,
+    Environment,
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 
 QUOTE_LIFE = timedelta(seconds=15)
 GOOD_TILL_CANCEL_DAYS = 90

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 
-from trading_intents.amounts import exact
 from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, tick_of
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
-from trading_intents.trading import OrderSide, parse_symbol
+from trading_intents.trading import OrderSide, exact, parse_symbol
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes

@@ -8,10 +8,19 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.amounts import EXACT, ZERO, exact, quotient
 from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, amount_text
+from trading_intents.trading import (
+    EXACT,
+    ZERO,
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    Symbol,
+    amount_text,
+    exact,
+    quotient,
+)
 
 MAX_COLLAR_BPS = 10_000
 MAX_COUNT = 100_000

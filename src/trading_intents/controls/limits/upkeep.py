@@ -6,8 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-from trading_intents.amounts import ZERO
-from trading_intents.clock import Clock, Wakeup, repeat
+from trading_intents.clock import Clock
 from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.controls.halts.service import start_halt
@@ -17,6 +16,7 @@ from trading_intents.controls.limits.state.losses import AccountResults, DailyBa
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.controls.store import read_clock
 from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.loops import Wakeup, repeat
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
@@ -24,7 +24,7 @@ from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import amount_text
+from trading_intents.trading import ZERO, amount_text
 
 CHECK_SECONDS = 60.0
 CHECK_SHARE = 20  # so many times as long as it took is the pause after it

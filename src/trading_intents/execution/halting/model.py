@@ -9,10 +9,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO
 from trading_intents.controls.halts.model import HaltState
 from trading_intents.controls.model import TimeRule, closed_at
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ZERO, FrozenStruct
 
 MAX_RETRY_SECONDS = 60.0
 CONFIRM_SECONDS = 5.0  # between two snapshots that must say the same where ours differs

@@ -32,6 +32,7 @@ from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.intents.model import Cancel, Close, Command, Submission
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
+from trading_intents.loops import pause_after
 from trading_intents.orders import store as orders_store
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.trading import Symbol
@@ -83,7 +84,7 @@ class HaltPart:
         await self._write(progress)
         self._idle_steps = self._idle_steps + 1 if progress == self._last else 0
         self._last = progress
-        return SOON_SECONDS if is_busy else PAUSES_SECONDS[min(self._idle_steps, len(PAUSES_SECONDS) - 1)]
+        return SOON_SECONDS if is_busy else pause_after(PAUSES_SECONDS, self._idle_steps)
 
     async def _write(self, progress: Progress) -> None:
         async with self._pool.transaction() as tx:

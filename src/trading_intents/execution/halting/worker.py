@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
-from trading_intents.clock import Clock, repeat, start_loop
+from trading_intents.clock import Clock
 from trading_intents.controls.halts.model import Halt, HaltState, halt_event
 from trading_intents.execution.halting import store
 from trading_intents.execution.halting.parts import HaltPart, PartKey
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.writing.system import PlatformActions
+from trading_intents.loops import pause_after, repeat, start_loop, stop_tasks
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.signals import Signals
@@ -57,10 +58,7 @@ class HaltWorker:
         self._wakeup.set()
 
     async def close(self) -> None:
-        tasks = [*self._running.values(), *self._sums.values(), *([self._task] if self._task else ())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop_tasks(*self._running.values(), *self._sums.values(), self._task)
 
     def _log_failed(self, work: str, error: Exception) -> None:
         self._log.warning("halts not worked", work=work, reason=reason_of(error))
@@ -134,7 +132,7 @@ class HaltWorker:
         except Exception as error:
             failures = self._failures[part.key]
             self._failures[part.key] += 1
-            pause_seconds = FAILED_PAUSES_SECONDS[min(failures, len(FAILED_PAUSES_SECONDS) - 1)]
+            pause_seconds = pause_after(FAILED_PAUSES_SECONDS, failures)
             self._log.warning(
                 "halt not worked",
                 halt=str(part.key.halt_id),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import ConnectionState
-from trading_intents.clock import Wakeup, repeat, start_loop
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
 from trading_intents.outbox.settling import reason_of
@@ -102,9 +102,7 @@ class Leases:
 
     async def close(self, limit_seconds: float) -> None:
         """Closes all sessions and retires the worker, which frees all its leases at once."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop_tasks(*self._tasks)
         if self._expiry:
             self._expiry.cancel()
         links, self.links = list(self.links.values()), {}

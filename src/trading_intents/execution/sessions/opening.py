@@ -6,7 +6,6 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO, exact, normalized
 from trading_intents.brokers.port import AccountSnapshot, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.controls.limits.service import count_opening
@@ -24,7 +23,7 @@ from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
-from trading_intents.trading import Symbol
+from trading_intents.trading import ZERO, Symbol, exact, normalized
 
 
 async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot) -> list[BrokerEvent]:

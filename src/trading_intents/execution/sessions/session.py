@@ -31,6 +31,7 @@ from trading_intents.execution.sessions.event_reader import (
     SessionDependencies,
     call_adapter,
 )
+from trading_intents.loops import pause_after, stop_tasks, wait_at_most
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
@@ -113,9 +114,7 @@ class BrokerSession:
 
     async def close(self, limit_seconds: float) -> None:
         """Waits for the calls under way, up to the limit, and then ends the session: it sends nothing any more."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(limit_seconds):
-                await self._idle.wait()
+        await wait_at_most(self._idle, limit_seconds)
         self._broker = self._reader = None
         self._show(ConnectionState.DISCONNECTED)
         if self._task:
@@ -218,10 +217,10 @@ class BrokerSession:
                 self._show(state)
             if self._dependencies.clock.monotonic() - began > OPEN_SECONDS:
                 failures = 0
-            pause_seconds: float | None = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
+            pause_seconds: float | None = pause_after(PAUSES_SECONDS, failures)
             failures += 1
             if state is ConnectionState.CREDENTIAL_REJECTED and self._setup == self._accepted:
-                pause_seconds = REFUSED_PAUSES_SECONDS[min(self._refusals, len(REFUSED_PAUSES_SECONDS) - 1)]
+                pause_seconds = pause_after(REFUSED_PAUSES_SECONDS, self._refusals)
                 self._refusals += 1
             elif state in NO_CREDENTIAL or self.is_closed:
                 pause_seconds = None
@@ -337,10 +336,8 @@ class BrokerSession:
                     return
             limit = due_seconds - clock.monotonic()
             if self.breaker.is_open:
-                limit = PAUSES_SECONDS[min(failures, len(PAUSES_SECONDS) - 1)]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(limit):
-                    await self._wakeup.wait()
+                limit = pause_after(PAUSES_SECONDS, failures)
+            await wait_at_most(self._wakeup, limit)
             self._wakeup.clear()
             if self.breaker.is_open:
                 failures += 1
@@ -365,9 +362,7 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
         for task in done:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop_tasks(*tasks)
 
 
 def _explain(error: Exception) -> str:

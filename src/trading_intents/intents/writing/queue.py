@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable
 
-from trading_intents.clock import FairQueue
 from trading_intents.errors import PlatformError, Unavailable
 from trading_intents.intents.model import Cancel, Submission
 from trading_intents.intents.writing.batch import Receipt
+from trading_intents.loops import FairQueue
 
 MAX_WAITING = 5_000
 CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
@@ -17,9 +17,9 @@ class PendingSubmission:
     """A command and the caller who waits for its outcome."""
 
     __slots__ = (
-        "_is_abandoned",
         "answer",
         "held_since_seconds",
+        "is_abandoned",
         "is_cancel",
         "lost_commits",
         "organization_id",
@@ -37,25 +37,18 @@ class PendingSubmission:
         self.lost_commits = 0
         self.skips = 0  # how often a batch found its account locked
         self.queue: SubmissionQueue | None = None  # None: a batch has taken it
-        self._is_abandoned = False
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the caller has hung up. A command that no batch has taken by then leaves its queue and is not
-        recorded."""
-        return self._is_abandoned
-
-    @is_abandoned.setter
-    def is_abandoned(self, is_abandoned: bool) -> None:
-        self._is_abandoned = is_abandoned
-        if is_abandoned and self.queue:
-            self.queue.remove(self)
-            self.abandon()
+        self.is_abandoned = False
 
     def abandon(self) -> None:
-        self.reply(
-            Unavailable("the caller has gone; the command was not recorded")
-        )  # a drain waits until all are answered
+        """The caller has hung up. A command that no batch has taken by then leaves its queue and is not recorded."""
+        self.is_abandoned = True
+        if self.queue:
+            self.queue.remove(self)
+            self.reply_unrecorded()
+
+    def reply_unrecorded(self) -> None:
+        """A drain waits until all are answered, also those whose callers have gone."""
+        self.reply(Unavailable("the caller has gone; the command was not recorded"))
 
     def reply(self, outcome: Outcome) -> None:
         """Answers the caller once; a second answer would be taken for that of the caller's next request."""
@@ -95,7 +88,7 @@ class SubmissionQueue:
         """Puts commands that were taken from here before all others of their organizations, in this order."""
         for pending in reversed([*batch]):
             if pending.is_abandoned:
-                pending.abandon()
+                pending.reply_unrecorded()
             else:
                 self._turns_of(pending).append(pending.organization_id, pending, is_first=True)
                 pending.queue = self

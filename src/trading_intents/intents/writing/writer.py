@@ -76,7 +76,7 @@ class Writer:
         try:
             outcome = await answered
         finally:
-            pending.is_abandoned = True
+            pending.abandon()
         if isinstance(outcome, PlatformError):
             raise outcome
         return outcome

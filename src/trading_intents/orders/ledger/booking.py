@@ -7,7 +7,6 @@ from uuid import UUID
 
 from msgspec.structs import asdict, replace
 
-from trading_intents.amounts import EXACT, ZERO, exact
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import named_id
 from trading_intents.orders.executions import TradeFlag
@@ -29,7 +28,7 @@ from trading_intents.orders.model import (
 from trading_intents.orders.positions import Booking, PositionRow, from_trades, open_quantity, take_fee
 from trading_intents.orders.store import OrderHistory, OrderRow, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
-from trading_intents.trading import ActionType, FrozenStruct, OrderSide
+from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, OrderSide, exact
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
 

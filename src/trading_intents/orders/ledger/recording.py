@@ -8,11 +8,10 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from trading_intents.amounts import ZERO
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
-from trading_intents.clock import Pacer
+from trading_intents.loops import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
 from trading_intents.orders.ledger import store as ledger
@@ -52,7 +51,7 @@ from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
 from trading_intents.stream.model import Event
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ZERO, FrozenStruct
 
 REBOOK_PAGE = 1_000
 # A snapshot takes up to 10 s, and commands and the stream go on meanwhile.

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import asyncpg
 
-from trading_intents.clock import tell_failure
 from trading_intents.errors import StartupRefused
+from trading_intents.loops import stop_tasks, tell_failure
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
@@ -76,8 +76,7 @@ async def running(
         keeping.add_done_callback(tell_failure)
         yield Server(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await stop_tasks(keeping)
 
 
 async def _first(keeping: asyncio.Task[None], ready: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ import grpc
 from trading_intents.errors import InternalError, InvalidRequest, PlatformError, Unavailable
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import Caller
+from trading_intents.loops import stop_tasks
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.grpc.calls import (
     FIRST_MESSAGE_SECONDS,
@@ -134,9 +135,7 @@ class StreamServicer:
             return subscriber.error
         finally:
             self._streams.close(stream)
-            asking.cancel()
-            pumping.cancel()
-            await asyncio.gather(asking, pumping, return_exceptions=True)
+            await stop_tasks(asking, pumping)
 
     async def _admit(self, context: Context) -> Request:
         """Identifies the caller and checks its rate limit, as REST does, before any message is read: only known callers

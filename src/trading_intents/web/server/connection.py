@@ -74,7 +74,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         del self._parser  # it refers to this object, and cycles are collected rarely
         self._writable.set()
         if self._pending:
-            self._pending.is_abandoned = True
+            self._pending.abandon()
         if self._feed:
             self._feed.close()
         self._settle()

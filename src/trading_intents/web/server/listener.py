@@ -5,8 +5,8 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator
 
-from trading_intents.clock import start_loop
 from trading_intents.errors import PortTaken
+from trading_intents.loops import start_loop
 from trading_intents.web.routing import App
 from trading_intents.web.server.connection import HttpConnection
 from trading_intents.web.server.table import ConnectionLimits, ConnectionTable

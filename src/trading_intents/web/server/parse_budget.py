@@ -5,7 +5,7 @@ import time
 from collections.abc import Hashable
 from typing import Protocol
 
-from trading_intents.clock import FairQueue
+from trading_intents.loops import FairQueue
 
 TURN_SECONDS = 0.001  # of each turn of the loop, for parsing the bytes of all connections
 

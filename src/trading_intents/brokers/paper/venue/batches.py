@@ -34,7 +34,7 @@ from trading_intents.brokers.port import (
     OrderTicket,
     Outcome,
 )
-from trading_intents.clock import Pacer
+from trading_intents.loops import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
 from trading_intents.storage.pipeline import Statement, json_text
 

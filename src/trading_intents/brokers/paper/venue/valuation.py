@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from trading_intents.amounts import exact, normalized
 from trading_intents.brokers.paper.matching import OrderBook
 from trading_intents.brokers.paper.model import PaperAccount, Quote, Source
 from trading_intents.brokers.paper.prices import CENT, TICK_MILLIS, tick_number, walk_middle_cents
 from trading_intents.brokers.port import BrokerBalance
-from trading_intents.trading import Symbol
+from trading_intents.trading import Symbol, exact, normalized
 
 CURRENCY = "USD"
 WALK_TICKS = 5_000 // TICK_MILLIS  # how long a price of the walk is good enough

@@ -9,12 +9,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from trading_intents.amounts import ZERO, exact
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.orders.positions import NetPosition
 from trading_intents.prices.model import PriceRules, StoredPrices
-from trading_intents.trading import FrozenStruct
+from trading_intents.trading import ZERO, FrozenStruct, exact
 
 
 class HeldResult(msgspec.Struct, frozen=True):

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from trading_intents.amounts import EXACT, ZERO
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Levels, LimitOwner, LimitState
@@ -17,7 +16,7 @@ from trading_intents.controls.limits.state.statements import read_limit_state, r
 from trading_intents.prices.model import PriceKey, PriceRules
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
-from trading_intents.trading import Environment, FrozenStruct, OrderSide, Symbol
+from trading_intents.trading import EXACT, ZERO, Environment, FrozenStruct, OrderSide, Symbol
 
 Place = tuple[str, str]  # an account and a symbol
 
