@@ -16,7 +16,7 @@ pytest_plugins = ("tests.started_dirs",)
 def pids(platform: Platform) -> dict[str, int]:
     """The parent's children by name, each as it was last started."""
     lines = [json.loads(line) for line in list(platform.logs) if '"process ready"' in line]
-    return {line["child"]: line["pid"] for line in lines}
+    return {line["process"]: line["pid"] for line in lines}
 
 
 def is_alive(pid: int) -> bool:

@@ -46,11 +46,13 @@ async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: async
         """Does nothing: the parent has."""
 
     def tell_parent(*_: object) -> None:
+        log.info("process ready", pid=os.getpid(), port=listener.getsockname()[1])
         os.write(ready, READY)
         os.close(ready)
 
+    listener = socket.socket(fileno=part.listener)
     render = partial(_render_all, part) if part.others else render_metrics
-    await app.serve(settings, log, stop, prepare, tell_parent, socket.socket(fileno=part.listener), render)
+    await app.serve(settings, log, stop, prepare, tell_parent, listener, render)
 
 
 async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:

@@ -147,7 +147,6 @@ class _ChildProcesses:
         assert process.stdout is not None
         try:
             if await process.stdout.read(len(READY)):  # nothing: it has ended
-                self._log.info("process ready", child=child.name, pid=process.pid, health=child.url)
                 child.ready.set()
             await process.wait()
         finally:

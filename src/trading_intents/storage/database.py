@@ -232,7 +232,7 @@ async def open_database(
         worker = None
         if needs_worker:
             worker = await stack.enter_async_context(open_pool(worker_url or url, WORKER_ROLE, pool_size, metrics))
-        log.info("database opened", pool_size=pool_size)
+        log.debug("database opened", pool_size=pool_size)
         yield Database(service, stream, worker)
 
 
