@@ -18,7 +18,6 @@ from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
-from trading_intents.identity.http import read_expiry
 from trading_intents.identity.keys import digest, hint, is_key, make_client_secret, make_key
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, PermissionSet, Role, Scope
 from trading_intents.identity.service import TokenIssuer
@@ -28,6 +27,7 @@ from trading_intents.storage.administration import lock_advisory
 from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name, convert, read_json
+from trading_intents.web.paging import read_time
 
 DEMO_URL_FILE = "demo-url"  # beside the demo's key: where the platform listens, for the Python client
 DEMO_ACCOUNT = ("sim", "paper", Environment.PAPER)  # name, broker, environment
@@ -65,6 +65,7 @@ class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
     name: Name | None = None
     entitlements: list[Entitlement] | None = None
     disabled: bool | None = None
+    member_trading: bool | None = None
     users: list[WantedUser] = []
     accounts: list[WantedAccount] = []
     api_keys: list[WantedKey] = []
@@ -114,6 +115,7 @@ class ProvisionedOrganization(msgspec.Struct):
     name: str
     entitlements: list[Entitlement]
     disabled: bool
+    member_trading: bool
     users: list[ProvisionedUser]
     accounts: list[ProvisionedAccount]
     api_keys: list[ProvisionedKey]
@@ -153,7 +155,14 @@ async def _organization(
 ) -> ProvisionedOrganization:
     provider = parts.settings.identity_provider_name
     made = await store.put_organization(
-        tx, parts.make_id(), provider, item.external_id, item.name, item.entitlements, item.disabled
+        tx,
+        parts.make_id(),
+        provider,
+        item.external_id,
+        item.name,
+        item.entitlements,
+        item.disabled,
+        item.member_trading,
     )
     return ProvisionedOrganization(
         str(made.id),
@@ -161,6 +170,7 @@ async def _organization(
         made.name,
         sorted(made.entitlements),
         made.disabled,
+        made.member_trading,
         [await _user(tx, parts, made, user) for user in item.users],
         [
             await _account(tx, parts, made, account, f"/organizations/{number}/accounts/{n}")
@@ -207,7 +217,7 @@ async def _key(
         if wanted is not None:
             raise ValidationFailed.at(f"{place}/permission_set", "give this or permissions, not both")
         wanted = item.permission_set.permissions
-    expires_at = item.expires_at and read_expiry(item.expires_at, f"{place}/expires_at")
+    expires_at = item.expires_at and read_time(f"{place}/expires_at", item.expires_at)
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
@@ -311,4 +321,4 @@ def _demo_document() -> Document:
     key = WantedKey(DEMO, Environment.PAPER, list(Permission))
     users = [WantedUser(DEMO, Role.ADMIN)]
     accounts = [WantedAccount(*DEMO_ACCOUNT)]
-    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, users, accounts, [key])])
+    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, None, users, accounts, [key])])

@@ -28,7 +28,7 @@ def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
     assert re.fullmatch(r"tip_paper_[0-9A-Za-z]{38}", made["api_key"])
     assert set(made) == {
         *("id", "organization_id", "name", "environment", "permissions", "disabled", "hint"),
-        *("last_used_at", "expires_at", "created_at", "updated_at", "version", "api_key"),
+        *("last_used_at", "expires_at", "user", "created_at", "updated_at", "version", "api_key"),
     }
     assert made["organization_id"] == tenants.organization("org_acme")["id"]
     assert (made["hint"], made["version"], made["disabled"]) == (made["api_key"][-4:], 1, False)

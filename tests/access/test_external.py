@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.identity.issuer import Issuer, encode, p256_key
 from tests.platform import Platform, serving
 from tests.raw_http import RawHttp
 from tests.tenants import PLENTY, Headers
+from tests.waiting import eventually
 from trading_intents.clock import SystemClock
 
 URL = "/v1/organizations/by-provider/acme-id"
@@ -66,6 +68,29 @@ def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, is
     service = bearer(issuer, kind="service", scope="intent:read", organization=None, role=None)
     assert status(f"{URL}/o2", service) == 200
     assert status("/v1/organizations/by-provider/local/o2", service) == 404
+
+
+def test_a_session_key_ends_with_its_token_and_live_takes_a_young_one(platform: Platform, issuer: Issuer) -> None:
+    now = int(SystemClock().now().timestamp())
+    told = {"https://acme.example/org": "o1", "acme": {"role": "admin"}, "organization": None, "role": None}
+
+    def open_session(environment: str, **claims: Any) -> Any:
+        body = {"environment": environment}
+        return platform.client.post("/v1/api-keys/session", json=body, headers=bearer(issuer, **told | claims))
+
+    def seconds(made: Any) -> float:
+        return datetime.fromisoformat(made.json()["expires_at"]).timestamp() - now
+
+    assert seconds(open_session("paper", exp=now + 600)) == 600
+    assert 12 * 3600 <= seconds(open_session("paper", exp=now + 24 * 3600)) < 12 * 3600 + 60
+    assert open_session("live", iat=now - 500).status_code == 201
+    for claims in ({"iat": now - 700}, {"iat": None}):
+        refused = open_session("live", **claims)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert open_session("paper", **claims).status_code == 201
+    assert open_session("paper", acme={"role": "member"}).status_code == 403
+    platform.provision({"organizations": [{"external_id": "o1", "member_trading": True}]})
+    eventually(lambda: open_session("paper", acme={"role": "member"}).status_code == 201, 5)
 
 
 def test_the_embedded_provider_is_not_there(platform: Platform) -> None:

@@ -29,6 +29,8 @@ EXPECTED = {
     "write_credentials":          "401 400  ok  ok 403 401 401  ok 403 403 401 401  ok 403 403 403",
     "read_accounts":              "401 400  ok  ok 403 401 401  ok  ok  ok 401 401  ok  ok 403 400",
     "api_keys":                   "401 400 401 401 401 401 401  ok 403 403 401 401  ok 401 401 401",
+    "open_session":               "401 400 401 401 401 401 401  ok 403 403 401 401  ok 401 401 401",
+    "end_session":                "401 400 401 401 401 401 401  ok  ok  ok 401 401  ok 401 401 401",
     "paper_quotes":               "401 400  ok 403 403 401 401  ok 403 403 401 401  ok 401 401 401",
     "read_paper_quotes":          "401 400  ok 403 403 401 401  ok  ok  ok 401 401  ok  ok 403 400",
     "write_reference_prices":     "401 400  ok  ok 403 401 401  ok 403 403 401 401  ok 403 403 403",

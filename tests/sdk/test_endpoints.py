@@ -83,6 +83,8 @@ CALLS: dict[str, Call] = {
     "AsyncOrganization.create_api_key": lambda c: c.organization.create_api_key("n", "paper", []),
     "AsyncOrganization.update_api_key": lambda c: c.organization.update_api_key(A, name="n"),
     "AsyncOrganization.delete_api_key": lambda c: c.organization.delete_api_key(A),
+    "AsyncOrganization.open_session": lambda c: c.organization.open_session("paper"),
+    "AsyncOrganization.end_session": lambda c: c.organization.end_session(),
     "AsyncOrganization.validate_api_key": lambda c: c.organization.validate_api_key("k"),
     "AsyncOrganization.delete_current_user": lambda c: c.organization.delete_current_user(),
     "AsyncMarket.quotes": lambda c: c.market.quotes().page(),

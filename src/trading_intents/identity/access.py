@@ -53,6 +53,7 @@ class Rule:
     environment: Environment | None = None  # an API key must be of this one
     names_organization: bool = True  # a service account says which by x-organization-id
     user_needs_organization: bool = True
+    member_trading: bool = False  # a member's organization must have it
     internal: bool = False  # a user's organization must be a configured internal one
     two_credentials_status: int = 400
     public: bool = False
@@ -137,6 +138,13 @@ RULES = {
         _writing("write_credentials", _P.CREDENTIAL_EDIT),
         _reading("read_accounts", _P.ACCOUNT_READ),
         Rule("api_keys", "an admin", user=ADMIN),
+        Rule(
+            "open_session",
+            "an admin; a member, where the organization has member_trading",
+            user=ANY_ROLE - {Role.READ_ONLY},
+            member_trading=True,
+        ),
+        Rule("end_session", "a user", user=ANY_ROLE),
         Rule(
             "paper_quotes",
             "a paper API key with account:edit; an admin",
@@ -278,6 +286,9 @@ def check_grant(rule: Rule, caller: Caller, internal_organizations: AbstractSet[
         case UserPrincipal(role=role):
             if rule.user is not Grant.ANY and (isinstance(rule.user, Refuse) or role not in rule.user):
                 raise Forbidden(f"the user's role {role} does not allow this; it takes {rule.meaning}")
+            trades = role == Role.ADMIN or (caller.organization is not None and caller.organization.member_trading)
+            if rule.member_trading and not trades:
+                raise Forbidden("the organization does not let members trade: an operator sets member_trading")
             if rule.internal and not _is_internal(caller, internal_organizations):
                 raise Forbidden("the organization is not an internal one; it takes an admin of one")
         case ServicePrincipal(scopes=scopes):

@@ -3,13 +3,11 @@
 import base64
 import binascii
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
 import msgspec
 
-from trading_intents.clock import RFC3339_RULE, parse_rfc3339
 from trading_intents.errors import (
     BASIC_CHALLENGE,
     InvalidApiKey,
@@ -27,10 +25,11 @@ from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECON
 from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
 from trading_intents.identity.users import Users
 from trading_intents.ids import parse_id
+from trading_intents.secret import Secret
 from trading_intents.trading import Environment
 from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
-from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
+from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page, read_time
 from trading_intents.web.problem import OAUTH, PLAIN
 from trading_intents.web.request import FORM, MAX_FORM_BYTES, NO_STORE, Answer, Request, answer_json, render
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
@@ -46,6 +45,10 @@ class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
     permissions: list[Permission] | None = None
     permission_set: PermissionSet | None = None
     expires_at: str | None = None
+
+
+class NewSessionKey(msgspec.Struct, forbid_unknown_fields=True):
+    environment: Environment
 
 
 class ApiKeyChange(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,6 +67,7 @@ class ApiKey(msgspec.Struct):
     hint: str
     last_used_at: str | None
     expires_at: str | None
+    user: str | None
     created_at: str
     updated_at: str
     version: int
@@ -121,13 +125,20 @@ class KeyHandlers:
         if (body.permissions is None) == (body.permission_set is None):
             raise ValidationFailed.at("/permissions", "is required, or permission_set instead; give one of the two")
         granted = body.permission_set.permissions if body.permission_set else _distinct(body.permissions or [])
-        expires_at = None if body.expires_at is None else read_expiry(body.expires_at, "/expires_at")
-        organization_id = organization_of(request)
-        key, secret = await self.keys.create(organization_id, body.name, body.environment, granted, expires_at)
-        shown = render(CreatedApiKey, _show_key(key), api_key=secret.reveal())
-        answer = answer_json(shown, 201, key.version)
-        answer.headers.append(NO_STORE)
-        return answer
+        expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
+        given = (body.name, body.environment, granted, expires_at)
+        return _show_new_key(*await self.keys.create(organization_of(request), *given))
+
+    @Operation(Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
+    async def open_session(self, request: Request) -> Answer:
+        """Make an API key for the calling user, which ends with the user's token; it is shown this once."""
+        return _show_new_key(*await self.keys.open_session(caller_of(request), request.body(NewSessionKey).environment))
+
+    @Operation(Tag.API_KEYS, status=204)
+    async def end_session(self, request: Request) -> Answer:
+        """End the session keys that the calling token made."""
+        await self.keys.end_sessions(caller_of(request))
+        return Answer(status=204)
 
     @Operation(Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
     async def list_api_keys(self, request: Request) -> Answer:
@@ -179,6 +190,8 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         Route("GET", "/v1/api-keys", gate, handlers.list_api_keys),
         Route("PATCH", "/v1/api-keys/{id}", gate, handlers.update_api_key),
         Route("DELETE", "/v1/api-keys/{id}", gate, handlers.delete_api_key),
+        Route("POST", "/v1/api-keys/session", gates["open_session"], handlers.open_session),
+        Route("DELETE", "/v1/api-keys/session", gates["end_session"], handlers.end_session),
         Route("POST", "/api/v1/auth/api-key/validate", gates["public"], handlers.validate_api_key),
     )
 
@@ -249,14 +262,13 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
 
 
 def _show_key(key: model.ApiKeyRecord) -> ApiKey:
-    return render(ApiKey, key, permissions=sorted(key.permissions))
+    return render(ApiKey, key, permissions=sorted(key.permissions), user=key.user_subject)
 
 
-def read_expiry(text: str, pointer: str) -> datetime:
-    moment = parse_rfc3339(text)
-    if moment is None:
-        raise ValidationFailed.at(pointer, RFC3339_RULE)
-    return moment
+def _show_new_key(key: model.ApiKeyRecord, secret: Secret) -> Answer:
+    answer = answer_json(render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version)
+    answer.headers.append(NO_STORE)
+    return answer
 
 
 def _distinct(permissions: list[Permission]) -> frozenset[Permission]:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
+from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Environment
 
@@ -123,6 +124,7 @@ class OrganizationRecord:
     entitlements: frozenset[Entitlement]
     disabled: bool
     created_at: datetime
+    member_trading: bool = False  # members may have session keys, not only admins
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Caller:
     principal: Principal
     organization: OrganizationRecord | None
     expires_at: datetime | None = None  # the credential's end, for what outlasts a request
+    issued_at: datetime | None = None  # a token's; 1970 when it does not say
+    token_digest: bytes | None = None
 
     @property
     def limit_key(self) -> str:
@@ -163,6 +167,7 @@ class ApiKeyRecord:
     hint: str
     last_used_at: datetime | None
     expires_at: datetime | None
+    user_subject: str | None  # of a session key
     created_at: datetime
     updated_at: datetime
     version: int
@@ -177,17 +182,36 @@ class ServiceAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRecord:
-    key: ApiKeyRecord
-    digest: bytes
-    refused: bool  # it or its organization is disabled, or it has expired
-    caller: Caller  # the caller of this key, made once for all its requests
-
-
-@dataclass(frozen=True, slots=True)
 class UserRecord:
     known: bool
     deleted: bool
     tokens_after: datetime | None  # tokens from before are refused: the user was deleted
     organization: OrganizationRecord | None  # the requested one, if it exists
     role: Role | None  # in that organization, if a member
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    key: ApiKeyRecord
+    digest: bytes
+    has_expired: bool
+    organization: OrganizationRecord
+    user: UserRecord | None  # whose session it is
+    caller: Caller  # the caller of this key, made once for all its requests
+
+    @property
+    def is_refused(self) -> bool:
+        return self.key.disabled or self.organization.disabled or self.has_expired or not self._session_holds
+
+    @property
+    def _session_holds(self) -> bool:
+        """A session key ends with what its user may do. Roles of an external provider are in tokens, and end with
+        them, as the key does."""
+        user, key = self.user, self.key
+        if user is None:
+            return True
+        if user.deleted or (user.tokens_after is not None and key.created_at <= user.tokens_after):
+            return False
+        made_as = Role.ADMIN if Permission.CONTROL_EDIT in key.permissions else Role.MEMBER
+        role = user.role if self.organization.provider == LOCAL_PROVIDER else made_as
+        return role is Role.ADMIN or (role is made_as and self.organization.member_trading)

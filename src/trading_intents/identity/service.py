@@ -9,6 +9,7 @@ from trading_intents.clock import Clock
 from trading_intents.config import LOCAL_PROVIDER
 from trading_intents.errors import (
     BASIC_CHALLENGE,
+    Forbidden,
     InvalidApiKey,
     InvalidRequest,
     InvalidScope,
@@ -28,6 +29,8 @@ from trading_intents.identity.model import (
     KeyRecord,
     OrganizationRecord,
     Permission,
+    PermissionSet,
+    Role,
     Scope,
     ServiceAccount,
     ServicePrincipal,
@@ -45,6 +48,7 @@ from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment
+from trading_intents.web.body import MAX_TEXT_CHARACTERS
 
 MAX_AGE_SECONDS = 0.8
 MAX_RECENT = 50_000
@@ -52,6 +56,10 @@ VERIFIED_SECONDS = 15 * 60.0  # for so long the limit of failed credentials does
 MAX_KEYS_PER_ORGANIZATION = 1_000
 LAST_USED_SECONDS = 5.0
 MAX_CLIENT_ID = 128
+MAX_SESSION = timedelta(hours=12)
+MAX_SESSIONS = 5  # of a user and environment
+MAX_TOKEN_AGE_FOR_LIVE = timedelta(minutes=10)  # then the person signs in again
+ENDED_SESSIONS_KEPT_DAYS = 30  # so that histories can name the person
 
 
 class Callers:
@@ -89,7 +97,9 @@ class Callers:
         token_digest = digest(token)
         try:
             claims = await self._verifier.verify(token)
-            caller = await (self._service(claims, organization) if claims.is_service else self._user(claims))
+            caller = await (
+                self._service(claims, organization) if claims.is_service else self._user(claims, token_digest)
+            )
         except Unauthorized:
             self._note_verified(token_digest, False)
             raise
@@ -127,7 +137,7 @@ class Callers:
             self._used = used | self._used
             raise
 
-    async def _user(self, claims: Claims) -> Caller:
+    async def _user(self, claims: Claims, token_digest: bytes) -> Caller:
         key = (claims.subject, claims.organization)
         record = await self._users.get(key, lambda: self._read_user(*key))
         if record is None or record.deleted or (self._local and not record.known):
@@ -139,7 +149,7 @@ class Callers:
         # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
         principal = UserPrincipal(claims.subject, claims.organization, role)
-        return Caller(principal, record.organization, claims.expires_at)
+        return Caller(principal, record.organization, claims.expires_at, claims.issued_at, token_digest)
 
     async def _service(self, claims: Claims, named: str | None) -> Caller:
         scopes = claims.scopes
@@ -165,7 +175,7 @@ class Callers:
         async with self._pool.transaction(read_only=True, turn=turn) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
-        if record is not None and record.refused:
+        if record is not None and record.is_refused:
             record = None
         self._note_verified(key_digest, record is not None)
         return record
@@ -217,16 +227,44 @@ class ApiKeys:
         secret = make_key(environment)
         text = secret.reveal()
         async with self._pool.transaction([organization_id]) as tx:
-            await store.lock_organization(tx, organization_id)
-            given = (name, environment, permissions, digest(text), hint(text), expires_at)
-            key = await store.insert_key(tx, self._make_id(), organization_id, *given)
-            if expires_at is not None and expires_at <= key.created_at:
+            now = await store.lock_organization(tx, organization_id)
+            if expires_at is not None and expires_at <= now:
                 raise ValidationFailed.at("/expires_at", "must be in the future")
-            if await store.count_keys(tx, organization_id) > MAX_KEYS_PER_ORGANIZATION:
+            if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
                 raise LimitReached(
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
+            given = (name, environment, permissions, digest(text), hint(text), expires_at)
+            key = await store.insert_key(tx, self._make_id(), organization_id, *given)
         return key, secret
+
+    async def open_session(self, caller: Caller, environment: Environment) -> tuple[ApiKeyRecord, Secret]:
+        """Makes a key by which a user trades, for as long as the user's token holds."""
+        user = caller.principal
+        assert isinstance(user, UserPrincipal)
+        assert caller.expires_at is not None
+        assert caller.issued_at is not None
+        added = {Permission.CONTROL_EDIT} if user.role == Role.ADMIN else set()
+        secret = make_key(environment)
+        text, permissions = secret.reveal(), PermissionSet.TRADER.permissions | added
+        async with self._pool.transaction([caller.organization_id]) as tx:
+            now = await store.lock_organization(tx, caller.organization_id)
+            if environment is Environment.LIVE and now - caller.issued_at > MAX_TOKEN_AGE_FOR_LIVE:
+                raise Forbidden("a session key of environment live takes a token of the last 10 minutes; sign in again")
+            ends = min(caller.expires_at, now + MAX_SESSION)
+            name = user.subject[:MAX_TEXT_CHARACTERS]
+            given = (name, environment, permissions, digest(text), hint(text), ends, user.subject, caller.token_digest)
+            key = await store.insert_key(tx, self._make_id(), caller.organization_id, *given)
+            await store.end_oldest_sessions(tx, key, MAX_SESSIONS, ENDED_SESSIONS_KEPT_DAYS)
+        self._callers.clear_cache()
+        return key, secret
+
+    async def end_sessions(self, caller: Caller) -> None:
+        """Ends the session keys that the caller's token made."""
+        assert caller.token_digest is not None
+        async with self._pool.transaction([caller.organization_id]) as tx:
+            await store.end_sessions_of_token(tx, caller.organization_id, caller.token_digest)
+        self._callers.clear_cache()
 
     async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
@@ -273,7 +311,7 @@ class ApiKeys:
             record = await store.find_key(tx, key_digest)
         if not is_key(text) or record is None or not same_digest(record.digest, key_digest):
             raise InvalidApiKey
-        return record.key, record.refused
+        return record.key, record.is_refused
 
 
 def _check_version(key: ApiKeyRecord, expected: frozenset[int] | None) -> None:
@@ -293,7 +331,8 @@ class Organizations:
                 raise NotFound("no such organization")
             if isinstance(caller.principal, UserPrincipal):
                 active = caller.organization is not None and caller.organization.id == found.id
-                if not active and not await store.is_member(tx, provider, caller.principal.subject, found.id):
+                user = await store.find_user(tx, provider, caller.principal.subject, external_id)
+                if not active and (user.role is None or user.deleted):
                     raise NotFound("no such organization")
         return found
 

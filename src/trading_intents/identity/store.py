@@ -25,36 +25,42 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
 from trading_intents.trading import Environment
 
+_ORGANIZATION = """
+    o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
+    o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at,
+    o.member_trading AS o_member_trading
+"""
+
 
 async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
     row = await tx.fetchrow(
-        """
-        SELECT k.*, (k.disabled OR o.disabled OR coalesce(k.expires_at <= clock_timestamp(), false)) AS refused,
-               o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
-               o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
+        f"""
+        SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired, {_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
-        """,
+        """,  # noqa: S608 - our own constant
         digest,
     )
     if row is None:
         return None
     key, organization = _key(row), _organization(row, "o_")
     principal = ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
-    return KeyRecord(key, row["digest"], row["refused"], Caller(principal, organization, key.expires_at))
+    caller = Caller(principal, organization, key.expires_at)
+    of_session = key.user_subject and await find_user(
+        tx, organization.provider, key.user_subject, organization.external_id
+    )
+    return KeyRecord(key, row["digest"], row["has_expired"], organization, of_session or None, caller)
 
 
 async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
     [row] = await tx.fetch(
-        """
-        SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role,
-               o.id AS o_id, o.provider AS o_provider, o.external_id AS o_external_id, o.name AS o_name,
-               o.entitlements AS o_entitlements, o.disabled AS o_disabled, o.created_at AS o_created_at
+        f"""
+        SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role, {_ORGANIZATION}
         FROM (SELECT 1) AS one
         LEFT JOIN users u ON u.provider = $1 AND u.external_id = $2
         LEFT JOIN organizations o ON o.provider = $1 AND o.external_id = $3
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
-        """,
+        """,  # noqa: S608 - our own constant
         provider,
         subject,
         organization,
@@ -85,29 +91,17 @@ async def find_organization_by_external_id(tx: Tx, provider: str, external_id: s
     return _organization(row) if row else None
 
 
-async def is_member(tx: Tx, provider: str, subject: str, organization_id: OrganizationId) -> bool:
-    return bool(
-        await tx.fetchval(
-            """
-            SELECT EXISTS (
-                SELECT FROM memberships m JOIN users u ON u.id = m.user_id
-                WHERE u.provider = $1 AND u.external_id = $2 AND u.deleting_at IS NULL AND m.organization_id = $3
-            )
-            """,
-            provider,
-            subject,
-            organization_id,
-        )
-    )
-
-
-async def lock_organization(tx: Tx, organization_id: OrganizationId) -> None:
-    """Locks an organization while its keys are counted and one is added."""
+async def lock_organization(tx: Tx, organization_id: OrganizationId) -> datetime:
+    """Locks an organization while its keys are counted and one is added. Gives the time."""
     await tx.execute("SELECT FROM organizations WHERE id = $1 FOR NO KEY UPDATE", organization_id)
+    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+    return now
 
 
 async def count_keys(tx: Tx, organization_id: OrganizationId) -> int:
-    return int(await tx.fetchval("SELECT count(*) FROM api_keys WHERE organization_id = $1", organization_id))
+    """Session keys are not counted: their number is limited by user."""
+    statement = "SELECT count(*) FROM api_keys WHERE organization_id = $1 AND user_subject IS NULL"
+    return int(await tx.fetchval(statement, organization_id))
 
 
 async def insert_key(
@@ -120,11 +114,15 @@ async def insert_key(
     digest: bytes,
     hint: str,
     expires_at: datetime | None,
+    user_subject: str | None = None,
+    token_digest: bytes | None = None,
 ) -> ApiKeyRecord:
     [row] = await tx.fetch(
         """
-        INSERT INTO api_keys (id, organization_id, name, environment, permissions, digest, hint, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8) RETURNING *
+        INSERT INTO api_keys (
+            id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
+        )
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *
         """,
         key_id,
         organization_id,
@@ -134,8 +132,44 @@ async def insert_key(
         digest,
         hint,
         expires_at,
+        user_subject,
+        token_digest,
     )
     return _key(row)
+
+
+_END_SESSIONS = """
+    UPDATE api_keys SET expires_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+    WHERE expires_at > clock_timestamp() AND
+"""
+
+
+async def end_sessions_of_token(tx: Tx, organization_id: OrganizationId, token_digest: bytes) -> None:
+    await tx.execute(f"{_END_SESSIONS} organization_id = $1 AND token_digest = $2", organization_id, token_digest)
+
+
+async def end_oldest_sessions(tx: Tx, newest: ApiKeyRecord, most: int, kept_days: int) -> None:
+    """Ends all but the newest session keys of a user and environment, and deletes those that ended long ago."""
+    await tx.execute(
+        f"""{_END_SESSIONS} id IN (
+            SELECT id FROM api_keys
+            WHERE organization_id = $1 AND user_subject = $2 AND environment = $3 AND expires_at > clock_timestamp()
+            ORDER BY created_at DESC, id DESC OFFSET $4
+        )""",  # noqa: S608 - our own constant
+        newest.organization_id,
+        newest.user_subject,
+        newest.environment,
+        most,
+    )
+    await tx.execute(
+        """
+        DELETE FROM api_keys
+        WHERE organization_id = $1 AND user_subject IS NOT NULL
+          AND expires_at < clock_timestamp() - make_interval(days => $2)
+        """,
+        newest.organization_id,
+        kept_days,
+    )
 
 
 async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
@@ -213,15 +247,16 @@ async def put_organization(
     name: str | None,
     entitlements: Iterable[Entitlement] | None,
     disabled: bool | None,
+    member_trading: bool | None,
 ) -> OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
     [row] = await tx.fetch(
         """
-        INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled)
-        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false))
+        INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled, member_trading)
+        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false), coalesce($7, false))
         ON CONFLICT (provider, external_id) DO UPDATE
         SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
-            disabled = coalesce($6, o.disabled)
+            disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
         RETURNING *
         """,
         organization_id,
@@ -230,6 +265,7 @@ async def put_organization(
         name,
         None if entitlements is None else sorted(entitlements),
         disabled,
+        member_trading,
     )
     return _organization(row)
 

@@ -75,6 +75,7 @@ CREATE TABLE organizations (
     disabled boolean NOT NULL DEFAULT false,
     fingerprint_key uuid NOT NULL DEFAULT gen_random_uuid(),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    member_trading boolean NOT NULL DEFAULT false,
     UNIQUE (provider, external_id)
 );
 GRANT SELECT, INSERT, UPDATE ON organizations TO ti_service;
@@ -125,7 +126,9 @@ CREATE TABLE api_keys (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     version bigint NOT NULL DEFAULT 1,
-    expires_at timestamptz
+    expires_at timestamptz,
+    user_subject text,
+    token_digest bytea CHECK (octet_length(token_digest) = 32)
 );
 CREATE INDEX api_keys_by_organization ON api_keys (organization_id, id);
 GRANT SELECT, INSERT, UPDATE, DELETE ON api_keys TO ti_service;

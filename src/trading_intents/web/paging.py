@@ -81,7 +81,7 @@ def parse_seq(text: str) -> int | None:
 
 def read_times(request: Request) -> TimeRange:
     """The bounds by which a list of what happened is narrowed."""
-    start, end = (_read_time(request, name) for name in ("created_after", "created_before"))
+    start, end = (query_time(request, name) for name in ("created_after", "created_before"))
     if start is not None and end is not None and start > end:
         raise ValidationFailed.at("?created_before", "must not be earlier than created_after")
     return TimeRange(start, end)
@@ -92,14 +92,16 @@ def name_times(times: TimeRange) -> str:
     return "" if times == TimeRange() else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
 
 
-def _read_time(request: Request, name: str) -> datetime | None:
+def query_time(request: Request, name: str) -> datetime | None:
     text = request.query.get(name)
-    if text is None:
-        return None
+    return None if text is None else read_time(f"?{name}", text)
+
+
+def read_time(pointer: str, text: str) -> datetime:
     time = parse_rfc3339(text)
     if time is None:
         hint = "; write + as %2B" if " " in text else ""
-        raise ValidationFailed.at(f"?{name}", f"found {text[:40]!r}; {RFC3339_RULE}{hint}")
+        raise ValidationFailed.at(pointer, f"found {text[:40]!r}; {RFC3339_RULE}{hint}")
     return time
 
 

@@ -104,6 +104,15 @@ class AsyncOrganization:
         """Removes a key for good."""
         await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}", headers=if_match(version))
 
+    async def open_session(self, environment: Environment | str) -> CreatedApiKey:
+        """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
+        body = {"environment": environment}
+        return await self._transport.call("POST", "/v1/api-keys/session", CreatedApiKey, body=body)
+
+    async def end_session(self) -> None:
+        """Ends the session keys that the calling token made."""
+        await self._transport.send("DELETE", "/v1/api-keys/session")
+
     async def validate_api_key(self, api_key: str) -> KeyValidation:
         """Tells whose a key is."""
         body = {"api_key": api_key}

@@ -103,6 +103,14 @@ class Organization:
         """Removes a key for good."""
         self._loop.run(lambda: self._wrapped.delete_api_key(key_id, version=version))
 
+    def open_session(self, environment: Environment | str) -> CreatedApiKey:
+        """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
+        return self._loop.run(lambda: self._wrapped.open_session(environment))
+
+    def end_session(self) -> None:
+        """Ends the session keys that the calling token made."""
+        self._loop.run(self._wrapped.end_session)
+
     def validate_api_key(self, api_key: str) -> KeyValidation:
         """Tells whose a key is."""
         return self._loop.run(lambda: self._wrapped.validate_api_key(api_key))

@@ -72,6 +72,7 @@ class ApiKey(Struct, frozen=True, kw_only=True):
     hint: str
     last_used_at: datetime | None
     expires_at: datetime | None = None
+    user: str | None = None  # the subject of the user whose session key it is
     created_at: datetime
     updated_at: datetime
     version: int
