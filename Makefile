@@ -107,7 +107,8 @@ FORCE:
 $(VENV)/run.stamp: requirements.lock pyproject.toml sdk/pyproject.toml $(VENV)/interpreter
 	@echo "installing (once, and when the lock changes) ..."
 	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation -e sdk -e .
+	@# The client last: it owns the script `trading-intents`, which an older server takes with it when it goes.
+	@for folder in . sdk; do $(PIP) install --no-deps --no-build-isolation -e $$folder || exit 1; done
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp

@@ -25,7 +25,7 @@ from typing import IO, Any, NoReturn
 
 # Our programs, and what these import only when they are at work.
 PRELOADED = (
-    *("trading_intents.cli", "trading_intents.brokers.paper.broker"),
+    *("trading_intents.cli", "trading_intents.brokers.paper.broker", "trading_intents_client.cli.program"),
     *("argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters", "importlib.readers", "tzdata"),
 )
 REQUEST_BYTES = 1 << 17

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from tests.conftest import Urls
 from tests.platform import Platform, environment, run_command
 from trading_intents.cli import NOTHING_HERE, cli
+from trading_intents_client.cli import program
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -22,7 +23,8 @@ MARKER = "s3cret-marker"
 
 
 def commands_below(command: object, *path: str) -> Iterator[tuple[str, ...]]:
-    yield path
+    if path:
+        yield path
     for name, child in getattr(command, "commands", {}).items():
         yield from commands_below(child, *path, name)
 
@@ -41,17 +43,20 @@ def lines_of(text: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("command", [*commands_below(typer.main.get_command(cli))], ids=" ".join)
+ALL = [(), *(path for one in (program.cli, cli) for path in commands_below(typer.main.get_command(one)))]
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(cli, [*command, "--help"])
+    done = CliRunner().invoke(program.cli, [*command, "--help"])
     assert done.exit_code == 0
     assert " ".join(("Usage:", "root", *command)) in re.sub(r"\s+", " ", done.output)
     assert re.search(r"[A-Z][^│╭╰]+\.\s", done.output.split("Usage:")[1])
 
 
 def test_no_command_shows_the_help_and_an_unknown_one_is_refused() -> None:
-    assert "Usage:" in CliRunner().invoke(cli, []).output
-    assert CliRunner().invoke(cli, ["sevre"]).exit_code == 2
+    assert "Usage:" in CliRunner().invoke(program.cli, []).output
+    assert CliRunner().invoke(program.cli, ["sevre"]).exit_code == 2
 
 
 def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> None:

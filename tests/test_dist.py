@@ -25,6 +25,10 @@ SITE = Path(sysconfig.get_paths()["purelib"])
 LIMIT_SECONDS = 110
 # All that the client needs, and what those need.
 OF_CLIENT = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "msgspec", "typing_extensions")
+OF_COMMANDS = (
+    *("annotated_doc", "annotated_types", "markdown_it", "markdown_it_py", "mdurl", "pydantic", "pydantic_core"),
+    *("pygments", "rich", "shellingham", "typer", "typing_inspection"),
+)
 ORDER = """
 from trading_intents_client import FILLED, TradingClient
 with TradingClient() as client:
@@ -62,6 +66,13 @@ def environment(folder: Path, *wheels: Path) -> Path:
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", "--no-deps", "--no-index"]
     run([*pip, *map(str, wheels)], folder)
     return folder / "bin"
+
+
+def borrow(programs: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        for part in (*SITE.glob(f"{name}"), *SITE.glob(f"{name}.py"), *SITE.glob(f"{name}-*.dist-info")):
+            copy = shutil.copytree if part.is_dir() else shutil.copy
+            copy(part, site_of(programs) / part.name)
 
 
 def site_of(programs: Path) -> Path:
@@ -116,20 +127,16 @@ def test_an_order_is_placed_from_one_fresh_environment_at_the_server_of_another(
     place = run([str(server / "python"), "-c", "import trading_intents; print(trading_intents.__file__)"], folder)
     assert place.startswith(str(tmp_path / "server"))
     client = environment(tmp_path / "client", client_wheel)
-    for name in OF_CLIENT:
-        for part in (*SITE.glob(f"{name}"), *SITE.glob(f"{name}.py"), *SITE.glob(f"{name}-*.dist-info")):
-            copy = shutil.copytree if part.is_dir() else shutil.copy
-            copy(part, site_of(client) / part.name)
+    borrow(client, OF_CLIENT)
     assert "No broken requirements" in run([str(client / "python"), "-m", "pip", "check"], elsewhere)
     with serving(server, folder) as url:
         key = json.loads((folder / ".data" / "demo.json").read_text())["api_key"]
-        ordered = run(
-            [str(client / "python"), "-W", "error", "-c", ORDER],
-            elsewhere,
-            TRADING_INTENTS_URL=url,
-            TRADING_INTENTS_API_KEY=key,
-        )
-        assert ordered == "3\n"
+        settings = {"TRADING_INTENTS_URL": url, "TRADING_INTENTS_API_KEY": key}
+        assert run([str(client / "python"), "-W", "error", "-c", ORDER], elsewhere, **settings) == "3\n"
+        borrow(client, OF_COMMANDS)  # the extra `cli`
+        assert "No broken requirements" in run([str(client / "python"), "-m", "pip", "check"], elsewhere)
+        assert "AAPL" in run([str(client / "trading-intents"), "quote", "AAPL"], elsewhere, **settings)
+        assert "Operating" not in run([str(client / "trading-intents"), "--help"], elsewhere)
         assert run([str(server / "trading-intents"), "buy", "AAPL", "2", "--wait"], folder).startswith(
             "BUY 2 AAPL: FILLED"
         )

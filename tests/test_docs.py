@@ -16,6 +16,7 @@ from trading_intents.config import Rate, Settings
 from trading_intents.errors import wire_errors
 from trading_intents.secret import Secret
 from trading_intents.telemetry import AlertKind, Metrics
+from trading_intents_client.cli import program
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -73,7 +74,10 @@ def test_every_kind_of_alert_is_documented() -> None:
 def test_every_command_is_documented() -> None:
     documents = ("docs/operating.md", "docs/trading.md")
     found = [row for document in documents for row in rows(section(document, "Commands"), r"`trading-intents .*`")]
-    assert {row[0].strip("`") for row in found} == set(commands_of(typer.main.get_command(cli), "trading-intents"))
+    known = [typer.main.get_command(one) for one in (program.cli, cli)]
+    assert {row[0].strip("`") for row in found} == {
+        name for one in known for name in commands_of(one, "trading-intents")
+    }
 
 
 def commands_of(command: object, name: str) -> Iterator[str]:

@@ -1,5 +1,5 @@
-"""The command line: parse, call, print. An expected failure is one line on standard error and exit code 1, or 2 where
-there is no database."""
+"""The operator's commands, loaded by `trading-intents` beside a trader's: parse, call, print. An expected failure is
+one line on standard error and exit code 1, or 2 where there is no database."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ import uvloop
 from rich.console import Console
 from rich.progress import Progress
 
-from trading_intents import __version__, app, config, doctor, provision
+from trading_intents import app, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
@@ -34,10 +34,8 @@ from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
-from trading_intents.trader.orders import add_order_commands
-from trading_intents.trader.views import add_view_commands
 
-cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+cli = typer.Typer(no_args_is_help=True)
 admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
 cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
@@ -50,25 +48,6 @@ audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_he
 cli.add_typer(audits, name="audit")
 
 NOTHING_HERE = 2  # the exit code of a command that found no database
-
-
-def main() -> None:
-    cli()
-
-
-def _show_version(is_asked: bool) -> None:
-    if is_asked:
-        typer.echo(f"trading-intents {__version__}")
-        raise typer.Exit
-
-
-@cli.callback()
-def choose_command(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
-    ] = False,
-) -> None:
-    """The Trading Intents Platform. Settings are TRADING_INTENTS_* variables."""
 
 
 def _run(
@@ -342,5 +321,3 @@ def _operator() -> str:
 
 
 add_commands(cli, admin, _run, _operator)
-add_order_commands(cli)
-add_view_commands(cli)

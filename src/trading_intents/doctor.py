@@ -38,10 +38,10 @@ from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trader.login import find_login
 from trading_intents.trading import Environment
 from trading_intents.web.server.listener import bind
-from trading_intents_client import AsyncAccount, AsyncTradingClient, TradingError
+from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
+from trading_intents_client.cli.login import find_login
 
 CLOCK_LIMIT_SECONDS = 2.0
 BROKER_LIMIT_SECONDS = 10
@@ -180,7 +180,8 @@ def _step(checks: list[CheckResult], subject: str, done: str) -> Iterator[list[s
 async def _try(account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbol: str) -> list[CheckResult]:
     """Sends an order that nobody fills through the platform, as a caller does: an order of the adapter's own would be
     judged by no control and be in no log. Only the look-up asks the broker directly."""
-    checks, placed, time_in_force = list[CheckResult](), None, "GOOD_TILL_CANCEL" if "/" in symbol else "DAY"
+    checks, placed = list[CheckResult](), None
+    time_in_force = TimeInForce.GOOD_TILL_CANCEL if "/" in symbol else TimeInForce.DAY
     with _step(checks, "connection", f"trading-intents {__version__}, GET account") as shown:
         shown.append((await account.get()).connection)
         if shown[-1] != "connected":

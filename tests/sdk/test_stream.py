@@ -29,6 +29,7 @@ from trading_intents_client import (
     TradingClient,
     errors,
 )
+from trading_intents_client.types.enums import EventTransport
 
 LIMIT_SECONDS = 60
 
@@ -124,7 +125,7 @@ async def test_grpc_tells_the_same_as_http(async_account: AsyncAccount, async_cl
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, over: str) -> None:
+def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, over: EventTransport) -> None:
     """Otherwise a break before it would lose what happens meanwhile."""
     with account.events(kinds=["broker_trade"], over=over) as stream:
         first = next(stream)
@@ -137,7 +138,7 @@ def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, ov
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(account: Account, over: str) -> None:
+def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(account: Account, over: EventTransport) -> None:
     resting = account.buy("ACME", 3, limit=1)
     account.buy("AAPL", 2).wait()
     resting.wait(until="NEW")
@@ -155,7 +156,7 @@ def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(account:
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_what_will_not_pass_ends_the_stream(client: TradingClient, tenants: Tenants, over: str) -> None:
+def test_what_will_not_pass_ends_the_stream(client: TradingClient, tenants: Tenants, over: EventTransport) -> None:
     with pytest.raises(errors.NotFound):
         next(client.account("01a1dd48-2166-7b29-aa0c-4afddaa7c207").events(over=over))
     stranger = TradingClient(tenants.platform.url, api_key="tip_paper_none", grpc_target=tenants.platform.grpc)
@@ -167,7 +168,7 @@ def test_a_bad_cursor_is_told_at_once(account: Account) -> None:
     with pytest.raises(errors.InvalidCursor):
         next(account.events(after="no cursor"))
     with pytest.raises(ValueError, match="http or grpc"):
-        account.events(over="pigeon")
+        account.events(over="pigeon")  # type: ignore[arg-type]  # what is tested
 
 
 def test_the_first_connection_fails_as_other_calls_do() -> None:

@@ -30,6 +30,7 @@ from trading_intents_client import (
 )
 from trading_intents_client.stream import grpc_source
 from trading_intents_client.stream.events import read_event
+from trading_intents_client.types.enums import EventTransport
 
 LIMIT_SECONDS = 60
 ORDER: dict[str, Any] = {
@@ -135,7 +136,7 @@ async def test_a_consumer_that_is_cancelled_as_an_event_comes_is_cancelled(monke
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-async def test_a_stream_outlives_its_token_by_the_next_one(over: str) -> None:
+async def test_a_stream_outlives_its_token_by_the_next_one(over: EventTransport) -> None:
     """The server ends the stream of an expired token; the next token goes on after the cursor."""
     tokens = iter(["first", "second", "third"])
     used: list[str] = []
@@ -169,13 +170,13 @@ async def test_a_stream_outlives_its_token_by_the_next_one(over: str) -> None:
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_kinds_that_there_are_not_are_refused_in_the_same_way(account: Account, over: str) -> None:
+def test_kinds_that_there_are_not_are_refused_in_the_same_way(account: Account, over: EventTransport) -> None:
     with pytest.raises(errors.ValidationFailed, match=r"(?i)weather"):
         next(account.events(kinds=["weather"], over=over))
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_one_kind_may_be_named_without_a_list(account: Account, over: str) -> None:
+def test_one_kind_may_be_named_without_a_list(account: Account, over: EventTransport) -> None:
     with account.events(kinds="broker_trade", over=over) as stream:
         assert isinstance(next(stream), PrimedEvent)
 
@@ -204,7 +205,9 @@ async def test_a_stream_that_is_served_again_has_no_error_although_nothing_happe
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-async def test_what_happens_after_a_stream_was_entered_is_told(async_account: AsyncAccount, over: str) -> None:
+async def test_what_happens_after_a_stream_was_entered_is_told(
+    async_account: AsyncAccount, over: EventTransport
+) -> None:
     await (await async_account.buy("MSFT", 1)).wait()  # a position is retained, and told before the cursor
     async with async_account.events(over=over) as stream, asyncio.timeout(LIMIT_SECONDS):
         assert stream.is_connected

@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import httpx
 import pytest
@@ -17,7 +18,7 @@ PROGRAM = """
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from trading_intents_client import FILLED, AsyncTradingClient, GapEvent, OrderEvent, TradingClient, errors
+from trading_intents_client import FILLED, AsyncTradingClient, GapEvent, NoPosition, OrderEvent, TradingClient, errors
 
 
 def main() -> None:
@@ -34,7 +35,10 @@ def main() -> None:
             elif isinstance(event, GapEvent):
                 print(len(event.orders))
         try:
-            account.sell("AAPL", "1.5")
+            account.sell("AAPL", "1.5", time_in_force="DAY")
+            account.close_position("AAPL")
+        except NoPosition as none:
+            print(none.status)
         except errors.ControlRejected as refused:
             print(refused.triggered[0].reason, refused.request_id)
         print(price, at, account.balances().cash, client.market.quote("AAPL").bid)
@@ -50,6 +54,8 @@ async def work() -> None:
 WRONG = {
     "account.buy('AAPL', 1.5)": "arg-type",
     "account.buy('AAPL', 1, limits=1)": "call-arg",
+    "account.buy('AAPL', 1, time_in_force='gtc')": "arg-type",
+    "account.orders(status='OPEN')": "arg-type",
     "account.order('x').nothing": "attr-defined",
     "len(account.balances().cash)": "arg-type",
 }
@@ -104,6 +110,18 @@ def test_every_public_name_says_what_it_is() -> None:
         for name, member in vars(kind).items():
             if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
                 assert inspect.getdoc(member) or hasattr(httpx.Auth, name), f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", [name for name in vars(enums) if name.endswith("Name")])
+def test_each_name_of_an_enum_may_be_written_as_text(name: str) -> None:
+    kind, literal = get_args(vars(enums)[name])
+    assert get_args(literal) == tuple(kind)
+
+
+def test_every_error_is_exported() -> None:
+    ours = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__]
+    assert len(ours) > 40
+    assert {kind.__name__ for kind in ours} <= set(trading_intents_client.__all__)
 
 
 def test_everything_that_is_public_is_exported_and_marked_as_typed() -> None:

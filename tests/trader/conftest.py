@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.tenants import Tenants
-from trading_intents.cli import cli
 from trading_intents_client import Account, TradingClient
+from trading_intents_client.cli.program import cli
 
 Command = Callable[..., Result]
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from tests.platform import run_command
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
-from trading_intents.cli import cli
 from trading_intents_client import Account, TradingClient
+from trading_intents_client.cli.program import cli
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 
@@ -157,7 +157,8 @@ def test_login_keeps_url_and_key_for_the_user_alone(
 
 
 def test_it_says_its_version(run: Command) -> None:
-    assert re.fullmatch(r"trading-intents \d+\.\d+\.\d+\n", run("--version").stdout)
+    version = r"trading-intents \d+\.\d+\.\d+\n"
+    assert re.fullmatch(f"{version}operating: {version}", run("--version").stdout), "the server's is of its own"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

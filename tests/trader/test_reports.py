@@ -11,8 +11,8 @@ import pytest
 from tests.proxy import FaultProxy, Verdict
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
-from trading_intents.trader.output import exit_codes, print_table
 from trading_intents_client import Account, Interrupted, PlacedOrder, TradingClient, errors
+from trading_intents_client.cli.output import exit_codes, print_table
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 

@@ -23,10 +23,10 @@ from rich.live import Live
 
 from tests.trader.conftest import Command
 from tests.waiting import eventually
-from trading_intents.trader.blotter import MAX_ORDERS, Blotter
-from trading_intents.trader.screen import draw
-from trading_intents.trader.watch import FRAME_SECONDS, follow, read_again, run_frames
 from trading_intents_client import Account, Event, GapEvent, OrderEvent, PositionEvent, TradingAccount
+from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter
+from trading_intents_client.cli.watch.live import FRAME_SECONDS, follow, read_again, run_frames
+from trading_intents_client.cli.watch.screen import draw
 from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
 from trading_intents_client.types.enums import ConnectionState, Environment, OrderState, OrderStatus
 

@@ -20,7 +20,17 @@ from trading_intents_client.asynchronous.requests import (
 )
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.types.accounts import Credential, TradingAccount
-from trading_intents_client.types.enums import OrderSide, OrderState, RouteStrategy, SortOrder, TimeInForce, TimeWindow
+from trading_intents_client.types.enums import (
+    EventTransport,
+    OrderSide,
+    OrderStateName,
+    OrderStatusName,
+    RouteStrategyName,
+    SortOrderName,
+    TimeInForceName,
+    TimeWindow,
+    TimeWindowName,
+)
 from trading_intents_client.types.trading import Action, Balances, CancelledAll, Position, Stats, Submitted, Trade
 
 if TYPE_CHECKING:
@@ -74,8 +84,8 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
@@ -92,8 +102,8 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
@@ -110,8 +120,8 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
@@ -154,14 +164,14 @@ class AsyncAccount:
     def orders(
         self,
         *,
-        status: str | Iterable[str] | None = None,
-        state: OrderState | str | None = None,
+        status: OrderStatusName | Iterable[OrderStatusName] | None = None,
+        state: OrderStateName | None = None,
         symbol: str | None = None,
         intent_id: str | None = None,
         client_reference_id: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> AsyncPages[AsyncOrder]:
         """The account's orders, oldest first unless `order` is `desc`."""
         params = query(
@@ -182,13 +192,13 @@ class AsyncAccount:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> AsyncPages[Trade]:
         """The account's executions, in the order in which they were recorded."""
         params = query(created_after=created_after, created_before=created_before, order=order)
         return AsyncPages(self._transport, f"{self._path}/trades", Trade, params)
 
-    def positions(self, *, order: SortOrder | str | None = None) -> AsyncPages[Position]:
+    def positions(self, *, order: SortOrderName | None = None) -> AsyncPages[Position]:
         """Everything that the account ever held or traded, by symbol."""
         return AsyncPages(self._transport, f"{self._path}/positions", Position, query(order=order))
 
@@ -201,7 +211,7 @@ class AsyncAccount:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> AsyncPages[Action]:
         """The account's log: every command that was ever accepted."""
         params = query(created_after=created_after, created_before=created_before, order=order)
@@ -217,20 +227,20 @@ class AsyncAccount:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> AsyncPages[Action]:
         """All actions of an intent."""
         path = f"{self._path}/intents/{segment(intent_id)}/actions"
         params = query(created_after=created_after, created_before=created_before, order=order)
         return AsyncPages(self._transport, path, Action, params)
 
-    async def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
+    async def stats(self, time_window: TimeWindowName = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""
         params = query(time_window=time_window)
         return await self._transport.call("GET", f"{self._path}/intents/stats", Stats, params=params)
 
     def events(
-        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: str = "http"
+        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
     ) -> AsyncEventStream:
         """What happens to the account, as it happens; after a break it goes on where it was.
 
@@ -238,7 +248,7 @@ class AsyncAccount:
         """
         return self._client._events(self, after, kinds, over)
 
-    def credentials(self, *, order: SortOrder | str | None = None) -> AsyncPages[Credential]:
+    def credentials(self, *, order: SortOrderName | None = None) -> AsyncPages[Credential]:
         """The account's stored credential: one or none, without its secrets."""
         return AsyncPages(self._transport, f"{self._path}/credentials", Credential, query(order=order))
 

@@ -21,7 +21,12 @@ from trading_intents_client.stream.waiting import OrderWaits
 from trading_intents_client.transport.credentials import Credentials, find_endpoint
 from trading_intents_client.transport.http import CONNECT_SECONDS, MAX_RETRIES, READ_SECONDS, Options, Transport
 from trading_intents_client.types.accounts import TradingAccount
-from trading_intents_client.types.enums import Environment, OrderState, SortOrder
+from trading_intents_client.types.enums import (
+    EnvironmentName,
+    EventTransport,
+    OrderState,
+    SortOrderName,
+)
 
 
 class AsyncTradingClient:
@@ -95,12 +100,12 @@ class AsyncTradingClient:
         names = ", ".join(f"{account.name} ({account.id})" for account in found)
         raise NotFound(f"{len(found)} accounts fit, name one: {names}")
 
-    def accounts(self, *, order: SortOrder | str | None = None) -> AsyncPages[TradingAccount]:
+    def accounts(self, *, order: SortOrderName | None = None) -> AsyncPages[TradingAccount]:
         """The organization's accounts, closed ones too. An API key sees those of its environment."""
         return AsyncPages(self._transport, "/v1/accounts", TradingAccount, query(order=order))
 
     async def create_account(
-        self, name: str, broker: str, environment: Environment | str, *, external_account_id: str | None = None
+        self, name: str, broker: str, environment: EnvironmentName, *, external_account_id: str | None = None
     ) -> TradingAccount:
         """Makes an account at a broker that `platform.brokers()` lists."""
         body = {"name": name, "broker": broker, "environment": str(environment)}
@@ -112,7 +117,7 @@ class AsyncTradingClient:
         return self._events(None, after, kinds, "grpc")
 
     def _events(
-        self, account: AsyncAccount | None, after: str | None, kinds: Iterable[str] | None, over: str
+        self, account: AsyncAccount | None, after: str | None, kinds: Iterable[str] | None, over: EventTransport
     ) -> AsyncEventStream:
         account_id = account.id if account is not None else None
         source = event_source(self._transport, account_id, kinds, over, self._grpc_target)

@@ -14,7 +14,9 @@ from trading_intents_client.types.controls import (
     SymbolControls,
     TimeControl,
 )
-from trading_intents_client.types.enums import SortOrder
+from trading_intents_client.types.enums import (
+    SortOrderName,
+)
 
 
 def switch_body(disabled: bool, reason: str | None) -> dict[str, object]:
@@ -80,7 +82,7 @@ class AsyncAccountControls:
         """Ends the account's halt; NotHalted when none stands."""
         return await self._transport.call("POST", f"{self._path}/resume", Halt)
 
-    def symbols(self, *, order: SortOrder | str | None = None) -> AsyncPages[SymbolControls]:
+    def symbols(self, *, order: SortOrderName | None = None) -> AsyncPages[SymbolControls]:
         """The symbols with controls."""
         return AsyncPages(self._transport, f"{self._path}/symbols", SymbolControls, query(order=order))
 

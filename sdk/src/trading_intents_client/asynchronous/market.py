@@ -3,7 +3,10 @@
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import Amount, given_fields, query, segment, text_of
 from trading_intents_client.transport.http import Transport
-from trading_intents_client.types.enums import Environment, SortOrder
+from trading_intents_client.types.enums import (
+    EnvironmentName,
+    SortOrderName,
+)
 from trading_intents_client.types.market import PostedQuote, Quote, ReferencePrice
 
 
@@ -13,7 +16,7 @@ class AsyncMarket:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def quotes(self, *, order: SortOrder | str | None = None) -> AsyncPages[Quote]:
+    def quotes(self, *, order: SortOrderName | None = None) -> AsyncPages[Quote]:
         """The paper broker's quotes, as the organization sees them."""
         return AsyncPages(self._transport, "/v1/paper/quotes", Quote, query(order=order))
 
@@ -39,19 +42,19 @@ class AsyncMarket:
         return await self._transport.call("PUT", f"/v1/paper/quotes/{segment(symbol)}", PostedQuote, body=body)
 
     def reference_prices(
-        self, *, environment: Environment | str | None = None, order: SortOrder | str | None = None
+        self, *, environment: EnvironmentName | None = None, order: SortOrderName | None = None
     ) -> AsyncPages[ReferencePrice]:
         """The prices by which limits and positions are judged. An API key has its own environment's."""
         params = query(environment=environment, order=order)
         return AsyncPages(self._transport, "/v1/reference-prices", ReferencePrice, params)
 
-    async def reference_price(self, symbol: str, *, environment: Environment | str | None = None) -> ReferencePrice:
+    async def reference_price(self, symbol: str, *, environment: EnvironmentName | None = None) -> ReferencePrice:
         """A symbol's reference price; NotFound where none is known."""
         path, params = f"/v1/reference-prices/{segment(symbol)}", query(environment=environment)
         return await self._transport.call("GET", path, ReferencePrice, params=params)
 
     async def post_reference_price(
-        self, symbol: str, price: Amount, *, environment: Environment | str | None = None
+        self, symbol: str, price: Amount, *, environment: EnvironmentName | None = None
     ) -> ReferencePrice:
         """Sets a symbol's reference price."""
         body = {"price": text_of(price)} | given_fields(environment=environment)

@@ -8,7 +8,11 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from trading_intents_client.asynchronous.requests import Amount, cancel_command, replace_command
-from trading_intents_client.types.enums import FINAL_STATUSES, TimeInForce
+from trading_intents_client.types.enums import (
+    FINAL_STATUSES,
+    OrderStatusName,
+    TimeInForceName,
+)
 from trading_intents_client.types.trading import OrderRecord
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ class AsyncOrderActions:
         quantity: Amount | None = None,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
+        time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "AsyncPlacedOrder":
         """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
@@ -54,7 +58,9 @@ class AsyncOrderActions:
         return await self._account.order(self.intent_id)
 
     async def wait(
-        self, until: str | Iterable[str] = FINAL_STATUSES, timeout: float | timedelta = WAIT_SECONDS
+        self,
+        until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
+        timeout: float | timedelta = WAIT_SECONDS,
     ) -> "AsyncOrder":
         """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
 

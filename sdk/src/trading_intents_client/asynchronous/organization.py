@@ -9,7 +9,7 @@ from trading_intents_client.asynchronous.requests import given_fields, if_match,
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
 from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
-from trading_intents_client.types.enums import Environment, PermissionSet, SortOrder
+from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
 
 CONTROL = "/v1/controls/organization"
 
@@ -64,17 +64,17 @@ class AsyncOrganization:
         """Ends the organization's halt; NotHalted when none stands."""
         return await self._transport.call("POST", f"{CONTROL}/resume", Halt)
 
-    def api_keys(self, *, order: SortOrder | str | None = None) -> AsyncPages[ApiKey]:
+    def api_keys(self, *, order: SortOrderName | None = None) -> AsyncPages[ApiKey]:
         """The organization's API keys, without the keys themselves."""
         return AsyncPages(self._transport, "/v1/api-keys", ApiKey, query(order=order))
 
     async def create_api_key(
         self,
         name: str,
-        environment: Environment | str,
-        permissions: Iterable[str] | None = None,
+        environment: EnvironmentName,
+        permissions: Iterable[PermissionName] | None = None,
         *,
-        permission_set: PermissionSet | str | None = None,
+        permission_set: PermissionSetName | None = None,
         expires_at: datetime | None = None,
     ) -> CreatedApiKey:
         """Makes a key, with permissions or a set of them. Its `api_key` is shown this once."""
@@ -90,7 +90,7 @@ class AsyncOrganization:
         key_id: str,
         *,
         name: str | None = None,
-        permissions: Iterable[str] | None = None,
+        permissions: Iterable[PermissionName] | None = None,
         disabled: bool | None = None,
         version: int | None = None,
     ) -> ApiKey:

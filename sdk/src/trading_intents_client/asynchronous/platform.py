@@ -6,7 +6,9 @@ from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import query
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import Broker
-from trading_intents_client.types.enums import SortOrder
+from trading_intents_client.types.enums import (
+    SortOrderName,
+)
 from trading_intents_client.types.operations import Health, IssuedToken, OutboxHealth
 
 
@@ -44,7 +46,7 @@ class AsyncPlatform:
         """How far the accounts queue is behind, for service accounts and internal admins."""
         return await self._transport.call("GET", "/v1/accounts/outbox/health", OutboxHealth)
 
-    def brokers(self, *, order: SortOrder | str | None = None) -> AsyncPages[Broker]:
+    def brokers(self, *, order: SortOrderName | None = None) -> AsyncPages[Broker]:
         """What each broker can do."""
         return AsyncPages(self._transport, "/v1/brokers", Broker, query(order=order))
 

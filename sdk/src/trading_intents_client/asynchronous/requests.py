@@ -7,6 +7,12 @@ from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
+from trading_intents_client.types.enums import (
+    OrderSideName,
+    RouteStrategyName,
+    TimeInForceName,
+)
+
 Amount = Decimal | int | str
 Command = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 128
@@ -76,13 +82,13 @@ def order_spec(
 
 def create_command(
     symbol: str,
-    side: str,
+    side: OrderSideName,
     quantity: Amount,
     *,
     limit: Amount | None = None,
     stop: Amount | None = None,
-    time_in_force: str | None = None,
-    route: str | None = None,
+    time_in_force: TimeInForceName | None = None,
+    route: RouteStrategyName | None = None,
 ) -> Command:
     """A CREATE, for `submit` and `evaluate`. Without prices it is a market order."""
     payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
@@ -96,7 +102,7 @@ def replace_command(
     *,
     limit: Amount | None = None,
     stop: Amount | None = None,
-    time_in_force: str | None = None,
+    time_in_force: TimeInForceName | None = None,
 ) -> Command:
     """A REPLACE: of the same kind as the order; `quantity` is the new total."""
     spec = order_spec(quantity, limit, stop, time_in_force)

@@ -11,7 +11,16 @@ from trading_intents_client.blocking.iterators import EventStream, Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.blocking.orders import Order, PlacedOrder, wrap_order, wrap_placed
 from trading_intents_client.types.accounts import Credential, TradingAccount
-from trading_intents_client.types.enums import OrderState, RouteStrategy, SortOrder, TimeInForce, TimeWindow
+from trading_intents_client.types.enums import (
+    EventTransport,
+    OrderStateName,
+    OrderStatusName,
+    RouteStrategyName,
+    SortOrderName,
+    TimeInForceName,
+    TimeWindow,
+    TimeWindowName,
+)
 from trading_intents_client.types.trading import Action, Balances, CancelledAll, Position, Stats, Trade
 
 
@@ -64,8 +73,8 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
@@ -93,8 +102,8 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
@@ -122,8 +131,8 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
-        route: RouteStrategy | str | None = None,
+        time_in_force: TimeInForceName | None = None,
+        route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
@@ -177,14 +186,14 @@ class Account:
     def orders(
         self,
         *,
-        status: str | Iterable[str] | None = None,
-        state: OrderState | str | None = None,
+        status: OrderStatusName | Iterable[OrderStatusName] | None = None,
+        state: OrderStateName | None = None,
         symbol: str | None = None,
         intent_id: str | None = None,
         client_reference_id: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> Pages[Order]:
         """The account's orders, oldest first unless `order` is `desc`."""
         return Pages(
@@ -207,7 +216,7 @@ class Account:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> Pages[Trade]:
         """The account's executions, in the order in which they were recorded."""
         return Pages(
@@ -216,7 +225,7 @@ class Account:
             lambda item: item,
         )
 
-    def positions(self, *, order: SortOrder | str | None = None) -> Pages[Position]:
+    def positions(self, *, order: SortOrderName | None = None) -> Pages[Position]:
         """Everything that the account ever held or traded, by symbol."""
         return Pages(self._loop, self._wrapped.positions(order=order), lambda item: item)
 
@@ -229,7 +238,7 @@ class Account:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> Pages[Action]:
         """The account's log: every command that was ever accepted."""
         return Pages(
@@ -248,7 +257,7 @@ class Account:
         *,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
-        order: SortOrder | str | None = None,
+        order: SortOrderName | None = None,
     ) -> Pages[Action]:
         """All actions of an intent."""
         return Pages(
@@ -257,12 +266,12 @@ class Account:
             lambda item: item,
         )
 
-    def stats(self, time_window: TimeWindow | str = TimeWindow.LAST_DAY) -> Stats:
+    def stats(self, time_window: TimeWindowName = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""
         return self._loop.run(lambda: self._wrapped.stats(time_window))
 
     def events(
-        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: str = "http"
+        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
     ) -> EventStream:
         """What happens to the account, as it happens; after a break it goes on where it was.
 
@@ -270,7 +279,7 @@ class Account:
         """
         return EventStream(self._loop, self._wrapped.events(after=after, kinds=kinds, over=over))
 
-    def credentials(self, *, order: SortOrder | str | None = None) -> Pages[Credential]:
+    def credentials(self, *, order: SortOrderName | None = None) -> Pages[Credential]:
         """The account's stored credential: one or none, without its secrets."""
         return Pages(self._loop, self._wrapped.credentials(order=order), lambda item: item)
 

@@ -16,7 +16,7 @@ from trading_intents_client.blocking.platform import Platform
 from trading_intents_client.transport.credentials import Credentials
 from trading_intents_client.transport.http import CONNECT_SECONDS, MAX_RETRIES, READ_SECONDS
 from trading_intents_client.types.accounts import TradingAccount
-from trading_intents_client.types.enums import Environment, SortOrder
+from trading_intents_client.types.enums import EnvironmentName, SortOrderName
 
 
 class TradingClient:
@@ -93,12 +93,12 @@ class TradingClient:
         """The open account with this name or id; without one the only account that there is."""
         return Account(self._loop, self._loop.run(lambda: self._wrapped.find_account(name)))
 
-    def accounts(self, *, order: SortOrder | str | None = None) -> Pages[TradingAccount]:
+    def accounts(self, *, order: SortOrderName | None = None) -> Pages[TradingAccount]:
         """The organization's accounts, closed ones too. An API key sees those of its environment."""
         return Pages(self._loop, self._wrapped.accounts(order=order), lambda item: item)
 
     def create_account(
-        self, name: str, broker: str, environment: Environment | str, *, external_account_id: str | None = None
+        self, name: str, broker: str, environment: EnvironmentName, *, external_account_id: str | None = None
     ) -> TradingAccount:
         """Makes an account at a broker that `platform.brokers()` lists."""
         return self._loop.run(

@@ -16,7 +16,7 @@ from trading_intents_client.types.controls import (
     SymbolControls,
     TimeControl,
 )
-from trading_intents_client.types.enums import SortOrder
+from trading_intents_client.types.enums import SortOrderName
 
 
 class AccountControls:
@@ -66,7 +66,7 @@ class AccountControls:
         """Ends the account's halt; NotHalted when none stands."""
         return self._loop.run(self._wrapped.resume)
 
-    def symbols(self, *, order: SortOrder | str | None = None) -> Pages[SymbolControls]:
+    def symbols(self, *, order: SortOrderName | None = None) -> Pages[SymbolControls]:
         """The symbols with controls."""
         return Pages(self._loop, self._wrapped.symbols(order=order), lambda item: item)
 

@@ -5,7 +5,7 @@ from trading_intents_client.asynchronous.market import AsyncMarket
 from trading_intents_client.asynchronous.requests import Amount
 from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
-from trading_intents_client.types.enums import Environment, SortOrder
+from trading_intents_client.types.enums import EnvironmentName, SortOrderName
 from trading_intents_client.types.market import PostedQuote, Quote, ReferencePrice
 
 
@@ -18,7 +18,7 @@ class Market:
     def __repr__(self) -> str:
         return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
 
-    def quotes(self, *, order: SortOrder | str | None = None) -> Pages[Quote]:
+    def quotes(self, *, order: SortOrderName | None = None) -> Pages[Quote]:
         """The paper broker's quotes, as the organization sees them."""
         return Pages(self._loop, self._wrapped.quotes(order=order), lambda item: item)
 
@@ -45,19 +45,19 @@ class Market:
         )
 
     def reference_prices(
-        self, *, environment: Environment | str | None = None, order: SortOrder | str | None = None
+        self, *, environment: EnvironmentName | None = None, order: SortOrderName | None = None
     ) -> Pages[ReferencePrice]:
         """The prices by which limits and positions are judged. An API key has its own environment's."""
         return Pages(
             self._loop, self._wrapped.reference_prices(environment=environment, order=order), lambda item: item
         )
 
-    def reference_price(self, symbol: str, *, environment: Environment | str | None = None) -> ReferencePrice:
+    def reference_price(self, symbol: str, *, environment: EnvironmentName | None = None) -> ReferencePrice:
         """A symbol's reference price; NotFound where none is known."""
         return self._loop.run(lambda: self._wrapped.reference_price(symbol, environment=environment))
 
     def post_reference_price(
-        self, symbol: str, price: Amount, *, environment: Environment | str | None = None
+        self, symbol: str, price: Amount, *, environment: EnvironmentName | None = None
     ) -> ReferencePrice:
         """Sets a symbol's reference price."""
         return self._loop.run(lambda: self._wrapped.post_reference_price(symbol, price, environment=environment))

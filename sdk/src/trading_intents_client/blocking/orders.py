@@ -11,7 +11,11 @@ from msgspec.structs import asdict, force_setattr
 from trading_intents_client.asynchronous.orders import WAIT_SECONDS, AsyncOrder, AsyncOrderActions, AsyncPlacedOrder
 from trading_intents_client.asynchronous.requests import Amount
 from trading_intents_client.blocking.loop import LoopThread
-from trading_intents_client.types.enums import FINAL_STATUSES, TimeInForce
+from trading_intents_client.types.enums import (
+    FINAL_STATUSES,
+    OrderStatusName,
+    TimeInForceName,
+)
 from trading_intents_client.types.trading import OrderRecord
 
 
@@ -34,7 +38,7 @@ class OrderActions:
         quantity: Amount | None = None,
         limit: Amount | None = None,
         stop: Amount | None = None,
-        time_in_force: TimeInForce | str | None = None,
+        time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "PlacedOrder":
         """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
@@ -52,7 +56,11 @@ class OrderActions:
         """The order as it is now."""
         return wrap_order(self._loop, self._loop.run(self._wrapped.refresh))
 
-    def wait(self, until: str | Iterable[str] = FINAL_STATUSES, timeout: float | timedelta = WAIT_SECONDS) -> "Order":
+    def wait(
+        self,
+        until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
+        timeout: float | timedelta = WAIT_SECONDS,
+    ) -> "Order":
         """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.

@@ -9,7 +9,7 @@ from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
 from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
-from trading_intents_client.types.enums import Environment, PermissionSet, SortOrder
+from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
 
 
 class Organization:
@@ -63,17 +63,17 @@ class Organization:
         """Ends the organization's halt; NotHalted when none stands."""
         return self._loop.run(self._wrapped.resume)
 
-    def api_keys(self, *, order: SortOrder | str | None = None) -> Pages[ApiKey]:
+    def api_keys(self, *, order: SortOrderName | None = None) -> Pages[ApiKey]:
         """The organization's API keys, without the keys themselves."""
         return Pages(self._loop, self._wrapped.api_keys(order=order), lambda item: item)
 
     def create_api_key(
         self,
         name: str,
-        environment: Environment | str,
-        permissions: Iterable[str] | None = None,
+        environment: EnvironmentName,
+        permissions: Iterable[PermissionName] | None = None,
         *,
-        permission_set: PermissionSet | str | None = None,
+        permission_set: PermissionSetName | None = None,
         expires_at: datetime | None = None,
     ) -> CreatedApiKey:
         """Makes a key, with permissions or a set of them. Its `api_key` is shown this once."""
@@ -88,7 +88,7 @@ class Organization:
         key_id: str,
         *,
         name: str | None = None,
-        permissions: Iterable[str] | None = None,
+        permissions: Iterable[PermissionName] | None = None,
         disabled: bool | None = None,
         version: int | None = None,
     ) -> ApiKey:

@@ -7,7 +7,7 @@ from trading_intents_client.asynchronous.platform import AsyncPlatform
 from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.types.accounts import Broker
-from trading_intents_client.types.enums import SortOrder
+from trading_intents_client.types.enums import SortOrderName
 from trading_intents_client.types.operations import Health, IssuedToken, OutboxHealth
 
 
@@ -48,7 +48,7 @@ class Platform:
         """How far the accounts queue is behind, for service accounts and internal admins."""
         return self._loop.run(self._wrapped.outbox_health)
 
-    def brokers(self, *, order: SortOrder | str | None = None) -> Pages[Broker]:
+    def brokers(self, *, order: SortOrderName | None = None) -> Pages[Broker]:
         """What each broker can do."""
         return Pages(self._loop, self._wrapped.brokers(order=order), lambda item: item)
 

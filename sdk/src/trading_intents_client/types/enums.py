@@ -1,7 +1,7 @@
 """The names that the API uses. A name that only a newer server knows becomes a member that equals its text."""
 
 from enum import StrEnum
-from typing import Self
+from typing import Literal, Self
 
 
 class OpenEnum(StrEnum):
@@ -216,3 +216,49 @@ class SortOrder(OpenEnum):
 
     ASC = "asc"
     DESC = "desc"
+
+
+# What a caller may write for a member, so that a type checker finds a misspelt name. A name that only a newer server
+# has is given as a member: `TimeInForce("GOOD_TILL_DATE")`.
+EnvironmentName = Environment | Literal["paper", "live"]
+PermissionName = (
+    Permission
+    | Literal[
+        "intent:read",
+        "intent:edit",
+        "control:read",
+        "control:edit",
+        "account:read",
+        "account:edit",
+        "credential:edit",
+        "stream:read",
+    ]
+)
+PermissionSetName = PermissionSet | Literal["reader", "trader", "operator"]
+OrderSideName = OrderSide | Literal["BUY", "SELL", "SELL_SHORT"]
+TimeInForceName = (
+    TimeInForce
+    | Literal["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"]
+)
+RouteStrategyName = (
+    RouteStrategy | Literal["SMART", "AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"]
+)
+OrderStateName = OrderState | Literal["OPEN", "CLOSED", "REJECTED"]
+OrderStatusName = (
+    OrderStatus
+    | Literal[
+        "PENDING_NEW",
+        "NEW",
+        "PARTIALLY_FILLED",
+        "FILLED",
+        "PENDING_CANCEL",
+        "CANCELLED",
+        "PENDING_REPLACE",
+        "REJECTED",
+        "EXPIRED",
+        "UNKNOWN",
+    ]
+)
+TimeWindowName = TimeWindow | Literal["last_hour", "last_day", "last_week", "last_month"]
+SortOrderName = SortOrder | Literal["asc", "desc"]
+EventTransport = Literal["http", "grpc"]

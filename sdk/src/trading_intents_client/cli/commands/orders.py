@@ -7,21 +7,30 @@ from typing import Annotated
 
 import typer
 
-from trading_intents.trader.login import account_name, open_client
-from trading_intents.trader.output import REFUSED, UNREACHABLE, USAGE, amount, exit_codes, for_each, print_json, rounded
-from trading_intents_client import Account, Order, PlacedOrder, TradingClient, TradingError, cancel_command
+from trading_intents_client import (
+    Account,
+    Order,
+    PlacedOrder,
+    TimeInForce,
+    TradingClient,
+    TradingError,
+    WaitTimeout,
+    cancel_command,
+)
 from trading_intents_client.asynchronous.requests import check_key
-from trading_intents_client.errors import WaitTimeout
+from trading_intents_client.cli.login import account_name, open_client
+from trading_intents_client.cli.output import (
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    amount,
+    exit_codes,
+    for_each,
+    print_json,
+    rounded,
+)
 
-TIMES_IN_FORCE = {
-    "day": "DAY",
-    "gtc": "GOOD_TILL_CANCEL",
-    "ioc": "IMMEDIATE_OR_CANCEL",
-    "fok": "FILL_OR_KILL",
-    "opg": "AT_OPEN",
-    "cls": "AT_CLOSE",
-    "ext": "EXT",
-}
+TIMES_IN_FORCE = dict(zip(("day", "gtc", "ioc", "fok", "opg", "cls", "ext"), TimeInForce, strict=True))
 
 
 def parse_amount(text: str) -> Decimal:
@@ -34,9 +43,9 @@ def parse_amount(text: str) -> Decimal:
     return value
 
 
-def parse_time_in_force(text: str) -> str:
-    name = TIMES_IN_FORCE.get(text.lower(), text.upper())
-    if name not in TIMES_IN_FORCE.values():
+def parse_time_in_force(text: str) -> TimeInForce:
+    name = TIMES_IN_FORCE.get(text.lower()) or TimeInForce(text.upper())
+    if not name.is_known:
         raise typer.BadParameter(f"{text}: use {', '.join(TIMES_IN_FORCE)}")
     return name
 
@@ -57,7 +66,7 @@ Quantity = Annotated[Decimal, typer.Argument(metavar="QUANTITY", parser=parse_am
 Limit = Annotated[Decimal | None, typer.Option("--limit", metavar="PRICE", parser=parse_amount, help="A limit price.")]
 Stop = Annotated[Decimal | None, typer.Option("--stop", metavar="PRICE", parser=parse_amount, help="A stop price.")]
 Tif = Annotated[
-    str | None,
+    TimeInForce | None,
     typer.Option(
         "--tif", metavar="TIF", parser=parse_time_in_force, help=f"Time in force: {', '.join(TIMES_IN_FORCE)}."
     ),
@@ -78,13 +87,12 @@ def find_account(client: TradingClient, chosen: str) -> Account:
     return client.find_account(account_name(chosen, os.environ))
 
 
-def add_order_commands(cli: typer.Typer) -> None:
+def add_order_commands(cli: typer.Typer, panel: str) -> None:
     for name, verb in (("buy", "Buy"), ("sell", "Sell"), ("short", "Sell short")):
-        cli.command(name=name, help=f"{verb}: at the market, or with --limit and --stop.")(_placing(name))
-    cli.command()(cancel)
-    cli.command()(replace)
-    cli.command()(halt)
-    cli.command()(resume)
+        told = f"{verb}: at the market, or with --limit and --stop."
+        cli.command(name=name, help=told, rich_help_panel=panel)(_placing(name))
+    for command in (cancel, replace, halt, resume):
+        cli.command(rich_help_panel=panel)(command)
 
 
 def _placing(name: str) -> Callable[..., None]:

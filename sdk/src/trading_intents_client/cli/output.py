@@ -14,11 +14,12 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from trading_intents_client import Interrupted, TradingError
-from trading_intents_client.errors import (
+from trading_intents_client import (
     AnswerLost,
     ControlRejected,
+    Interrupted,
     NotConfigured,
+    TradingError,
     UnexpectedAnswer,
     Unreachable,
     WaitTimeout,
@@ -61,7 +62,7 @@ def for_each(items: Iterable[T], act: Callable[[T], None]) -> None:
 
 
 def _report(error: TradingError, about: str = "") -> int:
-    out = Console(stderr=True, highlight=False)
+    out = Console(stderr=True, highlight=False, emoji=False)
     out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + str(error))}", soft_wrap=True)
     if isinstance(error, ControlRejected):
         for control in error.triggered:
@@ -95,14 +96,14 @@ def print_json(answer: Any) -> None:
 def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], empty: str) -> None:
     """Without any value it says what there is none of. It is never cut: a terminal wraps what is too long for it."""
     told = [[cell(value) for value in row] for row in rows]
-    out = Console(highlight=False)
+    out = Console(highlight=False, emoji=False)
     if all(one.plain == NONE for row in told for one in row):
         out.print(empty)
         return
     table = make_table(list(columns), told)
     options = out.options.update(width=MAX_WIDTH, max_width=MAX_WIDTH)
     width = max(out.width, Measurement.get(out, options, table).maximum)
-    Console(highlight=False, width=width).print(table)
+    Console(highlight=False, emoji=False, width=width).print(table)
 
 
 def make_table(columns: list[str], rows: list[list[Text]]) -> Table:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from trading_intents_client import TradingClient
-from trading_intents_client.errors import NotConfigured
+from trading_intents_client import NotConfigured, TradingClient
 from trading_intents_client.transport.credentials import KEY_VARIABLE, URL_VARIABLE
 
 FOLDER, FILE = "trading-intents", "login.json"

@@ -8,12 +8,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from trading_intents.trader.lines import event_line
-from trading_intents.trader.login import Login, login_file, open_client, write_login
-from trading_intents.trader.orders import AccountName, AsJson, Symbol, find_account
-from trading_intents.trader.output import USAGE, exit_codes, print_json, print_table
-from trading_intents.trader.watch import watch_account
-from trading_intents_client import Event, SortOrder, TradingClient
+from trading_intents_client import Event, OrderState, OrderStatus, SortOrder, TradingClient
+from trading_intents_client.cli.commands.orders import AccountName, AsJson, Symbol, find_account
+from trading_intents_client.cli.lines import event_line
+from trading_intents_client.cli.login import Login, login_file, open_client, write_login
+from trading_intents_client.cli.output import USAGE, exit_codes, print_json, print_table
 from trading_intents_client.transport.credentials import DEMO_URL
 
 # The columns of each table, and the fields that they show.
@@ -41,9 +40,9 @@ QUOTE = {
 Newest = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")]
 
 
-def add_view_commands(cli: typer.Typer) -> None:
+def add_view_commands(cli: typer.Typer, panel: str) -> None:
     for command in (orders, trades, positions, balances, quote, events, watch, login, logout):
-        cli.command()(command)
+        cli.command(rich_help_panel=panel)(command)
 
 
 def orders(
@@ -56,8 +55,8 @@ def orders(
 ) -> None:
     """Show open orders, or with --all the newest ones."""
     with exit_codes(), open_client(os.environ) as client:
-        state = None if every or status else "OPEN"
-        wanted = status.upper() if status else None
+        state = None if every or status else OrderState.OPEN
+        wanted = [OrderStatus(name.strip()) for name in status.upper().split(",")] if status else None
         found = find_account(client, account).orders(state=state, status=wanted, symbol=symbol, order=SortOrder.DESC)
         shown = found.page(limit=limit).data[::-1]
         _print(shown, as_json, ORDERS, "no orders" if every or status else "no open orders")
@@ -123,6 +122,8 @@ def _event_json(event: Event) -> dict[str, object]:
 
 def watch(account: AccountName = "") -> None:
     """Show orders, positions and events as they change, until q or Ctrl-C."""
+    from trading_intents_client.cli.watch.live import watch_account  # noqa: PLC0415  # no other command needs it
+
     if not sys.stdout.isatty():
         typer.echo("watch needs a terminal; `trading-intents events` prints lines", err=True)
         raise typer.Exit(USAGE)

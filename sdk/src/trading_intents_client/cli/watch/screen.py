@@ -9,8 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trading_intents.trader.blotter import Blotter, BlotterOrder, BlotterPosition
-from trading_intents.trader.output import COLOURS, amount, cell, rounded
+from trading_intents_client.cli.output import COLOURS, amount, cell, rounded
+from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder, BlotterPosition
 
 WIDE, NARROW, TINY = 130, 60, 30
 LOW = 12  # lines, in which three panels have no room

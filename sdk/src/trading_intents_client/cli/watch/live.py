@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.live import Live
 
-from trading_intents.trader.blotter import Blotter
-from trading_intents.trader.screen import draw
-from trading_intents_client import Account, EventStream, TradingError
-from trading_intents_client.types.enums import SortOrder
+from trading_intents_client import Account, EventStream, SortOrder, TradingError
+from trading_intents_client.cli.watch.blotter import Blotter
+from trading_intents_client.cli.watch.screen import draw
 
 FRAME_SECONDS = 0.25
 # Prices make no events: positions and money are read again this often.

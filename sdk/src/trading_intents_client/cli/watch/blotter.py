@@ -9,7 +9,6 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from trading_intents.trader.lines import event_line
 from trading_intents_client import (
     FINAL_STATUSES,
     Balances,
@@ -22,6 +21,7 @@ from trading_intents_client import (
     PrimedEvent,
     TradingAccount,
 )
+from trading_intents_client.cli.lines import event_line
 from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
 
 MAX_ORDERS = 1000

@@ -1,6 +1,5 @@
 """An event as one line of text."""
 
-from trading_intents.trader.output import amount, rounded
 from trading_intents_client import (
     ActionEvent,
     BalanceEvent,
@@ -13,6 +12,7 @@ from trading_intents_client import (
     TradeEvent,
     UnknownEvent,
 )
+from trading_intents_client.cli.output import amount, rounded
 
 
 def event_line(event: Event) -> str:

@@ -1,0 +1,1 @@
+"""A trader's commands, as typer reads them."""

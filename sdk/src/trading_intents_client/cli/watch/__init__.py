@@ -1,0 +1,1 @@
+"""`watch`: a live blotter in the terminal."""

@@ -1,1 +1,0 @@
-"""The trader's commands. They use the public API by its Python client, and nothing else of the platform."""
