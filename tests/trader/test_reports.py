@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -12,7 +13,8 @@ from tests.proxy import FaultProxy, Verdict
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
 from trading_intents_client import Account, Interrupted, PlacedOrder, TradingClient, errors
-from trading_intents_client.cli.output import exit_codes, print_table
+from trading_intents_client.cli.output import exit_codes
+from trading_intents_client.cli.tables import print_table
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
@@ -139,7 +141,8 @@ def test_all_accounts_are_halted_and_resumed_although_one_cannot_be(
 
 
 def test_an_account_whose_broker_has_told_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(("currency", "cash"), [(None, None)], "no cash")
+    balances = SimpleNamespace(currency=None, cash=None)
+    print_table({"currency": "currency", "cash": "cash"}, [balances], "no cash")
     assert capsys.readouterr().out == "no cash\n"
 
 

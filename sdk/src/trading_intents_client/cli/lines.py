@@ -12,7 +12,8 @@ from trading_intents_client import (
     TradeEvent,
     UnknownEvent,
 )
-from trading_intents_client.cli.output import amount, rounded
+from trading_intents_client.cli.reasons import order_reason
+from trading_intents_client.cli.tables import amount, rounded
 
 
 def event_line(event: Event) -> str:
@@ -23,7 +24,9 @@ def event_line(event: Event) -> str:
             return f"{action.action_type} {action.order_side} {amount(action.quantity)} {action.symbol}{prices}"
         case OrderEvent(order=order):
             filled = f" {amount(order.filled_quantity)} of {amount(order.quantity)}"
-            return f"order {order.symbol}{filled} {order.order_status}" + (f": {order.reason}" if order.reason else "")
+            return f"order {order.symbol}{filled} {order.order_status}" + (
+                f": {reason}" if (reason := order_reason(order)) else ""
+            )
         case TradeEvent(trade=trade):
             return f"trade {trade.side} {amount(trade.quantity)} {trade.symbol} at {amount(trade.price)}"
         case PositionEvent(position=position):

@@ -1,18 +1,13 @@
-"""What a command prints: tables for people, JSON lines for programs, and an exit code for scripts."""
+"""JSON lines for programs, failures as a line on standard error, and an exit code for scripts."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
-from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
 
 from trading_intents_client import (
     AnswerLost,
@@ -27,11 +22,7 @@ from trading_intents_client import (
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 SERVER_FAULT = 500
-MAX_WIDTH = 500
-NONE = "-"
-PLACES = Decimal("0.0001")
 T = TypeVar("T")
-COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
 
 
 @contextmanager
@@ -91,52 +82,3 @@ def _code(error: TradingError) -> int:
 def print_json(answer: Any) -> None:
     """One line, which is one JSON value."""
     typer.echo(msgspec.json.encode(answer).decode())
-
-
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[object]], empty: str) -> None:
-    """Without any value it says what there is none of. It is never cut: a terminal wraps what is too long for it."""
-    told = [[cell(value) for value in row] for row in rows]
-    out = Console(highlight=False, emoji=False)
-    if all(one.plain == NONE for row in told for one in row):
-        out.print(empty)
-        return
-    table = make_table(list(columns), told)
-    options = out.options.update(width=MAX_WIDTH, max_width=MAX_WIDTH)
-    width = max(out.width, Measurement.get(out, options, table).maximum)
-    Console(highlight=False, emoji=False, width=width).print(table)
-
-
-def make_table(columns: list[str], rows: list[list[Text]]) -> Table:
-    """Numbers to the right; a column without any value is left out."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    places = [place for place in range(len(columns)) if any(row[place].plain != NONE for row in rows)]
-    for place in places:
-        is_number = any(row[place].justify == "right" for row in rows)
-        table.add_column(columns[place], justify="right" if is_number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(row[place] for place in places))
-    return table
-
-
-def cell(value: object) -> Text:
-    match value:
-        case None:
-            return Text(NONE, style="dim")
-        case Decimal() | int():
-            return Text(amount(value), justify="right")
-        case datetime():
-            return Text(value.astimezone().strftime("%m-%d %H:%M:%S"))
-        case _:
-            return Text(str(value), style=COLOURS.get(str(value), ""))
-
-
-def amount(value: Decimal | int | None) -> str:
-    return NONE if value is None else format(value, "f" if isinstance(value, Decimal) else "d")
-
-
-def rounded(value: Decimal | None) -> Decimal | None:
-    """To four places: averages have many more."""
-    if value is None:
-        return None
-    short = value.quantize(PLACES)
-    return short.to_integral_value() if short == short.to_integral_value() else short.normalize()

@@ -19,16 +19,9 @@ from trading_intents_client import (
 )
 from trading_intents_client.asynchronous.requests import check_key
 from trading_intents_client.cli.login import account_name, open_client
-from trading_intents_client.cli.output import (
-    REFUSED,
-    UNREACHABLE,
-    USAGE,
-    amount,
-    exit_codes,
-    for_each,
-    print_json,
-    rounded,
-)
+from trading_intents_client.cli.output import REFUSED, UNREACHABLE, USAGE, exit_codes, for_each, print_json
+from trading_intents_client.cli.reasons import order_reason
+from trading_intents_client.cli.tables import amount, rounded
 
 TIMES_IN_FORCE = dict(zip(("day", "gtc", "ioc", "fok", "opg", "cls", "ext"), TimeInForce, strict=True))
 
@@ -143,8 +136,10 @@ def _print_order(order: Order, as_json: bool) -> None:
         return
     told = f"{order.order_side} {amount(order.quantity)} {order.symbol}: {order.order_status}"
     if order.filled_quantity:
-        told += f" {amount(order.filled_quantity)} at {amount(rounded(order.average_price))}"
-    typer.echo(told + (f" ({order.reason})" if order.reason else "") + f", order {order.order_id}")
+        average = rounded(order.average_price, order.limit_price, order.stop_price)
+        told += f" {amount(order.filled_quantity)} at {amount(average)}"
+    reason = order_reason(order)
+    typer.echo(told + (f", {reason}" if reason else "") + f", order {order.order_id}")
 
 
 def cancel(

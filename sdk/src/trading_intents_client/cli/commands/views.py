@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,31 +12,60 @@ from trading_intents_client import Event, OrderState, OrderStatus, SortOrder, Tr
 from trading_intents_client.cli.commands.orders import AccountName, AsJson, Symbol, find_account
 from trading_intents_client.cli.lines import event_line
 from trading_intents_client.cli.login import Login, login_file, open_client, write_login
-from trading_intents_client.cli.output import USAGE, exit_codes, print_json, print_table
+from trading_intents_client.cli.output import USAGE, exit_codes, print_json
+from trading_intents_client.cli.reasons import order_reason
+from trading_intents_client.cli.tables import Fields, print_table, rounded, short_ids
 from trading_intents_client.transport.credentials import DEMO_URL
 
-# The columns of each table, and the fields that they show.
-ORDERS = {
-    "time": "created_at", "symbol": "symbol", "side": "order_side", "type": "order_type", "quantity": "quantity",
-    "filled": "filled_quantity", "limit": "limit_price", "stop": "stop_price", "average": "average_price",
-    "status": "order_status", "id": "order_id",
-}  # fmt: skip
-TRADES = {
-    "time": "received_at", "symbol": "symbol", "side": "side", "quantity": "quantity", "price": "price", "fee": "fee",
-    "order": "order_id",
-}  # fmt: skip
-POSITIONS = {
-    "symbol": "symbol", "quantity": "quantity", "cost": "average_cost", "price": "market_price",
-    "value": "market_value", "unrealized": "unrealized_pnl", "realized": "realized_pnl", "today": "daily_pnl",
-    "broker has": "broker_quantity",
-}  # fmt: skip
-BALANCES = {
-    "currency": "currency", "cash": "cash", "buying power": "buying_power", "equity": "equity", "as of": "as_of",
-}  # fmt: skip
-QUOTE = {
-    "symbol": "symbol", "bid size": "bid_size", "bid": "bid", "ask": "ask", "ask size": "ask_size", "last": "last",
-    "source": "source", "as of": "as_of",
-}  # fmt: skip
+SIDES = {"SELL_SHORT": "SHORT"}
+ORDERS: Fields = {
+    "time": "created_at",
+    "symbol": "symbol",
+    "side": lambda order: SIDES.get(order.order_side, order.order_side),
+    "quantity": "quantity",
+    "filled": "filled_quantity",
+    "limit": "limit_price",
+    "stop": "stop_price",
+    "average": lambda order: rounded(order.average_price, order.limit_price, order.stop_price),
+    "status": "order_status",
+    "reason": order_reason,
+}
+TRADES: Fields = {
+    "time": "received_at",
+    "symbol": "symbol",
+    "side": lambda trade: SIDES.get(trade.side, trade.side),
+    "quantity": "quantity",
+    "price": "price",
+    "fee": "fee",
+}
+POSITIONS: Fields = {
+    "symbol": "symbol",
+    "quantity": "quantity",
+    "cost": lambda position: rounded(position.average_cost, position.market_price),
+    "price": "market_price",
+    "value": lambda position: rounded(position.market_value, position.market_price),
+    "unrealized": lambda position: rounded(position.unrealized_pnl, position.market_price),
+    "realized": lambda position: rounded(position.realized_pnl, position.market_price),
+    "today": lambda position: rounded(position.daily_pnl, position.market_price),
+    "broker": lambda position: position.broker_quantity if position.differs else None,
+}
+BALANCES: Fields = {
+    "currency": "currency",
+    "cash": "cash",
+    "buying power": "buying_power",
+    "equity": "equity",
+    "as of": "as_of",
+}
+QUOTE: Fields = {
+    "symbol": "symbol",
+    "bid size": "bid_size",
+    "bid": "bid",
+    "ask": "ask",
+    "ask size": "ask_size",
+    "last": "last",
+    "source": "source",
+    "as of": "as_of",
+}
 Newest = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")]
 
 
@@ -59,14 +88,17 @@ def orders(
         wanted = [OrderStatus(name.strip()) for name in status.upper().split(",")] if status else None
         found = find_account(client, account).orders(state=state, status=wanted, symbol=symbol, order=SortOrder.DESC)
         shown = found.page(limit=limit).data[::-1]
-        _print(shown, as_json, ORDERS, "no orders" if every or status else "no open orders")
+        ids = short_ids(order.order_id for order in shown)
+        fields = ORDERS | {"id": lambda order: ids[order.order_id]}
+        _print(shown, as_json, fields, "no orders" if every or status else "no open orders", ("reason", "id"))
 
 
 def trades(limit: Newest = 50, account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the newest executions."""
     with exit_codes(), open_client(os.environ) as client:
         shown = find_account(client, account).trades(order=SortOrder.DESC).page(limit=limit).data[::-1]
-        _print(shown, as_json, TRADES, "no trades")
+        ids = short_ids(trade.order_id for trade in shown)
+        _print(shown, as_json, TRADES | {"order": lambda trade: ids[trade.order_id]}, "no trades")
 
 
 def positions(
@@ -93,9 +125,9 @@ def quote(symbol: Symbol, as_json: AsJson = False) -> None:
         _print([client.market.quote(symbol)], as_json, QUOTE, "")
 
 
-def _print(shown: Iterable[object], as_json: bool, fields: Mapping[str, str], empty: str) -> None:
+def _print(shown: Iterable[object], as_json: bool, fields: Fields, empty: str, below: Sequence[str] = ()) -> None:
     if not as_json:
-        print_table(fields, [[getattr(each, name) for name in fields.values()] for each in shown], empty)
+        print_table(fields, shown, empty, below)
         return
     for each in shown:
         print_json(each)

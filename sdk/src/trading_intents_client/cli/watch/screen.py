@@ -9,7 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from trading_intents_client.cli.output import COLOURS, amount, cell, rounded
+from trading_intents_client.cli.reasons import explain
+from trading_intents_client.cli.tables import COLOURS, amount, cell, rounded
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder, BlotterPosition
 
 WIDE, NARROW, TINY = 130, 60, 30
@@ -103,7 +104,7 @@ def _order_cells(row: BlotterOrder) -> dict[str, Text]:
         "average": cell(rounded(row.average_price)),
         "status": Text(row.status, style=COLOURS.get(row.status, "")),
         "type": Text(row.order_type),
-        "reason": Text(row.reason or ""),
+        "reason": Text(explain(row.reason) or ""),
     }
 
 

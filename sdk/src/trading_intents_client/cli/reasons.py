@@ -1,0 +1,60 @@
+"""Why an order is as it is, as a sentence with the stable code behind it."""
+
+from typing import Any
+
+SENTENCES = {
+    # The platform's own ends of an order.
+    "stale": "it could not be sent in time and was given up",
+    "before_send": "it was cancelled before it was sent",
+    "halted": "a halt came before it was sent",
+    "resumed": "its halt was ended before it was sent",
+    "not_delivered": "it never reached the broker",
+    "cancel_not_delivered": "the broker did not carry out the cancel",
+    "cancel_requested": "it is to be cancelled, so it was not replaced",
+    "replaced_by_broker": "the broker itself changed it",
+    "account_disabled": "the account is disabled",
+    # Controls and limits.
+    "organization_halted": "trading of the organization is halted",
+    "organization_manually_disabled": "trading of the organization is switched off",
+    "account_halted": "the account is halted",
+    "account_manually_disabled": "trading of the account is switched off",
+    "symbol_manually_disabled": "trading of the symbol is switched off",
+    "outside_trading_window": "the symbol is not traded at this time",
+    "max_order_quantity": "its quantity is above the limit for an order",
+    "max_order_notional": "its value is above the limit for an order",
+    "price_collar_bps": "its price is too far from the market's",
+    "max_open_orders": "there are as many open orders as the limit allows",
+    "max_position_quantity": "the position would exceed its limit",
+    "max_orders_per_minute": "there were as many orders in a minute as the limit allows",
+    "allow_short": "short selling is not allowed",
+    "allowed_symbols": "the symbol is not among the allowed ones",
+    "duplicate_window_millis": "an equal order was placed just before",
+    "max_daily_loss": "today's loss has reached its limit",
+    "no_reference_price": "no price is known to judge it by",
+    "position_unknown": "the broker has not reported the position yet",
+    # The paper broker's.
+    "insufficient_buying_power": "it costs more than the buying power",
+    "no_position_to_sell": "the account holds less than it sells",
+    "position_is_long": "the account holds the symbol, so it cannot be sold short",
+    "quantity_off_step": "the quantity is no multiple of the symbol's step",
+    "price_off_tick": "the price is no multiple of the symbol's tick",
+    "immediate_or_cancel": "what could not be filled at once was cancelled",
+    "fill_or_kill": "it could not be filled at once and whole",
+    "day_ended": "its trading day has ended",
+    "good_till_cancel_ended": "it was open as long as the broker keeps orders",
+    "too_late": "it had ended before",
+    "unknown_order": "the broker does not know it",
+    "another_order": "the broker has another order under its id",
+    "too_many_working_orders": "the account has as many working orders as the broker takes",
+}
+
+
+def explain(code: str | None) -> str | None:
+    """The sentence with its code; what a broker says in words of its own stays as it is."""
+    return f"{SENTENCES[code]} ({code})" if code in SENTENCES else code
+
+
+def order_reason(order: Any) -> str | None:
+    """What the broker said, if the server tells it (`detail`), else the code's own sentence."""
+    detail, code = getattr(order, "detail", None), order.reason
+    return f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)
