@@ -50,8 +50,12 @@ def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
     refused = run("buy", "AAPL", "1")
     assert refused.exit_code == REFUSED
     assert "account_halted" in refused.stderr
+    assert "Refused: the account is halted: strange news (account_halted); request " in refused.stderr
+    assert "triggered" not in refused.stderr
     assert run("resume").exit_code == 0
-    assert run("resume").exit_code == REFUSED
+    again = run("resume")
+    assert again.exit_code == REFUSED
+    assert "Account('" not in again.stderr
     assert run("buy", "AAPL", "1").exit_code == 0
     assert run("halt", "x", "--all", "--account", "y").exit_code == USAGE
 
@@ -65,6 +69,7 @@ def test_money_and_prices_are_shown_and_all_orders_cancelled(run: Command, accou
         order.wait(until="NEW")
     assert {one["intent_id"] for one in lines(run("cancel", "--all", "--json"))} == {o.intent_id for o in placed}
     assert {order.wait().order_status for order in placed} == {"CANCELLED"}
+    assert run("cancel", "--all").stdout == "no open orders\n"
 
 
 def test_a_refused_order_says_which_control_it_was(run: Command, account: Account) -> None:

@@ -28,6 +28,8 @@ from trading_intents_client.types.enums import (
     SortOrderName,
 )
 
+MIN_ID_CHARACTERS = 8  # of an id that is not typed whole
+
 
 class AsyncTradingClient:
     """A client of the Trading Intents Platform, for asyncio.
@@ -91,8 +93,11 @@ class AsyncTradingClient:
         return AsyncAccount(self, account_id)
 
     async def find_account(self, name: str | None = None) -> AsyncAccount:
-        """The open account with this name or id; without one the only account that there is."""
-        found = [a async for a in self.accounts() if a.closed_at is None and name in (None, a.name, a.id)]
+        """The open account with this name or id, or the first eight characters of one; without a name the only one."""
+        accounts = [account async for account in self.accounts() if account.closed_at is None]
+        found = [account for account in accounts if name in (None, account.name, account.id)]
+        if name and len(name) >= MIN_ID_CHARACTERS:
+            found = found or [account for account in accounts if account.id.startswith(name.lower())]
         if len(found) == 1:
             return self.account(found[0].id)
         if not found:

@@ -90,7 +90,7 @@ class TradingClient:
         return Account(self._loop, self._wrapped.account(account_id))
 
     def find_account(self, name: str | None = None) -> Account:
-        """The open account with this name or id; without one the only account that there is."""
+        """The open account with this name or id, or the first eight characters of one; without a name the only one."""
         return Account(self._loop, self._loop.run(lambda: self._wrapped.find_account(name)))
 
     def accounts(self, *, order: SortOrderName | None = None) -> Pages[TradingAccount]:

@@ -1,4 +1,6 @@
-"""An event as one line of text."""
+"""An event as one line of text, and its time."""
+
+from datetime import UTC, datetime
 
 from trading_intents_client import (
     ActionEvent,
@@ -43,3 +45,22 @@ def event_line(event: Event) -> str:
             return f"{kind} (unknown to this version)"
         case _:
             return type(event).__name__
+
+
+def event_time(event: Event) -> datetime:
+    """When it happened; now, if it does not say."""
+    found: datetime | None = None
+    match event:
+        case ActionEvent(action=action):
+            found = action.created_at or action.received_at
+        case OrderEvent(order=order):
+            found = order.received_at
+        case TradeEvent(trade=trade):
+            found = trade.received_at
+        case PositionEvent(position=position):
+            found = position.received_at
+        case BalanceEvent(balance=balance):
+            found = balance.as_of
+        case HaltEvent(halt=halt):
+            found = halt.updated_at or halt.created_at
+    return found or datetime.now(UTC)

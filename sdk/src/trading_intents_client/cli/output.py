@@ -1,6 +1,8 @@
 """JSON lines for programs, failures as a line on standard error, and an exit code for scripts."""
 
-from collections.abc import Callable, Iterable, Iterator
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,42 +24,58 @@ from trading_intents_client import (
 
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 SERVER_FAULT = 500
+PROGRAM = "trading-intents"
 T = TypeVar("T")
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
-    """An expected failure is one line on standard error, and the exit code says of which kind it is."""
+def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
+    """An expected failure is one line on standard error, and the exit code says of which kind it is.
+
+    `typed` is a command that takes --key: after a lost answer it is shown again, with the key that makes it safe.
+    """
     try:
         yield
     except TradingError as error:
-        raise typer.Exit(_report(error)) from None
+        code = _report(error)
+        if error.may_be_recorded:
+            _show_again(typed, error.idempotency_key)
+        raise typer.Exit(code) from None
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and error.idempotency_key:
             typer.echo(
                 f"interrupted; the order may have been placed. Idempotency-Key {error.idempotency_key}", err=True
             )
+            _show_again(typed, error.idempotency_key)
         raise typer.Exit(INTERRUPTED) from None
 
 
-def for_each(items: Iterable[T], act: Callable[[T], None]) -> None:
+def _show_again(typed: Sequence[str], key: str | None) -> None:
+    if typed and key:
+        program = sys.argv[0] if sys.argv[0].endswith(PROGRAM) else PROGRAM
+        typer.echo(
+            f"Type it again like this: it is carried out once.\n{shlex.join([program, *typed, '--key', key])}", err=True
+        )
+
+
+def for_each(items: Iterable[T], act: Callable[[T], None], name: Callable[[T], str] = str) -> None:
     """Acts on all of them, also after one has failed; the exit code is that of the gravest failure."""
     codes = [0]
     for item in items:
         try:
             act(item)
         except TradingError as error:
-            codes.append(_report(error, f"{item}: "))
+            codes.append(_report(error, f"{name(item)}: "))
     if any(codes):
         raise typer.Exit(max(codes))
 
 
 def _report(error: TradingError, about: str = "") -> int:
     out = Console(stderr=True, highlight=False, emoji=False)
-    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + str(error))}", soft_wrap=True)
-    if isinstance(error, ControlRejected):
-        for control in error.triggered:
-            out.print(f"  {escape(control.reason)}: {escape(control.detail)}", soft_wrap=True)
+    told = str(error)
+    if isinstance(error, ControlRejected) and error.triggered:
+        told = f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request {error.request_id}"
+    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + told)}", soft_wrap=True)
     return _code(error)
 
 

@@ -11,10 +11,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from trading_intents_client.asynchronous.client import MIN_ID_CHARACTERS
+
 NONE = "-"
 GAP = "  "
 MIN_PRICE_PLACES, MIN_PLACES = 2, 4
-SHORT_ID, WHOLE_ID = 8, 36  # characters
 COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
 # A column's title, and the field that it shows or what makes it of a record.
 Fields = dict[str, str | Callable[[Any], object]]
@@ -121,7 +122,7 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     found = {}
     for index, one in enumerate(known):
         neighbours = (*known[max(index - 1, 0) : index], *known[index + 1 : index + 2])
-        size = SHORT_ID
+        size = MIN_ID_CHARACTERS
         while any(other[:size] == one[:size] for other in neighbours) and size < len(one):
             size += 1
         found[one] = one[:size]

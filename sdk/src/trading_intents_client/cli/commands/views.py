@@ -9,12 +9,12 @@ import msgspec
 import typer
 
 from trading_intents_client import Event, OrderState, OrderStatus, SortOrder, TradingClient
-from trading_intents_client.cli.commands.orders import AccountName, AsJson, Symbol, find_account
-from trading_intents_client.cli.lines import event_line
+from trading_intents_client.cli.commands.arguments import AccountName, AsJson, Symbol, find_account
+from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.login import Login, login_file, open_client, write_login
 from trading_intents_client.cli.output import USAGE, exit_codes, print_json
 from trading_intents_client.cli.reasons import order_reason
-from trading_intents_client.cli.tables import Fields, print_table, rounded, short_ids
+from trading_intents_client.cli.tables import Fields, print_table, rounded, short_ids, show
 from trading_intents_client.transport.credentials import DEMO_URL
 
 SIDES = {"SELL_SHORT": "SHORT"}
@@ -140,11 +140,13 @@ def events(
 ) -> None:
     """Follow what happens, until Ctrl-C."""
     with exit_codes(), open_client(os.environ) as client:
+        if not as_json:
+            typer.echo("following the account's events; Ctrl-C ends", err=True)
         for event in find_account(client, account).events(after=after):
             if as_json:
                 print_json(_event_json(event))
             else:
-                typer.echo(event_line(event))
+                typer.echo(f"{show(event_time(event))}  {event_line(event)}")
 
 
 def _event_json(event: Event) -> dict[str, object]:

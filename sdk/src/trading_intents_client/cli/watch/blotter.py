@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from trading_intents_client import (
     PrimedEvent,
     TradingAccount,
 )
-from trading_intents_client.cli.lines import event_line
+from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
 
 MAX_ORDERS = 1000
@@ -86,7 +86,7 @@ class Blotter:
                     self._put(_order_row(record, record.created_at))
                 self._positions = _position_rows(event.positions)
             if event.cursor is not None and not isinstance(event, PrimedEvent):
-                self._events.append((datetime.now(UTC), event_line(event)))
+                self._events.append((event_time(event), event_line(event)))
 
     def set_orders(self, orders: Iterable[OrderRecord]) -> None:
         found = [_order_row(order, order.created_at) for order in orders]  # read before the lock is taken
