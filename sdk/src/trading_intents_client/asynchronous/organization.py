@@ -104,7 +104,7 @@ class AsyncOrganization:
         """Removes a key for good."""
         await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}", headers=if_match(version))
 
-    async def open_session(self, environment: Environment | str) -> CreatedApiKey:
+    async def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
         """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
         body = {"environment": environment}
         return await self._transport.call("POST", "/v1/api-keys/session", CreatedApiKey, body=body)

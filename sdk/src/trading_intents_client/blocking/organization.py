@@ -103,7 +103,7 @@ class Organization:
         """Removes a key for good."""
         self._loop.run(lambda: self._wrapped.delete_api_key(key_id, version=version))
 
-    def open_session(self, environment: Environment | str) -> CreatedApiKey:
+    def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
         """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
         return self._loop.run(lambda: self._wrapped.open_session(environment))
 
