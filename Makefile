@@ -15,7 +15,7 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix lock clean
+.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix deploy lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,6 +79,8 @@ witnesses: $(VENV)/witnesses.stamp ## install Alpaca's own clients, which tests 
 
 quickfix: $(VENV)/quickfix.stamp ## get QuickFIX's acceptance scripts and venues, which tests trade at by FIX
 
+deploy: $(VENV)/deploy.stamp ## get the programs by which tests check deploy/: promtool and others
+
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
 	$(LOCK) --extra dev -c requirements.lock pyproject.toml -o requirements-dev.lock
@@ -134,6 +136,11 @@ $(VENV)/browser.stamp: requirements-browser.lock $(VENV)/dev.stamp
 $(VENV)/quickfix.stamp: .ci/quickfix requirements-quickfix.lock $(VENV)/run.stamp
 	@echo "getting QuickFIX ..."
 	@PATH="$(CURDIR)/$(BIN):$$PATH" .ci/quickfix $(VENV)/quickfix
+	@touch $@
+
+$(VENV)/deploy.stamp: .ci/deploy $(VENV)/run.stamp
+	@echo "getting promtool ..."
+	@.ci/deploy $(VENV)/deploy
 	@touch $@
 
 # Apart from the rest too. Of alpaca-mcp-server only a document is read: what it needs to run is left out.

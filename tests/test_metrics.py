@@ -9,6 +9,7 @@ import httpx
 from tests.conftest import Urls
 from tests.execution.worker_processes import WorkerProcesses, open_worker_processes, until_connected
 from tests.intents.http_client import cancel, create, limit, market
+from tests.test_watching import watched_metrics
 from tests.waiting import eventually
 from trading_intents.telemetry import AlertKind
 
@@ -60,3 +61,14 @@ def test_what_happens_makes_no_series_that_was_not_there(urls: Urls, tmp_path: P
             SETTLED_SECONDS,
         )
         assert [series(url) - known for url, known in before.items()] == [set(), set()]
+        shown = httpx.get(f"{worker.url}/metrics", verify=False).text
+        counted = (
+            'orders_total{broker="paper",environment="paper"} 2.0',
+            'fills_total{broker="paper",environment="paper"} 1.0',
+        )
+        assert [count for count in counted if f"ti_{count}" not in shown] == []
+        types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", shown, re.MULTILINE))
+        exposed = {*types, *(f"{name}_bucket" for name, kind in types.items() if kind == "histogram")}
+        assert watched_metrics() - exposed == set(), "rules or dashboard name what nobody exposes"
+        assert len(watched_metrics()) > 20
+        assert "_created" not in shown

@@ -70,7 +70,7 @@ from trading_intents.stream.hub import Hub
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
-from trading_intents.telemetry import Log, Metrics, render_metrics
+from trading_intents.telemetry import Log, Metrics, TrafficLog, render_metrics
 from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
 from trading_intents.web.routes import Route
@@ -311,6 +311,7 @@ async def serve(
             open_vault(settings, infra.clock, log) as vault,
         ):
             features = build_features(infra, vault)
+            infra.metrics.watch_folder(settings.data_dir)
             app = build_app(infra, features, render)
             _tune_gc()
             demo = await prepare(infra)
@@ -363,6 +364,7 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
     background = [
         start_loop(keep_reporting(features.callers, infra.log)),
         start_loop(features.hub.run()),
+        start_loop(TrafficLog(infra.metrics, infra.log).run()),
     ]
     infra.signals.subscribe(STREAM, features.hub.wake)
     if "api" in infra.settings.roles:

@@ -1,20 +1,47 @@
 """Logs and metrics: JSON lines, or colour on a terminal. Nothing here may hold a secret or a tenant's data."""
 
+import asyncio
 import contextlib
 import logging
+import shutil
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
+from pathlib import Path
 from typing import Literal, TextIO, get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from rich.markup import escape
 
+BACKUP_MARK = "last-backup"  # in DATA_DIR: its time is that of the last backup
+MINUTE_SECONDS = 60.0
+# The fields of the line that is logged once a minute, and where they come from.
+RATES = {
+    "requests": "ti_http_requests_total",
+    "orders": "ti_orders_total",
+    "fills": "ti_fills_total",
+    "rejects": "ti_order_rejects_total",
+    "deliveries": "ti_stream_deliveries_total",
+}
+TIMES = {
+    "request": "ti_http_request_seconds",
+    "commit": "ti_writer_commit_seconds",
+    "broker": "ti_execution_call_seconds",
+}
 SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
 PROCESS_UP = ("ti_process_up", "1: the process answers.")
 
@@ -140,7 +167,9 @@ class Metrics:
     """Every metric of a process, each declared once, on a registry of its own."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.requests = Requests()
         self.registry.register(self.requests)
         self.rate_limited = self._counter(
@@ -184,6 +213,10 @@ class Metrics:
             "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", "queue"
         )
         self.outbox_oldest_claim = self._gauge("ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue")
+        self.free_disk = self._gauge("ti_data_dir_free_bytes", "Free bytes on the disk of DATA_DIR.")
+        self.backup_made_at = self._gauge(
+            "ti_backup_timestamp_seconds", "When the last backup was made, as Unix time; 0: never."
+        )
         self.position_differences = self._counter(
             "ti_position_differences_total", "Positions of which a broker newly reported another quantity than ours."
         )
@@ -203,6 +236,18 @@ class Metrics:
         self, name: str, meaning: str, *labels: str, buckets: Sequence[float] = SECONDS_BUCKETS
     ) -> Histogram:
         return Histogram(name, meaning, labels, registry=self.registry, buckets=buckets)
+
+    def watch_folder(self, data_dir: Path) -> None:
+        """Reads the free disk and the time of the last backup whenever the metrics are read."""
+
+        def look(read: Callable[[], float], otherwise: float) -> float:
+            try:
+                return read()
+            except OSError:  # no folder, no backup
+                return otherwise
+
+        self.free_disk.set_function(lambda: look(lambda: shutil.disk_usage(data_dir).free, float("nan")))
+        self.backup_made_at.set_function(lambda: look(lambda: (data_dir / BACKUP_MARK).stat().st_mtime, 0.0))
 
     def alert(self, kind: AlertKind) -> None:
         self.execution_alerts.labels(kind).inc()
@@ -231,6 +276,16 @@ class Metrics:
         self.execution_call_seconds = self._histogram(
             "ti_execution_call_seconds", "Time in a broker's call.", "command"
         )
+        self.orders = self._counter(
+            "ti_orders_total", "Orders that their broker acknowledged.", "broker", "environment"
+        )
+        self.fills = self._counter("ti_fills_total", "Executions that were recorded.", "broker", "environment")
+        self.order_rejects = self._counter(
+            "ti_order_rejects_total", "Orders that ended REJECTED.", "broker", "environment"
+        )
+        self.unknown_orders = self._gauge(
+            "ti_execution_unknown_orders", "Orders of all accounts whose state at the broker is unknown."
+        )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"
         )
@@ -254,6 +309,10 @@ class Metrics:
     def _count_stream(self) -> None:
         self.stream_subscribers = self._gauge("ti_stream_subscribers", "Open streams, by transport.", "door")
         self.stream_events = self._counter("ti_stream_events_total", "Events read from the log for subscribers.")
+        self.stream_caught_up_at = self._gauge(
+            "ti_stream_caught_up_timestamp_seconds",
+            "When this process had last handed on all events, as Unix time.",
+        )
         self.stream_holes = self._counter("ti_stream_holes_total", "Times that events were missing from the log.")
         self.stream_deliveries = self._counter("ti_stream_deliveries_total", "Live events handed to subscribers.")
         self.stream_ended = self._counter(
@@ -288,3 +347,44 @@ def _label(sample: str, process: str) -> str:
         return f'{name}{{process="{process}",{rest}'
     name, _, value = sample.partition(" ")
     return f'{name}{{process="{process}"}} {value}'
+
+
+class TrafficLog:
+    """Logs once a minute what the process did: how often a second, and within which times (the upper edges of the
+    metrics' buckets). Requests for probes and metrics are left out."""
+
+    def __init__(self, metrics: Metrics, log: Log) -> None:
+        self._registry, self._log = metrics.registry, log
+        self._before = self._read()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(MINUTE_SECONDS)
+            self.write()
+
+    def write(self) -> None:
+        now = self._read()
+        grown = {key: value - self._before.get(key, 0.0) for key, value in now.items()}
+        self._before = now
+        rates = {field: round(grown.get((name, ""), 0.0) / MINUTE_SECONDS, 2) for field, name in RATES.items()}
+        times = {
+            f"{field}_p{share}_ms": _quantile_millis(grown, f"{name}_bucket", share)
+            for field, name in TIMES.items()
+            for share in (50, 99)
+        }
+        self._log.info("traffic", **rates, **times)
+
+    def _read(self) -> dict[tuple[str, str], float]:
+        """Sums by metric and bucket."""
+        found: dict[tuple[str, str], float] = defaultdict(float)
+        for sample in (sample for family in self._registry.collect() for sample in family.samples):
+            if sample.name.startswith("ti_") and sample.labels.get("route", "/v1/").startswith("/v1/"):
+                found[sample.name, sample.labels.get("le", "")] += sample.value
+        return found
+
+
+def _quantile_millis(counts: Mapping[tuple[str, str], float], name: str, share: int) -> float | None:
+    """The edge of the bucket in which that share of all is reached; None: there were none, or it is above all edges."""
+    wanted = counts.get((name, "+Inf"), 0.0) * share / 100
+    edges = zip(SECONDS_BUCKETS[:-1], map(floatToGoString, SECONDS_BUCKETS), strict=False)
+    return next((1000 * edge for edge, text in edges if counts[name, text] >= wanted), None) if wanted else None

@@ -223,3 +223,8 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
         )
         for kind in ("lease_without_session", "pending_too_old"):
             await in_process.until_true(partial(lambda kind: alerts(metrics, kind) > 0, kind))
+        assert metrics.registry.get_sample_value("ti_execution_unknown_orders") == 0
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE orders SET order_status = 'UNKNOWN', lookup_due_at = now()"
+        )
+        await in_process.until_true(lambda: metrics.registry.get_sample_value("ti_execution_unknown_orders") == 1)

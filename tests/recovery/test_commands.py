@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -108,6 +109,12 @@ def backed_up(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> 
             made.append(backup(folder, home / "backups", *options))
         yield BackedUp(folder, platform, home / "backups", tuple(made))
     shutil.rmtree(home)
+
+
+def test_the_metrics_show_when_the_last_backup_was_made(backed_up: BackedUp) -> None:
+    shown = re.search(r"^ti_backup_timestamp_seconds (\S+)$", backed_up.platform.client.get("/metrics").text, re.M)
+    assert shown
+    assert float(shown[1]) >= backed_up.made[-1].stat().st_mtime
 
 
 @pytest.mark.parametrize("in_flight", [20, pytest.param(100, marks=pytest.mark.chaos)])

@@ -1,14 +1,20 @@
 """Raises an alert when what must not last lasts: a lease without a session, an order that is neither sent nor ended."""
 
+from collections.abc import Mapping
+from typing import Final
 from uuid import UUID
 
 from trading_intents.execution.sessions.leases import Leases
-from trading_intents.execution.sessions.store import list_held, pending_too_old
+from trading_intents.execution.sessions.store import count_unknown, list_held, pending_too_old
 from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import AlertKind, Log, Metrics
 
 CHECK_SECONDS = 10.0  # what is found twice in turn has lasted that long
+EVENTS: Final[Mapping[AlertKind, str]] = {
+    "lease_without_session": "lease without session",
+    "pending_too_old": "pending too old",
+}
 
 
 class DriftCheck:
@@ -22,6 +28,7 @@ class DriftCheck:
         async with self._pool.transaction(read_only=True, plans="fresh") as tx:
             held = await list_held(tx, self._leases.worker_id)
             old = await pending_too_old(tx, self._max_age_millis / 1000)
+            self._metrics.unknown_orders.set(await count_unknown(tx))
         live = {account_id for account_id, link in self._leases.links.items() if not link.has_ended}
         found: set[tuple[AlertKind, UUID]] = {
             *(("lease_without_session", row["account_id"]) for row in held if row["account_id"] not in live),
@@ -29,7 +36,7 @@ class DriftCheck:
         }
         for kind, subject in sorted(found & self._found):
             self._metrics.alert(kind)
-            self._log.error(kind.replace("_", " "), subject=str(subject))
+            self._log.error(EVENTS[kind], subject=str(subject))
         self._found = found
 
     def log_failed(self, _: str, error: Exception) -> None:

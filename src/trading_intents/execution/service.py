@@ -94,6 +94,9 @@ class Execution:
         make_series(metrics.execution_call_seconds, commands)
         make_series(metrics.execution_lookups, FOUND.values())
         make_series(metrics.execution_links, ConnectionState)
+        for broker in brokers.all():
+            for metric in (metrics.orders, metrics.fills, metrics.order_rejects):
+                make_series(metric, (broker.name,), broker.environments)
         self._upkeep: list[asyncio.Task[None]] = []
 
     def start(self) -> None:

@@ -24,7 +24,7 @@ from trading_intents.storage import administration
 from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
 from trading_intents.stream import log as event_log
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
 
 FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest", ".partial"
 PASSWORD_FILES = tuple(f"{login}.password" for login in (OWNER, LOGIN, WORKER_LOGIN))
@@ -78,6 +78,7 @@ async def make_backup(
             for file, content in files.items():
                 write_private(draft / FILES / file, content)
             write_private(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
+    (cluster.home / BACKUP_MARK).touch(mode=0o600)
     return Backup(folder / name, described)
 
 

@@ -25,7 +25,7 @@ from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORIN
 from trading_intents.storage.embedded.programs import combine_base_backups
 from trading_intents.storage.embedded.server import holding_lock, lock_holder, running
 from trading_intents.storage.migrate import migrate
-from trading_intents.telemetry import Log, Metrics
+from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
 
 ASIDE = "before-restore-"
 REMOVE_SECONDS = 10.0
@@ -94,7 +94,7 @@ async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: s
 
 def _move_aside(home: Path, aside: Path) -> Path | None:
     """Moves the data first: without them, and with an unfinished restore, no server starts."""
-    ours = (DATA, *KEPT_FILES, "postgres.log", "postgres.log.1")
+    ours = (DATA, *KEPT_FILES, BACKUP_MARK, "postgres.log", "postgres.log.1")
     there = [name for name in ours if (home / name).exists()]
     if not there:
         return None

@@ -236,7 +236,9 @@ class Hub:
                 self._requeue(feed)
             # A commit from here on wakes the hub again.
             if len(behind) < MAX_PAGES and all(len(page) < PAGE_EVENTS for page in pages):
+                self._metrics.stream_caught_up_at.set_to_current_time()
                 return POLL_SECONDS if len(waiting) == len(self._feeds) else BACKLOG_PAUSE_SECONDS
+        self._metrics.stream_caught_up_at.set_to_current_time()
         return POLL_SECONDS
 
     def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent]) -> None:

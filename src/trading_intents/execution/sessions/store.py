@@ -302,3 +302,10 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
         seconds,
         MAX_REPORTED,
     )
+
+
+async def count_unknown(tx: Tx) -> int:
+    """Orders of whatever account of which nobody knows whether the broker has them; each has its look-ups."""
+    sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
+    found: int = await tx.fetchval(sql)
+    return found

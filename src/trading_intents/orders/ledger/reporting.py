@@ -1,25 +1,22 @@
 """Logs and counts what was recorded, after the commit. Writes nothing."""
 
 from trading_intents.orders.ledger.recording import RecordedAccount
+from trading_intents.orders.model import OrderStatus
+from trading_intents.stats.model import Measure
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text, maybe_text
 
 
 def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
-    """Logs trades and what an operator must know; runs after the commit."""
-    published = [change for change in recorded.trades if change.is_published]
-    if published:  # one line, which shows the last of them: a line for each would cost a tenth of an order's CPU
-        last = published[-1].after
-        log.info(
-            "trade recorded",
-            account=str(recorded.account_ref.account_id),
-            trades=len(published),
-            order=str(last.order_id),
-            side=last.side,
-            symbol=last.symbol,
-            quantity=amount_text(last.quantity),
-            price=amount_text(last.price),
-        )
+    """Counts orders and fills, and logs what an operator must know; runs after the commit."""
+    labels = (recorded.account_ref.broker, recorded.account_ref.environment)
+    if fills := sum(change.before is None for change in recorded.trades):
+        metrics.fills.labels(*labels).inc(fills)
+    for entry in (entry for order in recorded.orders.values() for entry in order.entries):
+        if entry.measure is Measure.ACK_MILLIS:
+            metrics.orders.labels(*labels).inc()
+        elif entry.measure is Measure.FINISHED and entry.key == OrderStatus.REJECTED and entry.amount > 0:
+            metrics.order_rejects.labels(*labels).inc()
     for key in recorded.left_out:
         metrics.alert("event_left_out")
         log.error("broker event left out", account=str(recorded.account_ref.account_id), key=key)

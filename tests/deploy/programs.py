@@ -1,0 +1,37 @@
+"""Programs of other people that check the files of deploy/; `make deploy` gets them."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+FETCHED = Path(sys.prefix) / "deploy"
+LIMIT_SECONDS = 100
+
+
+def find(name: str) -> str:
+    """The program's path: the machine's, or the one that was fetched."""
+    folders = [*os.environ["PATH"].split(":"), "/usr/sbin", *map(str, FETCHED.glob("root/usr/*bin"))]
+    folders += [str(FETCHED / "python" / "bin"), str(FETCHED / "npm" / "node_modules" / ".bin")]
+    found = shutil.which(name, path=":".join(folders))
+    if found is None:
+        pytest.skip(f"no {name} here: `make deploy` gets it")
+    return found
+
+
+def run(name: str, *arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    libraries = ":".join(str(path) for path in FETCHED.glob("root/usr/lib/*-linux-gnu"))
+    return subprocess.run(
+        [find(name), *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | ({"LD_LIBRARY_PATH": libraries} if libraries else {}),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
