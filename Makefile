@@ -56,8 +56,8 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another course
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
 
-proto: $(VENV)/dev.stamp ## generate the gRPC code from proto/
-	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src --grpc_python_out=src trading_intents/stream/trading.proto
+proto: $(VENV)/dev.stamp ## generate the messages of the stream from proto/
+	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src trading_intents/stream/trading.proto
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --include_imports --descriptor_set_out=sdk/src/trading_intents_client/stream/trading.desc trading_intents/stream/trading.proto
 
 sdk: $(VENV)/dev.stamp ## generate the blocking client from the asynchronous one

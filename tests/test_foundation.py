@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
+from tests.fakes import START, ManualClock
 from trading_intents.clock import SystemClock, rfc3339
 from trading_intents.errors import StartupRefused
 from trading_intents.ids import id_maker, id_text_maker, parse_id
 from trading_intents.loops import Wakeup, repeat
 from trading_intents.secret import Secret
 from trading_intents.telemetry import Metrics, library_messages, make_log
-from trading_intents.testing.fakes import START, ManualClock
 
 MARKER = "s3cret-marker"
 GOOD_ID = "01890a5d-ac96-774b-bcce-b302099a8057"

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 
 from tests.accounts.test_vault import MARKER, ONE, ROW, SECRETS, TWO, environment_vault, make_vault, told, unreadable
+from tests.fakes import ManualClock
 from trading_intents.accounts.vault import (
     KEY_FILE,
     EmbeddedVault,
@@ -31,7 +32,6 @@ from trading_intents.config import Settings
 from trading_intents.errors import LimitReached, SecretUnreadable, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import ManualClock
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from tests.accounts.bao_server import (
     response,
     running_bao,
 )
+from tests.fakes import ManualClock
 from trading_intents import config
 from trading_intents.accounts.vault import OpenBaoVault, SecretRef, embedded_vault, open_vault
 from trading_intents.accounts.vault.openbao import MAX_ANSWER_BYTES, TOTAL_SECONDS
@@ -31,7 +32,6 @@ from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, SecretUnreadable, StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import ManualClock
 
 MARKER = "s3cret-marker"
 TOKEN = "t0ken-marker"

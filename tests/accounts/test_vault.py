@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes import ManualClock
 from trading_intents.accounts.vault import KEY_FILE, EmbeddedVault, SecretRef, embedded_vault
 from trading_intents.accounts.vault.envelope import FIELDS_AT, HEADER, _wrap
 from trading_intents.accounts.vault.master_keys import EnvironmentKeys
@@ -20,7 +21,6 @@ from trading_intents.config import Settings
 from trading_intents.errors import PlatformError, SecretUnreadable, Unavailable, ValidationFailed
 from trading_intents.secret import Secret
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import ManualClock
 
 MARKER = "s3cret-marker"
 ROW = SecretRef(UUID(int=1), UUID(int=2), UUID(int=3))

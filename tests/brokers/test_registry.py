@@ -1,6 +1,7 @@
 """Brokers come from installed packages: a good one is served, a broken one is left out and stops nothing."""
 
 import json
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
 from tests.platform import serving
 from trading_intents.brokers.fix.profile import read_venue
+from trading_intents.brokers.port import Capabilities
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import make_log
 from trading_intents.testing.broker_cards import CARDS
-from trading_intents.testing.broker_suite import support_matrix
+from trading_intents.testing.broker_suite import Card
 
 GOOD = """
 from dataclasses import replace
@@ -127,3 +129,13 @@ def test_the_documents_show_what_each_broker_plays(tmp_path: Path) -> None:
     versions = {"fix 4.2": "generic42", "fix 4.4": "generic44"}
     venues = [read_venue(write_profile(tmp_path, 1, profile)).capabilities(n) for n, profile in versions.items()]
     assert support_matrix(CARDS, [*installed_brokers(make_log("error")).all(), *venues]) in text
+
+
+def support_matrix(cards: Sequence[Card], brokers: Sequence[Capabilities]) -> str:
+    """A table in Markdown: which card is meant for which broker."""
+    head = ["| Card |", *(f" {broker.name} |" for broker in brokers)]
+    lines = ["".join(head), "|---" * (len(brokers) + 1) + "|"]
+    for card in cards:
+        marks = (" yes |" if card.needs(broker) else " - |" for broker in brokers)
+        lines.append(f"| {card.name} |" + "".join(marks))
+    return "\n".join(lines)

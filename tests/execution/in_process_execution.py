@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.conftest import Urls
+from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_process_writer
 from tests.kept_connections import make_pipeline, open_pools
 from tests.waiting import eventually_async
@@ -32,7 +33,6 @@ from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.telemetry import Metrics, make_log
-from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 WAIT_SECONDS = 30.0  # a busy machine takes long

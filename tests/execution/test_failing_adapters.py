@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
 from tests.execution.test_links import until_connection
+from tests.fakes import Act, FakeVenue, VenueLink
 from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
 from trading_intents.brokers.port import (
     AccountSnapshot,
@@ -22,7 +23,6 @@ from trading_intents.brokers.port import (
     StreamGap,
 )
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 STOP_LIMIT_SECONDS = 15
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import ATTEMPT_LIMIT, InProcessExecution, executing, open_in_process
+from tests.fakes import Act, FakeVenue, VenueLink
 from tests.intents.in_process_writer import add_account
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
@@ -18,7 +19,6 @@ from trading_intents.execution.sessions.event_reader import MAX_OPENING
 from trading_intents.execution.sessions.session import OPEN_SECONDS
 from trading_intents.intents.model import Cancel
 from trading_intents.storage.database import LOCK_LIMIT_SECONDS
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 CALL_SECONDS = 3.0
 QUEUED = 300

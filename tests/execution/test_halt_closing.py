@@ -21,9 +21,9 @@ from tests.execution.halt_calls import (
     working,
 )
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.fakes import Act
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.execution.halting import model
-from trading_intents.testing.fakes import Act
 from trading_intents.trading import Symbol
 
 pytestmark = pytest.mark.usefixtures("soon")

@@ -24,8 +24,8 @@ from tests.execution.halt_calls import (
     working,
 )
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.fakes import Act
 from trading_intents.controls.halts.model import Halt
-from trading_intents.testing.fakes import Act
 
 pytestmark = pytest.mark.usefixtures("soon")
 

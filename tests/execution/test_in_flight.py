@@ -7,10 +7,10 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.fakes import Act, FakeVenue, VenueLink
 from trading_intents.brokers.port import CommandResult, IntegrationContext, OrderTicket
 from trading_intents.execution import dispatcher
 from trading_intents.execution.dispatcher import MIN_UNRECORDED, RECORDED_SECONDS
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 ORDERS = 3 * MIN_UNRECORDED
 SLOW_RECORDER = """

@@ -10,6 +10,7 @@ from tests.execution.in_process_execution import InProcessExecution, executing, 
 from tests.execution.test_links import until_connection
 from tests.execution.test_lost_commits import executing_through
 from tests.execution.test_sending import alerts
+from tests.fakes import FakeVenue, VenueLink
 from trading_intents.brokers.port import IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution import service
@@ -19,7 +20,6 @@ from trading_intents.execution.sessions import store
 from trading_intents.ids import id_maker
 from trading_intents.storage.database import Database
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import FakeVenue, VenueLink
 
 LEASE_SECONDS = 2.0
 SLOW_COMMITS = """

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_openings import fill_order, put_price, reconcile, report, until_position, up
+from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES
 from trading_intents.clock import SystemClock
 from trading_intents.controls.limits.model import TradingLimits
@@ -24,7 +25,6 @@ from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 D = Decimal

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import MAX_AGE_MILLIS, InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts
+from tests.fakes import Act, FakeVenue, VenueLink
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
@@ -16,7 +17,6 @@ from trading_intents.execution.service import Execution
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 
 async def until_connection(in_process: InProcessExecution, state: str, account: UUID | None = None) -> None:

@@ -12,10 +12,10 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_links import set_credential, until_connection
+from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import add_account
 from tests.proxy import Verdict, proxied
 from trading_intents.execution.service import Execution
-from trading_intents.testing.fakes import FakeVenue
 
 STOP_LIMIT_SECONDS = 10
 GIVE_BACK = b"SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY"

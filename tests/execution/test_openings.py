@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.ledger_invariants import assert_true_books
+from tests.fakes import FakeVenue, VenueOrder
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.paper.model import Prices
 from trading_intents.brokers.paper.quotes import Quotes
@@ -22,7 +23,6 @@ from trading_intents.intents.model import Create, Spec
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import FakeVenue, VenueOrder
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 D = Decimal

@@ -6,8 +6,8 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.fakes import Act
 from trading_intents.intents.model import Create, Spec
-from trading_intents.testing.fakes import Act
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 DISABLINGS = {

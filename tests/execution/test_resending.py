@@ -10,10 +10,10 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_refusing import make_older
 from tests.execution.test_sending import alerts, prove_absent, until_missed
+from tests.fakes import Act, FakeVenue, VenueLink
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 
 ATTEMPTS = 10
 

@@ -9,11 +9,11 @@ from tests.conftest import Urls
 from tests.execution.halt_calls import actions, halt, until
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts, prove_absent, until_missed
+from tests.fakes import Act, FakeVenue, VenueLink
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 from trading_intents.errors import IntentClosed
 from trading_intents.intents.model import Cancel
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, FakeVenue, VenueLink
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 

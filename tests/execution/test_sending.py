@@ -4,11 +4,11 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
+from tests.fakes import Act, FakeVenue
 from trading_intents.brokers.port import EventKind
 from trading_intents.execution.sessions import session
 from trading_intents.storage.pipeline import Statement
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import Act, FakeVenue
 
 UNCLEAR = (Act.DROP, Act.HANG, Act.BREAK, Act.DUPLICATE)
 

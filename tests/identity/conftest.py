@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import httpx
 import pytest
 
+from tests.fakes import ManualClock
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, p256_key, rsa_key
 from trading_intents.config import Settings
 from trading_intents.errors import Unauthorized
 from trading_intents.identity.tokens import TokenVerifier, external_verifier
 from trading_intents.telemetry import Log, make_log
-from trading_intents.testing.fakes import ManualClock
 
 MakeVerifier = Callable[[Settings], TokenVerifier]
 Refused = Callable[[str], Awaitable[str]]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes import ManualClock
 from tests.identity.conftest import Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, p256_key, rsa_key
 from tests.identity.test_keys import ANY_TEXT
@@ -27,7 +28,6 @@ from trading_intents.identity.tokens import (
     read_key_set,
 )
 from trading_intents.telemetry import Log
-from trading_intents.testing.fakes import ManualClock
 
 ED, EC, RSA = ed25519_key("ed"), p256_key("ec"), rsa_key("rsa")
 

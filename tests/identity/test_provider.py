@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.fakes import ManualClock
 from tests.identity.issuer import SigningKey, encode, p256_key
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused, Unauthorized
@@ -29,7 +30,6 @@ from trading_intents.identity.provider import (
 from trading_intents.identity.tokens import LEEWAY_SECONDS, read_key, read_key_set
 from trading_intents.ids import id_maker
 from trading_intents.telemetry import Log
-from trading_intents.testing.fakes import ManualClock
 
 PROCESSES = 16
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.fakes import ManualClock
 from tests.identity.conftest import MakeVerifier, Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, encode, p256_key, rsa_key
 from trading_intents.config import Settings
 from trading_intents.identity.model import Claims, Scope
 from trading_intents.identity.tokens import LEEWAY_SECONDS, MAX_KID_CHARACTERS, MAX_TOKEN_CHARACTERS, TokenVerifier
-from trading_intents.testing.fakes import ManualClock
 
 BAD_SIGNATURE = "signature or algorithm does not fit the key"
 ALGORITHMS = ("EdDSA", "ES256", "RS256")

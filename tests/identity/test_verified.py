@@ -7,6 +7,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from tests.fakes import ManualClock
 from tests.identity.issuer import Issuer
 from trading_intents.errors import Unauthorized
 from trading_intents.identity import service
@@ -15,7 +16,6 @@ from trading_intents.identity.tokens import LEEWAY_SECONDS, TokenVerifier
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
-from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
 
 QUARTER_HOUR = 15 * 60

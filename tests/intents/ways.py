@@ -8,6 +8,7 @@ from uuid import UUID
 
 from prometheus_client import generate_latest
 
+from tests.fakes import ManualClock
 from trading_intents.accounts.service import Accounts
 from trading_intents.config import Rate
 from trading_intents.errors import NotFound, Unauthorized, Unavailable
@@ -21,7 +22,6 @@ from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.queue import Outcome, PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics, make_log
-from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming

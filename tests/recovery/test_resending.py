@@ -10,11 +10,11 @@ from uuid import UUID
 from tests.conftest import Urls, server
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import prove_absent
+from tests.fakes import Act, FakeVenue
 from tests.platform import environment, run_command
 from trading_intents.brokers.port import OrderTicket
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import make_log
-from trading_intents.testing.fakes import Act, FakeVenue
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 pytest_plugins = ("tests.started_dirs",)

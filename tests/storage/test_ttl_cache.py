@@ -2,8 +2,8 @@
 
 import asyncio
 
+from tests.fakes import ManualClock
 from trading_intents.storage.ttl_cache import TtlCache
-from trading_intents.testing.fakes import ManualClock
 
 
 class Source:

@@ -13,7 +13,7 @@ from trading_intents.stream import trading_pb2
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("trading_intents/stream")
-GENERATED = ("trading_pb2.py", "trading_pb2.pyi", "trading_pb2_grpc.py")
+GENERATED = ("trading_pb2.py", "trading_pb2.pyi")
 
 # Number, name, type where it is neither a string nor told by its name, and ? where absence has a meaning.
 MESSAGES = {
@@ -140,9 +140,3 @@ def test_the_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == sorted(GENERATED)
     for name in GENERATED:
         assert (tmp_path / FOLDER / name).read_text() == (ROOT / "src" / FOLDER / name).read_text(), name
-
-
-def test_the_generated_client_can_be_imported() -> None:
-    from trading_intents.stream import trading_pb2_grpc
-
-    assert callable(trading_pb2_grpc.TradingServiceStub)

@@ -12,10 +12,10 @@ import httpx
 import msgspec
 import pytest
 
+from tests.fakes import ManualClock
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import Forbidden, NotFound, Unauthorized, Unavailable, VersionConflict
 from trading_intents.telemetry import Metrics, make_log, render_metrics
-from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page

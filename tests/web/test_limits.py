@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fakes import ManualClock
 from tests.web.conftest import Site
 from trading_intents.config import Rate
 from trading_intents.errors import RateLimited, StartupRefused
@@ -23,7 +24,6 @@ from trading_intents.identity.model import (
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.telemetry import Metrics
-from trading_intents.testing.fakes import ManualClock
 from trading_intents.trading import Environment
 from trading_intents.web import limits as limits_module
 from trading_intents.web.limits import Bucket, ClientAddress, Limits

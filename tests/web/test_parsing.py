@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.fakes import ManualClock
 from trading_intents.config import Rate
 from trading_intents.telemetry import Metrics, make_log
-from trading_intents.testing.fakes import ManualClock
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming
 from trading_intents.web.routes import Respond

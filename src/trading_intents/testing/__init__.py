@@ -1,1 +1,1 @@
-"""Fakes and suites for tests of the platform and of broker integrations."""
+"""The suite that every broker integration must pass, the platform's own and others'."""

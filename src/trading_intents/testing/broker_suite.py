@@ -276,16 +276,6 @@ async def play(card: Card, stage: Stage) -> None:
         await run.close()
 
 
-def support_matrix(cards: Sequence[Card], brokers: Sequence[Capabilities]) -> str:
-    """A table in Markdown: which card is meant for which broker."""
-    head = ["| Card |", *(f" {broker.name} |" for broker in brokers)]
-    lines = ["".join(head), "|---" * (len(brokers) + 1) + "|"]
-    for card in cards:
-        marks = (" yes |" if card.needs(broker) else " - |" for broker in brokers)
-        lines.append(f"| {card.name} |" + "".join(marks))
-    return "\n".join(lines)
-
-
 def offers(kind: OrderKind, time_in_force: TimeInForce = TimeInForce.DAY) -> Need:
     return lambda capabilities: time_in_force in capabilities.times_in_force.get(kind, ())
 
