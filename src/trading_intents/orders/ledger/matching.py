@@ -52,7 +52,7 @@ class AccountRecording(FrozenStruct, frozen=True):
 class NewFacts:
     """New facts about an account's orders, by key, with their orders (None: not an order of ours)."""
 
-    facts: dict[str, tuple[Fact, UUID | None]]
+    facts: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)  # of those that are events
     adopted: dict[str, tuple[Fact, UUID]] = field(default_factory=dict)  # facts that had no order until now
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
@@ -143,10 +143,6 @@ class LedgerIndex:
             fact for fact in self.facts.values() if fact.order_id is None and fact.client_order_id is None
         ]
 
-    def has(self, order_id: UUID, key: str) -> bool:
-        """Whether the order has a fact of this key."""
-        return any(fact.key == key for fact in self.histories[order_id].facts)
-
 
 class LedgerMoved(Exception):
     """An order is concerned that was not locked: the ledger must be read again."""
@@ -162,9 +158,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         if found:
             known[fact.key], owners[fact.key] = found, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
-    new_facts = NewFacts(
-        {fact.key: (fact, order_id) for fact, order_id in prepared.own if not index.has(order_id, fact.key)}
-    )
+    new_facts = NewFacts()
     for place, reported in prepared.event_facts.items():
         fact = reported
         order_id = owners.get(fact.key) or find_owner(prepared.events[place], own_clients, account_id, index)
@@ -190,8 +184,26 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
                 new_facts.adopted[admitted.key] = recorded, order_id
             else:
                 new_facts.facts[admitted.key] = admitted, order_id
+    _add_own(prepared, index, new_facts)
     _adopt(prepared, index, new_facts)
     return new_facts
+
+
+def _add_own(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
+    """Adds the platform's own facts. An answer's ACCEPTED is none if an event of the broker says the same."""
+    accepted = {_command(fact) for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED}
+    for fact, order_id in prepared.own:
+        recorded = index.histories[order_id].facts
+        is_known = any(each.key == fact.key for each in recorded)
+        if fact.kind is FactKind.ACCEPTED:
+            same = (_command(each) == _command(fact) for each in recorded if each.kind is FactKind.ACCEPTED)
+            is_known = is_known or _command(fact) in accepted or any(same)
+        if not is_known:
+            new_facts.facts[fact.key] = fact, order_id
+
+
+def _command(fact: Fact) -> tuple[str | None, str | None]:
+    return fact.client_order_id, fact.broker_order_id
 
 
 def find_owner(
