@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from decimal import Decimal
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
+from trading_intents.ids import id_text
 from trading_intents.orders import store
 from trading_intents.orders.facts import LONG_AGO
 from trading_intents.orders.ledger.booking import history_of
@@ -30,7 +30,7 @@ async def assert_true_books(database: Database, bust_reopens: bool = True) -> in
         for book in page:
             assert_true_order(book, bust_reopens)
         orders += len(page)
-        after = page[-1].row.order_id
+        after = UUID(page[-1].row.order_id)
     await _assert_true_positions(database)
     await assert_true_exposures(database)
     return orders
@@ -41,9 +41,9 @@ async def _page(database: Database, after: UUID) -> list[OrderHistory]:
         rows = await tx.fetch(
             "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
         )
-        names = ConcernedNames([row["order_id"] for row in rows], (), (), ())
+        names = ConcernedNames([id_text(row["order_id"]) for row in rows], (), (), ())
         read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names, ())))
-        return [read.histories[row["order_id"]] for row in rows]
+        return [read.histories[order_id] for order_id in names.order_ids]
 
 
 def assert_true_order(book: OrderHistory, bust_reopens: bool = True) -> None:
@@ -108,7 +108,7 @@ async def _assert_true_positions(database: Database) -> None:
         trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
-        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(msgspec.convert(dict(trade), BookedTrade))
+        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(store.parse_row(trade, BookedTrade))
     found = {(row["account_id"], row["symbol"]): position_from_row(row) for row in positions}
     assert booked.keys() <= found.keys()
     for key, position in found.items():

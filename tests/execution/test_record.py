@@ -319,7 +319,7 @@ async def test_an_execution_under_another_orders_key_raises_an_alert(books: Book
     first, second = await books.create("10"), await books.create("10")
     await books.tell(fill(first, "e1", "4"))
     recorded = await books.tell(fill(second, "e1", "4"))
-    assert [order_id for _, order_id in recorded.conflicts] == [second.order_id]
+    assert [order_id for _, order_id in recorded.conflicts] == [str(second.order_id)]
     assert await status(books, first) == ("PARTIALLY_FILLED", "4", [])
     assert await status(books, second) == ("PENDING_NEW", "0", ["conflicting_execution"])
     assert not (await books.tell(fill(second, "e1", "4"), fill(first, "e1", "4"))).conflicts

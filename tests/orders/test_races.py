@@ -14,6 +14,7 @@ from trading_intents.brokers.port import (
     EventKind,
     Outcome,
 )
+from trading_intents.ids import IdText, id_text
 from trading_intents.orders.facts import (
     LONG_AGO,
     OUR_ENDS,
@@ -264,7 +265,7 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
 
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:
-    account_id, order_id = UUID(int=1), UUID(int=2)
+    account_id, order_id = id_text(UUID(int=1)), id_text(UUID(int=2))
     sent = [
         CommandRow(
             account_id=account_id,
@@ -278,7 +279,7 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
     ]
     index = LedgerIndex(Ledger(sent, (), {}, {}, LONG_AGO))
 
-    def who(**ids: str) -> UUID | None:
+    def who(**ids: str) -> IdText | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS
         event = BrokerEvent(kind=kind, dedupe_key="k", **ids)  # type: ignore[arg-type]  # the fields are texts
         return find_owner(event, {}, account_id, index)

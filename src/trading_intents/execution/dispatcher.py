@@ -29,7 +29,7 @@ from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.execution.store import ClaimedCommand
-from trading_intents.ids import IdMaker
+from trading_intents.ids import IdMaker, id_text
 from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
 from trading_intents.orders.ledger.recording import answer_facts
@@ -358,7 +358,7 @@ class Dispatcher:
             self._log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
             return
         self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
-        booked = written.orders.get(row.order_key)
+        booked = written.orders.get(id_text(row.order_key))
         if any(fact.kind in CANCEL_LOST for fact in entry.own) and booked and booked.view.state is OrderState.OPEN:
             alert_lost_cancel(row.order_key, self._metrics, self._log)
 

@@ -38,7 +38,7 @@ from trading_intents.execution.model import (
 from trading_intents.execution.recorder import Recorder
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.ids import OrganizationId
+from trading_intents.ids import OrganizationId, id_text
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
@@ -179,7 +179,7 @@ class Reconciler:
             (order,) = await store.lock_orders(tx, [order_id])
             found = AccountRecording(link.account_ref, looked_up.events, also_locked=frozenset({order_id}))
             recorded = [await self._recorder.record_in_tx(tx, found)]
-            view = recorded[0].orders[order_id].view
+            view = recorded[0].orders[id_text(order_id)].view
             unresolved = _read_unresolved(await store.read_unresolved(tx, order_id), view)
             verdict = classify_lookup(unresolved, looked_up.order, looked_up.replaced, capabilities.lookup)
             # If another look-up ended or was planned meanwhile, this answer is outdated: only its events count.

@@ -10,6 +10,7 @@ from trading_intents.brokers.port import BrokerBalance, BrokerEvent
 from trading_intents.errors import Unavailable
 from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
+from trading_intents.ids import IdText
 from trading_intents.loops import Wakeup
 from trading_intents.orders.ledger.booking import SettledOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
@@ -54,7 +55,7 @@ class RecorderResult(FrozenStruct, frozen=True):
     current state of the orders that changed in its transaction."""
 
     status: Status | None
-    orders: Mapping[UUID, SettledOrder]
+    orders: Mapping[IdText, SettledOrder]
 
 
 class Recorder:
@@ -212,11 +213,11 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
     ]
 
 
-def _make_due_now(entry: RecorderEntry, cancelled: set[UUID]) -> RecorderEntry:
+def _make_due_now(entry: RecorderEntry, cancelled: set[IdText]) -> RecorderEntry:
     """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL behind it does not
     wait. A CANCEL makes waiting rows due under the order's lock, which is held here as well."""
     failed = entry.failed_attempt
-    if failed is None or failed.row.order_key not in cancelled or failed.row.event_type == CANCEL:
+    if failed is None or str(failed.row.order_key) not in cancelled or failed.row.event_type == CANCEL:
         return entry
     return replace(entry, failed_attempt=replace(failed, after_seconds=0.0, is_urgent=True))
 

@@ -25,7 +25,7 @@ RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 
 def order_event(row: OrderRow) -> Event:
     more = {
-        "intent_id": str(row.order_id),
+        "intent_id": row.order_id,
         "order_state": state_of(row.order_status),
         "order_venue": row.route_strategy,
     }
@@ -33,7 +33,7 @@ def order_event(row: OrderRow) -> Event:
 
 
 def trade_event(order: OrderRow, trade: TradeRow) -> Event:
-    more = {"intent_id": str(order.order_id), "order_quantity": amount_text(order.quantity)}
+    more = {"intent_id": order.order_id, "order_quantity": amount_text(order.quantity)}
     return _event(EventType.BROKER_TRADE, trade, order.environment, more)
 
 
@@ -54,20 +54,19 @@ def _event(
     kind: EventType, row: OrderRow | TradeRow | PositionRow, environment: Environment, more: Mapping[str, str | None]
 ) -> Event:
     """An event whose message has the columns of its names, and `more`."""
-    ids, amounts, others = _SHARED[kind]
+    amounts, others = _SHARED[kind]
     fields: dict[str, object] = {name: getattr(row, name) for name in others}
-    fields |= {name: str(getattr(row, name)) for name in ids}
     fields |= {name: maybe_text(getattr(row, name)) for name in amounts}
     payload = make_payload(kind, **fields, **more)
-    return Event(OrganizationId(row.organization_id), row.account_id, environment, kind, row.symbol, payload)
+    return Event(row.organization_id, row.account_id, environment, kind, row.symbol, payload)
 
 
-def _shared(message: Any, row: type[msgspec.Struct]) -> tuple[list[str], list[str], list[str]]:
-    """The fields that a message and a row both have: ids, amounts, and others."""
+def _shared(message: Any, row: type[msgspec.Struct]) -> tuple[list[str], list[str]]:
+    """The fields that a message and a row both have: amounts, and others."""
     types = column_types(row)
     names = [each.name for each in message.DESCRIPTOR.fields if each.name in types]
-    ids, amounts = ([name for name in names if types[name] == kind] for kind in ("uuid", "numeric"))
-    return ids, amounts, [name for name in names if name not in {*ids, *amounts}]
+    amounts = [name for name in names if types[name] == "numeric"]
+    return amounts, [name for name in names if name not in amounts]
 
 
 _SHARED = {
@@ -86,9 +85,9 @@ async def retained_orders(
         working = partial(store.list_working, tx, row["id"])
         finished = partial(store.list_finished, tx, row["id"])
         async for page in _pages(working, {"create_seq": 0}):
-            yield [order_event(msgspec.convert(dict(order), OrderRow)) for order in page]
+            yield [order_event(store.parse_row(order, OrderRow)) for order in page]
         async for page in _pages(finished, {"finished_at": row["since"], "order_id": _NO_ID}):
-            yield [order_event(msgspec.convert(dict(order), OrderRow)) for order in page]
+            yield [order_event(store.parse_row(order, OrderRow)) for order in page]
 
 
 async def retained_positions(
@@ -99,8 +98,7 @@ async def retained_positions(
         account = Environment(row["environment"]), row["broker"]
         read = partial(store.list_retained_positions, tx, row["id"], row["since"])
         async for page in _pages(read, {"symbol": ""}):
-            positions = [msgspec.convert(dict(each), PositionRow) for each in page]
-            yield [position_event(each, *account, day_of(row["now"])) for each in positions]
+            yield [position_event(store.parse_row(each, PositionRow), *account, day_of(row["now"])) for each in page]
 
 
 async def _pages(read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]) -> AsyncIterator[list[Row]]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, TypeVar, overload
-from uuid import UUID
 
 from msgspec.structs import asdict, replace
 
+from trading_intents.ids import IdText
 from trading_intents.trading import ZERO, FrozenStruct, OrderSide, exact, normalized, quotient
 
 
@@ -70,9 +70,9 @@ FLAT = NetPosition()
 class PositionRow(NetPosition, frozen=True, kw_only=True):
     """A position's row: with what the broker last reported of it."""
 
-    account_id: UUID
+    account_id: IdText
     symbol: str
-    organization_id: UUID
+    organization_id: IdText
     received_at: datetime
     broker_quantity: Decimal | None = None
     broker_key: str | None = None

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from trading_intents.clock import TimeRange
+from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.model import OrderFlag, OrderStatus, VersionTerms
 from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
 from trading_intents.trading import ActionType, Environment, FrozenStruct, OrderSide
+
+Parsed = TypeVar("Parsed")
 
 
 class Action(FrozenStruct, frozen=True):
@@ -25,9 +28,9 @@ class Action(FrozenStruct, frozen=True):
 
 
 class OrderRow(VersionTerms, frozen=True, kw_only=True):
-    order_id: UUID
-    account_id: UUID
-    organization_id: UUID
+    order_id: IdText
+    account_id: IdText
+    organization_id: IdText
     environment: Environment
     broker: str
     create_seq: int
@@ -56,7 +59,7 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
 class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
     """The columns of a trade that a position is summed up from."""
 
-    trade_id: UUID
+    trade_id: IdText
     booking: int = 0  # its place among the symbol's trades; 0 before it is written
     side: OrderSide
     quantity: Decimal
@@ -77,9 +80,9 @@ class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
 class TradeRow(BookedTrade, frozen=True, kw_only=True):
     """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
 
-    account_id: UUID
-    organization_id: UUID
-    order_id: UUID
+    account_id: IdText
+    organization_id: IdText
+    order_id: IdText
     symbol: str
     client_reference_id: str | None
     seq: int = 0
@@ -94,9 +97,9 @@ class TradeRow(BookedTrade, frozen=True, kw_only=True):
 class CommandRow(FrozenStruct, frozen=True, kw_only=True):
     """A command that the broker was sent, or is about to be."""
 
-    account_id: UUID
+    account_id: IdText
     client_order_id: str
-    order_id: UUID
+    order_id: IdText
     seq: int
     action_type: ActionType
     sent_at: datetime | None = None
@@ -111,6 +114,11 @@ class OrderHistory(FrozenStruct, frozen=True):
     actions: tuple[Action, ...]
     commands: tuple[CommandRow, ...]
     trades: tuple[TradeRow, ...]
+
+
+def parse_row(row: Row, kind: type[Parsed]) -> Parsed:
+    """A row as the pool's driver gives it; a row of a pipeline comes as JSON."""
+    return msgspec.convert({name: str(each) if isinstance(each, UUID) else each for name, each in row.items()}, kind)
 
 
 async def lock_positions(
@@ -135,7 +143,7 @@ async def lock_positions(
         symbols,
         flat,
     )
-    return [msgspec.convert(dict(row), PositionRow) for row in rows], rows[0]["now"] if rows else None
+    return [parse_row(row, PositionRow) for row in rows], rows[0]["now"] if rows else None
 
 
 async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
-from uuid import UUID
 
 import msgspec
 import psycopg
 from psycopg import pq
 
 from trading_intents.errors import DiskFailed, PlatformError, Unavailable
+from trading_intents.ids import IdText
 from trading_intents.secret import Secret
 from trading_intents.storage.database import LOCK_LIMIT_SECONDS, pack_array, session_setup
 
@@ -52,51 +52,47 @@ def json_text(rows: object) -> str:
     return msgspec.json.encode(rows).decode()
 
 
-_TYPES = {UUID: "uuid", int: "bigint", Decimal: "numeric", bool: "boolean", datetime: "timestamptz", date: "date"}
+_TYPES: Mapping[object, str] = {
+    **{IdText: "uuid", int: "bigint", Decimal: "numeric"},
+    **{bool: "boolean", datetime: "timestamptz", date: "date"},
+}
 
 
 def column_types(struct: type[msgspec.Struct], *left_out: str) -> dict[str, str]:
     """The type of the column in which each field is stored; tuples are of texts without commas."""
-    types = {}
-    for name, hint in get_type_hints(struct).items():
-        (kind,) = [each for each in get_args(hint) if each is not NoneType] if isinstance(hint, UnionType) else [hint]
-        types[name] = "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
-    return {name: types[name] for name in struct.__struct_fields__ if name not in left_out}
+    hints = {name: hint for name, hint in get_type_hints(struct).items() if name not in left_out}
+    kinds = {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in hints.items()}
+    types = {name: "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text") for name, kind in kinds.items()}
+    return {name: types[name] for name in struct.__struct_fields__ if name in types}
 
 
 class RowParameters:
-    """Parameters of many rows: an array for each column, which PostgreSQL parses in a third of JSON's time."""
+    """Parameters of many rows: an array for each column, which PostgreSQL parses faster than JSON."""
 
     def __init__(self, types: Mapping[str, str], first: int = 1) -> None:
         """`rows` goes into FROM: it has these columns, and `ordinality`. Parameters are numbered from `first`."""
-        self._types = list(types.values())
-        self.columns = ", ".join(types)
-        arrays = [
-            f"from_column(${number})" + ("" if kind.startswith("text") else f"::{kind}[]")
-            for number, kind in enumerate(self._types, first)
-        ]
+        self._types, self.columns = list(types.values()), ", ".join(types)
+        casts = [f"::{kind}[]".replace("text[][]", "text[]") for kind in self._types]
+        arrays = ", ".join(f"from_column(${number}){cast}" for number, cast in enumerate(casts, first))
         values = [f"string_to_array({name}, ',') AS {name}" if types[name] == "text[]" else name for name in types]
-        self.rows = (
-            f"(SELECT {', '.join(values)}, ordinality FROM unnest({', '.join(arrays)})"  # noqa: S608 - our own names
-            f" WITH ORDINALITY AS sent ({self.columns}, ordinality))"
-        )
+        unnested = f"unnest({arrays}) WITH ORDINALITY AS sent ({self.columns}, ordinality)"
+        self.rows = f"(SELECT {', '.join(values)}, ordinality FROM {unnested})"  # noqa: S608 - our own names
 
     def pack(self, rows: Iterable[Sequence[Any]]) -> tuple[str | None, ...]:
         """The parameters. Without a row each is NULL, of which unnest makes none."""
         columns = list(zip(*rows, strict=True)) or [()] * len(self._types)
-        return tuple(_pack_column(kind, values) for kind, values in zip(self._types, columns, strict=True))
+        return tuple(
+            pack_array(_texts(kind, values)) if values else None
+            for kind, values in zip(self._types, columns, strict=True)
+        )
 
 
-def _pack_column(kind: str, values: Sequence[Any]) -> str | None:
-    match kind:
-        case _ if not values:
-            return None
-        case "text":
-            return pack_array(values)
-        case "text[]":
-            return pack_array([",".join(each) for each in values])
-        case _:
-            return pack_array([None if each is None else str(each) for each in values])
+def _texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
+    if kind in ("text", "uuid"):
+        return values
+    if kind == "text[]":
+        return [",".join(each) for each in values]
+    return [None if each is None else str(each) for each in values]
 
 
 Row = tuple[bytes | None, ...]  # texts

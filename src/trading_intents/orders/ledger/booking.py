@@ -3,12 +3,11 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from uuid import UUID
 
 from msgspec.structs import asdict, replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.ids import named_id
+from trading_intents.ids import IdText, id_text, named_id
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, client_order_id, is_conflict
 from trading_intents.orders.model import (
@@ -70,9 +69,9 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
 class ExposureChange(FrozenStruct, frozen=True):
     """What an order changes of the sums of a symbol's open orders. SELL and SELL_SHORT are one side."""
 
-    account_id: UUID
+    account_id: IdText
     symbol: str
-    organization_id: UUID
+    organization_id: IdText
     open_orders: int
     open_buy: Decimal
     open_sell: Decimal
@@ -107,7 +106,7 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderT
         replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
         for fact in history.facts
     ]
-    return OrderTerms(str(history.row.order_id), versions, bust_reopens), facts, PendingCommands(cancels, replacing)
+    return OrderTerms(history.row.order_id, versions, bust_reopens), facts, PendingCommands(cancels, replacing)
 
 
 def settle(
@@ -189,7 +188,7 @@ def _trade_changes(
     for trade in view.trades:
         before = known.pop(trade.exec_id, None)
         after = TradeRow(
-            trade_id=before.trade_id if before else named_id(now, f"{terms.order_id}/{trade.exec_id}"),
+            trade_id=before.trade_id if before else id_text(named_id(now, f"{terms.order_id}/{trade.exec_id}")),
             booking=before.booking if before else 0,
             seq=before.seq if before else 0,
             account_id=order.account_id,

@@ -8,7 +8,7 @@ from uuid import UUID
 from trading_intents.balances.model import AccountBalance
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
-from trading_intents.ids import OrganizationId
+from trading_intents.ids import IdText, OrganizationId, id_text
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, admit, conflict_with, event_fact, own_fact
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
 from trading_intents.orders.store import CommandRow
@@ -26,6 +26,11 @@ class AccountRef:
     environment: Environment
     broker: str
     bust_reopens: bool = True  # at its broker
+
+    @property
+    def id_texts(self) -> tuple[IdText, IdText]:
+        """Of the account and its organization."""
+        return id_text(self.account_id), id_text(self.organization_id)
 
 
 class PlatformFact(FrozenStruct, frozen=True):
@@ -52,23 +57,24 @@ class AccountRecording(FrozenStruct, frozen=True):
 class NewFacts:
     """New facts about an account's orders, by key, with their orders (None: not an order of ours)."""
 
-    facts: dict[str, tuple[Fact, UUID | None]] = field(default_factory=dict)
+    facts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)  # of those that are events
-    adopted: dict[str, tuple[Fact, UUID]] = field(default_factory=dict)  # facts that had no order until now
+    adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)  # facts that had no order until now
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
     # Told under a key that was used for something else, and lost but for this; with their orders.
-    conflicts: list[tuple[Fact, UUID | None]] = field(default_factory=list)
+    conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 
 class PreparedRecording(FrozenStruct, frozen=True):
     """A recording whose events are sanitized and turned into facts."""
 
     account_ref: AccountRef
+    account_id: IdText
     events: Sequence[BrokerEvent]
     left_out: tuple[str, ...]
     event_facts: Mapping[int, Fact]  # by the event's place
-    own: Sequence[tuple[Fact, UUID]]
-    also_locked: frozenset[UUID]
+    own: Sequence[tuple[Fact, IdText]]
+    also_locked: frozenset[IdText]
     balance: BrokerBalance | None
 
 
@@ -83,7 +89,7 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
                 each.reason and sanitize_text(each.reason),
                 each.broker_order_id and sanitize_id(each.broker_order_id),
             ),
-            each.order_id,
+            id_text(each.order_id),
         )
         for each in recording.own
     ]
@@ -92,8 +98,10 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         for place, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
+    account_ref, also_locked = recording.account_ref, frozenset(id_text(each) for each in recording.also_locked)
+    account_id, _ = account_ref.id_texts
     return PreparedRecording(
-        recording.account_ref, events, left_out, event_facts, own, recording.also_locked, recording.balance
+        account_ref, account_id, events, left_out, event_facts, own, also_locked, recording.balance
     )
 
 
@@ -105,9 +113,9 @@ def account_balance(account_ref: AccountRef, balance: BrokerBalance | None, now:
 
 
 def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
-    order_ids, clients, brokers, keys = set[UUID](), set[AccountName](), set[AccountName](), set[AccountName]()
+    order_ids, clients, brokers, keys = set[IdText](), set[AccountName](), set[AccountName](), set[AccountName]()
     for each in prepared:
-        account_id = each.account_ref.account_id
+        account_id = each.account_id
         order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
         for fact in (*each.event_facts.values(), *(fact for fact, _ in each.own)):
             clients |= {AccountName(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
@@ -119,7 +127,7 @@ def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
 
 def reported_symbols(prepared: Sequence[PreparedRecording]) -> set[AccountName]:
     return {
-        AccountName(each.account_ref.account_id, event.symbol)
+        AccountName(each.account_id, event.symbol)
         for each in prepared
         for event in each.events
         if event.kind in (EventKind.POSITION, EventKind.FEE) and event.symbol
@@ -150,9 +158,9 @@ class LedgerMoved(Exception):
 
 def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     """Finds the new facts. Most streamed events repeat an answer, and are dropped here."""
-    account_id = prepared.account_ref.account_id
+    account_id = prepared.account_id
     known: dict[str, Fact] = {}
-    owners: dict[str, UUID | None] = {}
+    owners: dict[str, IdText | None] = {}
     for fact in prepared.event_facts.values():
         found = index.facts.get(AccountName(account_id, fact.key))
         if found:
@@ -207,8 +215,8 @@ def _command(fact: Fact) -> tuple[str | None, str | None]:
 
 
 def find_owner(
-    event: BrokerEvent, own_clients: Mapping[str | None, UUID], account_id: UUID, index: LedgerIndex
-) -> UUID | None:
+    event: BrokerEvent, own_clients: Mapping[str | None, IdText], account_id: IdText, index: LedgerIndex
+) -> IdText | None:
     """Finds the order of an event; None: an order that the platform did not send, which never belongs to an intent."""
     names = [event.client_order_id]
     if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):  # which replace an execution
@@ -223,9 +231,9 @@ def find_owner(
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
     """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such an id."""
-    account_id = prepared.account_ref.account_id
+    account_id = prepared.account_id
     concerned = {order_id for _, order_id in new_facts.facts.values() if order_id}
-    senders: dict[str, list[tuple[datetime, UUID]]] = {}
+    senders: dict[str, list[tuple[datetime, IdText]]] = {}
     for fact, order_id in new_facts.facts.values():
         if order_id and fact.broker_order_id and fact.client_order_id:
             new_facts.named[fact.client_order_id] = fact.broker_order_id

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import AccountBalance, balance_event
 from trading_intents.brokers.port import BrokerEvent, CommandResult, EventKind
+from trading_intents.ids import IdText
 from trading_intents.loops import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
@@ -64,16 +65,16 @@ class RecordedAccount(FrozenStruct, frozen=True):
 
     account_ref: AccountRef
     new_facts: NewFacts
-    orders: Mapping[UUID, SettledOrder]
+    orders: Mapping[IdText, SettledOrder]
     resurrected: tuple[UUID, ...]  # open again, though they had ended: they are looked up
     trades: Sequence[TradeChange]  # as they are booked
     positions: Sequence[PositionChange]
-    events: Sequence[tuple[Event, UUID | None]]  # to be published, with the trade that each reports
-    cancelled: frozenset[UUID]  # of those that were locked beside: a CANCEL was asked for
+    events: Sequence[tuple[Event, IdText | None]]  # to be published, with the trade that each reports
+    cancelled: frozenset[IdText]  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...]  # keys of events that mean nothing
     prices: tuple[ReferencePrice, ...]  # that were reported
     balance: AccountBalance | None
-    conflicts: tuple[tuple[Fact, UUID | None], ...]  # reported under a key or execution id of something else: lost
+    conflicts: tuple[tuple[Fact, IdText | None], ...]  # reported under a key or execution id of something else: lost
 
 
 def answer_facts(
@@ -125,7 +126,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         account_ref,
         new_facts,
         {each.row.order_id: each for each in settled},
-        tuple(each.row.order_id for each in settled if each.resurrected),
+        tuple(UUID(each.row.order_id) for each in settled if each.resurrected),
         changes,
         positions,
         await _collect_events(account_ref, settled, positions, balance, index.now, pacer),
@@ -139,11 +140,11 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """Writes facts, the commands' broker ids, orders, positions and balances of all accounts."""
-    facts: list[tuple[UUID, UUID, UUID | None, Fact]] = []
-    matched: dict[AccountName, UUID] = {}
+    facts: list[tuple[IdText, IdText, IdText | None, Fact]] = []
+    matched: dict[AccountName, IdText] = {}
     named: dict[AccountName, str] = {}
     for each in recorded:
-        account_id, organization_id, new = each.account_ref.account_id, each.account_ref.organization_id, each.new_facts
+        (account_id, organization_id), new = each.account_ref.id_texts, each.new_facts
         facts += [(account_id, organization_id, order_id, fact) for fact, order_id in new.facts.values()]
         matched |= {AccountName(account_id, key): owner for key, (_, owner) in new.adopted.items()}
         named |= {AccountName(account_id, client_id): broker_id for client_id, broker_id in new.named.items()}
@@ -170,7 +171,7 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     exposures = [order.exposure for order in orders if order.exposure]
     events = [event for each in recorded for event, _ in each.events]
     left = Counter(event.organization_id for event in events)
-    below: dict[UUID, int] = {}  # how far the events of trades are below their organizations' new heads
+    below: dict[IdText, int] = {}  # how far the events of trades are below their organizations' new heads
     for event, trade_id in (pair for each in recorded for pair in each.events):
         left[event.organization_id] -= 1
         if trade_id:
@@ -192,9 +193,9 @@ async def _collect_events(
     balance: AccountBalance | None,
     now: datetime,
     pacer: Pacer,
-) -> list[tuple[Event, UUID | None]]:
+) -> list[tuple[Event, IdText | None]]:
     """The stream events of orders, trades, positions and the balance, with the trade that each reports."""
-    events: list[tuple[Event, UUID | None]] = []
+    events: list[tuple[Event, IdText | None]] = []
     for each in settled:
         await pacer.pause_if_due()
         if each.visible:
@@ -210,7 +211,7 @@ async def _collect_events(
 async def _settle(
     prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex, pacer: Pacer
 ) -> list[SettledOrder]:
-    by_order: dict[UUID, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
+    by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)
@@ -238,18 +239,15 @@ async def _book_positions(
     for place, event in reported:
         steps.setdefault(event.symbol or "", []).append((place, event))
     booked = []
+    account_id, organization_id = account_ref.id_texts
     for symbol, of_symbol in sorted(steps.items()):
-        name = AccountName(account_ref.account_id, symbol)
-        row = index.positions.get(name)
+        row = index.positions.get(AccountName(account_id, symbol))
         is_new = row is None
         if row is None:
             if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
                 continue
             row = PositionRow(
-                account_id=account_ref.account_id,
-                organization_id=account_ref.organization_id,
-                symbol=symbol,
-                received_at=index.now,
+                account_id=account_id, organization_id=organization_id, symbol=symbol, received_at=index.now
             )
         after = row
         for _, step in sorted(of_symbol, key=lambda each: each[0]):

@@ -25,7 +25,7 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
         log.error(
             "conflicting execution reported",
             account=str(recorded.account_ref.account_id),
-            order=None if order_id is None else str(order_id),
+            order=order_id,
             key=fact.key,
             told=fact.kind.value,
         )

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 import msgspec
 
+from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import BookedTrade, CommandRow, OrderHistory
@@ -18,14 +18,14 @@ Parsed = TypeVar("Parsed")
 class AccountName(NamedTuple):
     """A client order id, a broker's order id, a fact's key or a symbol, in its account."""
 
-    account_id: UUID
+    account_id: IdText
     name: str
 
 
 class ConcernedNames(NamedTuple):
     """The names in events and facts by which their orders are found."""
 
-    order_ids: Iterable[UUID]
+    order_ids: Iterable[IdText]
     client_order_ids: Iterable[AccountName]
     broker_order_ids: Iterable[AccountName]
     keys: Iterable[AccountName]
@@ -119,7 +119,7 @@ def read_ledger(names: ConcernedNames, symbols: Iterable[AccountName]) -> list[S
     _, *asked = names
     clients, brokers, keys = map(_FIRST.pack, asked)
     return [
-        Statement(_LOCK_ORDERS, (*clients, *brokers, *keys, array_text(map(str, names.order_ids)))),
+        Statement(_LOCK_ORDERS, (*clients, *brokers, *keys, array_text(names.order_ids))),
         Statement(_FIND, (*brokers, *keys)),
         Statement(_READ_HISTORIES),
         Statement(_LOCK_POSITIONS, _FIRST.pack(symbols)),
@@ -128,8 +128,8 @@ def read_ledger(names: ConcernedNames, symbols: Iterable[AccountName]) -> list[S
 
 
 class StoredFact(Fact, frozen=True, kw_only=True):
-    account_id: UUID
-    order_id: UUID | None
+    account_id: IdText
+    order_id: IdText | None
     recorded_at: datetime
 
 
@@ -143,7 +143,7 @@ class Ledger(NamedTuple):
 
     commands: Sequence[CommandRow]
     facts: Sequence[StoredFact]
-    histories: dict[UUID, OrderHistory]
+    histories: dict[IdText, OrderHistory]
     positions: dict[AccountName, PositionRow]
     now: datetime
 
@@ -171,7 +171,7 @@ def read_bookings(position: PositionRow, after: int, limit: int) -> Statement:
         WHERE account_id = $1::text::uuid AND symbol = $2::text AND booking > $3::text::bigint
         ORDER BY booking LIMIT $4::text::bigint
         """,  # noqa: S608 - our own constants
-        (str(position.account_id), position.symbol, str(after), str(limit)),
+        (position.account_id, position.symbol, str(after), str(limit)),
     )
 
 
@@ -182,7 +182,7 @@ def last_bookings(position: PositionRow, limit: int) -> Statement:
         SELECT {_BOOKED}::text FROM trades
         WHERE account_id = $1::text::uuid AND symbol = $2::text ORDER BY booking DESC LIMIT $3::text::bigint
         """,  # noqa: S608 - our own constants
-        (str(position.account_id), position.symbol, str(limit)),
+        (position.account_id, position.symbol, str(limit)),
     )
 
 

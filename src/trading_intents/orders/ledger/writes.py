@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from uuid import UUID
 
 from msgspec.structs import astuple
 
+from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.ledger.booking import ExposureChange
 from trading_intents.orders.ledger.store import AccountName
@@ -24,7 +24,7 @@ _INSERT_FACTS = f"""
 """  # noqa: S608 - our own constants
 
 
-def insert_facts(facts: Sequence[tuple[UUID, UUID, UUID | None, Fact]]) -> Statement:
+def insert_facts(facts: Sequence[tuple[IdText, IdText, IdText | None, Fact]]) -> Statement:
     """Each: account, organization, its order if it has one, the fact. A key that was inserted meanwhile is refused."""
     return Statement(_INSERT_FACTS, _FACTS.pack([(*ids, *_fact_values(fact)) for *ids, fact in facts]))
 
@@ -37,7 +37,7 @@ _MATCH_FACTS = f"""
 """  # noqa: S608 - our own constants
 
 
-def match_facts(owners: Mapping[AccountName, UUID]) -> Statement:
+def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
     """Assigns facts without an order, by their keys, to the orders that they belong to."""
     return Statement(_MATCH_FACTS, _OWNERS.pack([(*name, owner) for name, owner in owners.items()]))
 
