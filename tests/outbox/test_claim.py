@@ -125,7 +125,7 @@ async def test_rows_of_one_order_key_wait_for_each_other_and_for_nobody_else(poo
     assert await claim_rows(pool) == []
     await table.set(ids[0], "status = 'pending', claimed_at = NULL, claim_token = NULL, due_at = 'infinity'")
     assert await claim_rows(pool) == []  # the first waits for its next attempt, and the others for it
-    await table.set(ids[0], "status = 'failed', finished_at = now()")
+    await table.set(ids[0], "status = 'failed', finished_at = now(), last_error = 'x'")
     assert [row.id for row in await claim_rows(pool)] == [ids[1]]
 
 
@@ -171,6 +171,23 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
             await put_rows(pool, *(new_row() for _ in range(limit)))
 
 
+async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
+    """So that it costs one row version, and not an entry in each of four indexes as well."""
+    lane, count = uuid.uuid4(), 50
+    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(count)))
+    claiming = claim_in_turn({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
+    async with pool.transaction(plans="by_key") as tx:
+        await tx.execute(claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0))
+        updated, hot = await tx.fetchrow(
+            """
+            SELECT pg_stat_get_xact_tuples_updated('outbox'::regclass),
+                   pg_stat_get_xact_tuples_hot_updated('outbox'::regclass)
+            """
+        )
+    assert updated == count
+    assert hot > count * 0.8  # the others are of a page without room, and go to another
+
+
 async def fill(table: Table, count: int) -> None:
     """Completed rows, most of them intents."""
     await table.connection.execute(
@@ -213,7 +230,7 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
                 assert "using outbox_order on outbox earlier" in text
                 assert re.search(r"(using|Bitmap Index Scan on) outbox_pkey ", text)
     report = await health_plan(table)
-    assert "outbox_accounts_health" in report
+    assert "outbox_accounts " in report
     assert "Seq Scan" not in report
 
 

@@ -28,8 +28,9 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
     )
     row_id: int = await owner.fetchval(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status, attempts, finished_at)
-        VALUES ('intents', 'intent.create', $1, $2, $3, '{}', 'failed', 10, now()) RETURNING id
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status, attempts, finished_at,
+                            last_error)
+        VALUES ('intents', 'intent.create', $1, $2, $3, '{}', 'failed', 10, now(), 'x') RETURNING id
         """,
         organization_id,
         order_id,

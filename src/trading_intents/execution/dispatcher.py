@@ -41,7 +41,7 @@ from trading_intents.outbox.queue import FailedAttempt
 from trading_intents.outbox.settling import ENDED, reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
-from trading_intents.storage.pipeline import Reply
+from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import FrozenStruct
 
@@ -149,9 +149,9 @@ class Dispatcher:
                         self._last_lane,
                     ),
                     TRANSACTION_ID,
-                    store.lock_claimed_orders(token),
-                    store.share_halt_locks(token),
-                    store.read_claimed(token, self._leases.worker_id, claimable.lease_tokens),
+                    store.LOCK_CLAIMED_ORDERS,
+                    store.SHARE_HALT_LOCKS,
+                    store.read_claimed(self._leases.worker_id, claimable.lease_tokens),
                 ]
             )
             shares = queue.parse_shares(claimed)
@@ -177,9 +177,10 @@ class Dispatcher:
                     ]
                 )
             except OutcomeUnknown:
-                outcome = self._ask_outcome(transaction_id, token, since_seconds)
-                for each in decided:
-                    if not isinstance(each.decision, Hold):
+                if kept := [each for each in decided if not isinstance(each.decision, Hold)]:
+                    proof = queue.find_claimed(kept[0].command.row_id, token)
+                    outcome = self._ask_outcome(transaction_id, proof, since_seconds)
+                    for each in kept:
                         self._start(each, token, since_seconds, NO_ROOM, outcome)
                 raise
         for after_seconds in set(held.values()):
@@ -194,11 +195,10 @@ class Dispatcher:
         is_short = len(shares) >= limit or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
         return is_short and len(held) < len(decided)
 
-    def _ask_outcome(self, transaction_id: Reply, token: UUID, since_seconds: float) -> asyncio.Task[bool | None]:
+    def _ask_outcome(self, transaction_id: Reply, proof: Statement, since_seconds: float) -> asyncio.Task[bool | None]:
         """Asks whether a claim has committed, beside other claims, for as long as its commands might still be sent."""
         ((id_text,),) = transaction_id.texts()
         left_seconds = since_seconds + HANDLER_SECONDS - self._clock.monotonic()
-        proof = queue.find_claimed(token)
         task = asyncio.create_task(has_committed(self._pool, (), id_text, proof, left_seconds, self._log))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)

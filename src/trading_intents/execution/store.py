@@ -7,6 +7,7 @@ from uuid import UUID
 from trading_intents.controls.limits import store as limits
 from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS, was_halted
 from trading_intents.orders.model import ALIVE
+from trading_intents.outbox.intents_queue import CLAIMED_IDS
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
@@ -21,30 +22,24 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
     )
 
 
-def lock_claimed_orders(token: UUID) -> Statement:
-    """Locks the orders of the rows that were claimed with this token, without those that another transaction holds:
-    a transaction that holds an order and waits for a row must not wait for us."""
-    return Statement(
-        """
-        SELECT order_id FROM orders
-        WHERE order_id = ANY (ARRAY (SELECT order_key FROM outbox WHERE claim_token = $1::uuid))
-        ORDER BY order_id FOR UPDATE SKIP LOCKED
-        """,
-        (str(token),),
-    )
-
-
-def share_halt_locks(token: UUID) -> Statement:
-    """Gives the organizations of the claimed rows in which no halt begins or ends before this transaction's end."""
-    return Statement(
-        """
-        SELECT organization_id FROM (
-            SELECT DISTINCT organization_id FROM outbox WHERE claim_token = $1::uuid
-        ) AS claimed
-        WHERE pg_try_advisory_xact_lock_shared($2::text::int, hashtext(organization_id::text))
-        """,
-        (str(token), str(HALT_LOCK)),
-    )
+# Locks the orders of the rows that this transaction has claimed, without those that another transaction holds: a
+# transaction that holds an order and waits for a row must not wait for us.
+LOCK_CLAIMED_ORDERS = Statement(
+    f"""
+    SELECT order_id FROM orders
+    WHERE order_id = ANY (ARRAY (SELECT order_key FROM outbox WHERE id = ANY ({CLAIMED_IDS})))
+    ORDER BY order_id FOR UPDATE SKIP LOCKED
+    """  # noqa: S608 - our own constants
+)
+# Gives the organizations of the claimed rows in which no halt begins or ends before this transaction's end.
+SHARE_HALT_LOCKS = Statement(
+    f"""
+    SELECT organization_id FROM (
+        SELECT DISTINCT organization_id FROM outbox WHERE id = ANY ({CLAIMED_IDS})
+    ) AS claimed
+    WHERE pg_try_advisory_xact_lock_shared({HALT_LOCK}, hashtext(organization_id::text))
+    """  # noqa: S608 - our own constants
+)
 
 
 class ClaimedCommand(NamedTuple):
@@ -104,7 +99,7 @@ _READ_CLAIMED = f"""
             r.claimed_at, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested, ord.lookups,
             ord.command_seq, ord.closes AND r.event_type = 'intent.create' AS closes
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
-        WHERE r.claim_token = $1::uuid
+        WHERE r.id = ANY ({CLAIMED_IDS})
     ) AS asked
     {JOINS} {limits.JOINS}
     CROSS JOIN LATERAL (
@@ -121,24 +116,18 @@ _READ_CLAIMED = f"""
     ) marked
     LEFT JOIN LATERAL (
         SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
-        WHERE l.account_id = asked.account_id AND w.id = $2::uuid AND w.expires_at > clock_timestamp()
-          AND l.token = ($4::bigint[])[array_position($3::uuid[], asked.account_id)]
+        WHERE l.account_id = asked.account_id AND w.id = $1::uuid AND w.expires_at > clock_timestamp()
+          AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
         LIMIT 1
     ) lease ON true
     ORDER BY asked.row_id
 """  # noqa: S608 - our own constants
 
 
-def read_claimed(token: UUID, worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
-    """Reads the commands that were claimed with this token, under the locks of their orders."""
+def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
+    """Reads the commands that this transaction has claimed, under the locks of their orders."""
     return Statement(
-        _READ_CLAIMED,
-        (
-            str(token),
-            str(worker_id),
-            array_text(lease_tokens),
-            array_text(map(str, lease_tokens.values())),
-        ),
+        _READ_CLAIMED, (str(worker_id), array_text(lease_tokens), array_text(map(str, lease_tokens.values())))
     )
 
 

@@ -52,13 +52,19 @@ _CLAIM_IN_TURN = """
             LIMIT sharing.share
             FOR UPDATE SKIP LOCKED
         ) AS found
+    ), claimed AS (
+        UPDATE outbox
+        SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
+        FROM candidates
+        WHERE outbox.id = candidates.id AND outbox.id = ANY (ARRAY (SELECT id FROM candidates))
+        RETURNING outbox.id, lane, share
+    ), noted AS MATERIALIZED (
+        SELECT set_config('trading_intents.claimed', array_agg(id)::text, true) FROM claimed
     )
-    UPDATE outbox
-    SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
-    FROM candidates
-    WHERE outbox.id = candidates.id AND outbox.id = ANY (ARRAY (SELECT id FROM candidates))
-    RETURNING lane, share
+    SELECT lane, share FROM claimed CROSS JOIN noted
 """
+# The ids that this transaction has claimed. No index has the token, so that a claim changes none.
+CLAIMED_IDS = "nullif(current_setting('trading_intents.claimed', true), '')::bigint[]"
 
 
 def claim_in_turn(
@@ -84,8 +90,10 @@ def parse_shares(reply: Reply) -> dict[str, int]:
     return {row[0].decode(): int(row[1]) for row in reply.rows if row[0] and row[1]}
 
 
-def find_claimed(token: UUID) -> Statement:
-    return Statement("SELECT FROM outbox WHERE claim_token = $1::text::uuid LIMIT 1", (str(token),))
+def find_claimed(row_id: str, token: UUID) -> Statement:
+    return Statement(
+        "SELECT FROM outbox WHERE id = $1::text::bigint AND claim_token = $2::text::uuid", (row_id, str(token))
+    )
 
 
 def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:

@@ -199,7 +199,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
         """
         WITH old AS MATERIALIZED (
             SELECT id FROM outbox
-            WHERE queue = $1 AND status = 'completed'
+            WHERE queue = $1 AND status = 'completed' AND last_error IS NULL
               AND finished_at < (SELECT clock_timestamp()) - make_interval(secs => $2)
             ORDER BY finished_at
             LIMIT $3
@@ -223,7 +223,7 @@ async def measure(tx: Tx, queue: Queue) -> Row:
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
             (SELECT count(*) FROM outbox
-             WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL) AS failed,
+             WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL AND last_error IS NOT NULL) AS failed,
             greatest(0, extract(
                 epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE status = 'pending')
             ))::float8 AS oldest_pending_seconds,

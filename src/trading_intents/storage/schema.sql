@@ -172,17 +172,21 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_times_fit_status CHECK (
         (status = 'processing') = (claimed_at IS NOT NULL) AND (claimed_at IS NULL) = (claim_token IS NULL)
         AND (status = 'completed' OR status = 'failed') = (finished_at IS NOT NULL)
+    ),
+    CONSTRAINT outbox_error_fits_status CHECK (
+        CASE status WHEN 'completed' THEN last_error IS NULL WHEN 'failed' THEN last_error IS NOT NULL ELSE true END
     )
-);
+) WITH (fillfactor = 50);
+-- No index has what a claim changes, and a page has room for the rows' next versions: claims are HOT updates.
 -- Only unfinished rows are searched on the hot path, so finished ones cost a claim nothing.
 CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE finished_at IS NULL AND lane IS NULL;
 CREATE INDEX outbox_unfinished_lanes ON outbox (lane, urgent DESC, id) WHERE finished_at IS NULL AND lane IS NOT NULL;
-CREATE INDEX outbox_claimed ON outbox (claim_token) WHERE claim_token IS NOT NULL;
 CREATE INDEX outbox_order ON outbox (order_key, queue, id) WHERE finished_at IS NULL;
-CREATE INDEX outbox_finished ON outbox (queue, status, finished_at) WHERE finished_at IS NOT NULL;
--- All that the health report reads: it visits no row of another queue.
-CREATE INDEX outbox_accounts_health ON outbox (status, event_type, created_at, attempts, claimed_at)
-WHERE queue = 'accounts';
+-- Said by the error, which is of failed rows alone once they are finished: the status would be what a claim changes.
+CREATE INDEX outbox_completed ON outbox (queue, finished_at) WHERE finished_at IS NOT NULL AND last_error IS NULL;
+CREATE INDEX outbox_failed ON outbox (queue) WHERE finished_at IS NOT NULL AND last_error IS NOT NULL;
+-- For the health report, which visits no row of another queue.
+CREATE INDEX outbox_accounts ON outbox (id) WHERE queue = 'accounts';
 
 ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
 ALTER TABLE outbox FORCE ROW LEVEL SECURITY;
