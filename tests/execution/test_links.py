@@ -14,7 +14,7 @@ from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
-from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions import session, store
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
 
@@ -220,7 +220,8 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
+async def test_a_refused_credential_waits_for_another(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01,))  # of a credential that worked; this one never did
     async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
         async with executing(in_process):
             await until_connection(in_process, "credential_missing")
@@ -232,6 +233,29 @@ async def test_a_refused_credential_waits_for_another(urls: Urls) -> None:
             await set_credential(in_process, "new")
             await until_connection(in_process, "connected")
         assert [context.secrets["token"].reveal() for context in in_process.venue.contexts] == ["old", "new"]
+
+
+async def test_a_credential_that_worked_is_tried_until_it_works_again(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the while it is shown as refused, also when it is just being tried."""
+    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
+    shown, open_link = list[str](), VenueLink.open
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        await until_connection(in_process, "connected")
+        (link,) = execution.leases.links.values()
+
+        async def note_state(self: VenueLink) -> None:
+            shown.append(link.state)
+            await open_link(self)
+
+        monkeypatch.setattr(VenueLink, "open", note_state)
+        in_process.venue.refuses_login = True
+        in_process.venue.disconnect()
+        await in_process.until_true(lambda: len(shown) >= 5)
+        in_process.venue.refuses_login = False
+        await until_connection(in_process, "connected")
+    assert {*shown[1:]} == {"credential_rejected"}
 
 
 @pytest.mark.usefixtures("soon")

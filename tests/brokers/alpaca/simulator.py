@@ -23,7 +23,7 @@ from tests.brokers.alpaca.book import Account, Refused, plain, stamp
 PAGE, MAX_PAGE, MAX_FILLS = 50, 500, 100
 LIMIT_PER_MINUTE = 200
 EQUITIES = ("equity", "portfolio_value", "last_equity")
-UNAUTHORIZED = 401, {"message": "unauthorized."}
+UNAUTHORIZED = {"message": "unauthorized."}
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Simulator:
     activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
     has_fills: bool = True  # the older list of activities is served
     has_fees: bool = True  # it knows those of coins
+    unauthorized_status: int = 401  # of a credential that is refused; users report 403 too
     limit_per_minute: int = LIMIT_PER_MINUTE
     refused_streams: int = 0
     clock_skew_seconds: float = 0.0
@@ -168,7 +169,7 @@ class Simulator:
     ) -> tuple[int, Any, dict[str, str]]:
         account = self.accounts.get(headers.get("apca-api-key-id", ""))
         if account is None or headers.get("apca-api-secret-key") != account.secret:
-            return *UNAUTHORIZED, {}
+            return self.unauthorized_status, UNAUTHORIZED, {}
         window = self._used.setdefault(account.key, [])
         window[:] = [at for at in window if at > time.time() - 60]
         left, reset = self.limit_per_minute - len(window), math.ceil((window or [time.time()])[0] + 60)

@@ -11,9 +11,10 @@ import pytest
 from tests.brokers.alpaca.book import stamp
 from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
 from tests.brokers.alpaca.simulator import Fault, Simulator
+from tests.brokers.alpaca.stage import AlpacaStage
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
-from trading_intents.brokers.port import Integration
+from trading_intents.brokers.port import Integration, Outcome
 
 D = Decimal
 BY_BROKER = "replaced_by_broker"
@@ -189,6 +190,16 @@ async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
         )
         await in_process.until_status(replaced, "FILLED")
         assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 45
+
+
+async def test_a_replace_reaches_the_version_that_alpaca_made_before_we_knew(stage: AlpacaStage) -> None:
+    run = await stage.link()
+    sent = await run.buy("5", "50")
+    made = stage.account.replace(sent.result.broker_order_id or "", {"limit_price": "51"})
+    changed = await run.replace(sent, "6", "52")
+    assert changed.result.outcome is Outcome.ACKED, changed.result
+    assert stage.account.by_client[changed.ticket.client_order_id].json["replaces"] == made.json["id"]
+    await run.close()
 
 
 async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator: Simulator) -> None:

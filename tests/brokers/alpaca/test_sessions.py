@@ -26,6 +26,7 @@ from trading_intents.trading import OrderSide
 D = Decimal
 E = EventKind
 KEPT_FOR_CANCELS = 20
+ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
 MARKET_ORDER = {"symbol": "X", "qty": "9", "side": "buy", "type": "market", "time_in_force": "day"}
 
 
@@ -36,7 +37,7 @@ class SlowClock(SystemClock):
         return datetime.now(UTC) - MIN_SKEW * 0.75
 
 
-async def until_watched(simulator: Simulator, path: str = "/v2beta1/events/activities", times: int = 20) -> None:
+async def until_watched(simulator: Simulator, path: str = ACTIVITIES, times: int = 20) -> None:
     """Waits until a stream was compared with REST several times."""
     before = len(simulator.exchanges)
 
@@ -153,9 +154,13 @@ async def test_a_position_that_cannot_be_read_makes_none_zero(stage: AlpacaStage
     await run.close()
 
 
-@pytest.mark.parametrize("source", ["/v2beta1/events/activities", "/v2/account/activities/FILL"])
+def count_left_out(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "event_left_out"})
+
+
+@pytest.mark.parametrize("source", [ACTIVITIES, FILLS])
 async def test_an_activity_that_cannot_be_read_is_left_out(urls: Urls, simulator: Simulator, source: str) -> None:
-    simulator.activities_status = 200 if source.startswith("/v2beta1") else 404
+    simulator.activities_status = 200 if source == ACTIVITIES else 404
     metrics = Metrics()
     async with open_alpaca(urls, simulator) as alpaca:
         in_process = alpaca.in_process
@@ -165,7 +170,36 @@ async def test_an_activity_that_cannot_be_read_is_left_out(urls: Urls, simulator
         async with executing(in_process, integration=integration(simulator), metrics=metrics):
             await alpaca.until_connected()
             await alpaca.work_order()
-        assert metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "event_left_out"}) == 1
+        assert count_left_out(metrics) == 1
+
+
+@pytest.mark.parametrize(("status", "source"), [(200, ACTIVITIES), (404, FILLS)])
+async def test_the_log_says_where_executions_come_from(
+    urls: Urls, simulator: Simulator, capsys: pytest.CaptureFixture[str], status: int, source: str
+) -> None:
+    simulator.activities_status = status
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=integration(simulator), level="info"),
+    ):
+        await alpaca.until_connected()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "broker account read" in line]
+    (line,) = [line for line in lines if str(alpaca.in_process.account) in line]
+    assert f"executions come from {source}" in line
+
+
+async def test_an_update_that_cannot_be_read_is_counted_and_ends_no_session(urls: Urls, simulator: Simulator) -> None:
+    metrics = Metrics()
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=integration(simulator), metrics=metrics),
+    ):
+        await alpaca.until_connected()
+        (stream,) = alpaca.account.streams
+        stream({"stream": "trade_updates", "data": {"event": 7}})
+        await alpaca.in_process.until_true(lambda: count_left_out(metrics) == 1)
+        await alpaca.work_order()
+        assert alpaca.account.streams == [stream]
 
 
 @pytest.mark.parametrize("frame", ["nonsense", {"stream": "trade_updates", "data": {"event": 7}}, {"stream": "other"}])
@@ -176,6 +210,7 @@ async def test_frames_before_the_acknowledgement_stop_no_link(
     early = {"stream": "trade_updates", "data": {"event": "new", "order": order.json, "execution_id": "e"}}
     stage.simulator.early_frames = [frame, early]
     run = await stage.link()
+    assert run.missing is None, "the stream itself is used, and nothing stands in for it"
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1"))
     assert {each.broker_order_id for each in run.received} > {order.json["id"]}, "an early update is no less told"
@@ -213,7 +248,7 @@ async def test_a_stream_that_lacks_a_fill_of_the_older_list_is_mute(stage: Alpac
     sent = await run.buy("5", "50")
     order = stage.account.by_client[sent.ticket.client_order_id]
     stage.account.fill(order, D(1), D(50))
-    await until_watched(stage.simulator, "/v2/account/activities/FILL", 3)
+    await until_watched(stage.simulator, FILLS, 3)
     assert not run.has_ended
     stage.simulator.is_mute = True
     stage.account.fill(order, D(1), D(50))
@@ -286,8 +321,10 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls:
         assert alpaca.account.streams == [stream]
 
 
-async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Simulator) -> None:
-    """Alpaca refuses valid keys now and then: neither one 401 nor some minutes of them end an account for good."""
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Simulator, status: int) -> None:
+    """Alpaca refuses valid keys now and then: neither one refusal nor some minutes of them end an account for good."""
+    simulator.unauthorized_status = status
     async with (
         open_alpaca(urls, simulator) as alpaca,
         executing(alpaca.in_process, integration=integration(simulator)),
@@ -296,6 +333,8 @@ async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Si
         intent = await alpaca.work_order()
         alpaca.account.secret = "ANOTHER"
         await alpaca.in_process.cancel(intent)
+        if status == 403:  # of a command it says nothing about the credential
+            simulator.break_links()
 
         async def is_rejected() -> bool:
             return await alpaca.in_process.connection() == "credential_rejected"
