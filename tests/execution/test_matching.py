@@ -3,8 +3,11 @@
 import asyncio
 
 from tests.execution.recorded_orders import Books, D, fill, ours, record_alone, told
+from trading_intents.brokers.port import CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
+from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.facts import FactKind as F
+from trading_intents.orders.ledger.recording import answer_facts
 
 
 async def count(books: Books, what: str) -> int:
@@ -116,3 +119,29 @@ async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
         assert await books.everything() == before
     await books.tell(fill(sent, "e1", "10"))
     assert (await books.order(sent))["order_status"] == "FILLED"
+
+
+async def test_an_acceptance_that_an_answer_tells_twice_is_one_fact(books: Books) -> None:
+    sent, bare = await books.create("10"), await books.create("10")
+    accepted = told(E.ACCEPTED, sent, broker_order_id="b1", at=1)
+    answer = CommandResult(outcome=Outcome.ACKED, broker_order_id="b1", updates=(accepted,))
+    own = answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, answer)
+    for _ in range(2):
+        await books.tell(accepted, own=own)
+    await books.tell(own=own)
+    # Without the event the outcome itself is the fact; the event adds the broker's time to it later.
+    await books.tell(own=(ours(bare, F.ACCEPTED, broker_order_id="b2"),))
+    assert (await books.order(bare))["order_status"] == "NEW"
+    await books.tell(told(E.ACCEPTED, bare, broker_order_id="b2", at=2))
+    assert (await books.order(bare))["broker_sent_at"].second == 2
+    facts = await books.owner.fetch("SELECT order_id, key FROM facts ORDER BY arrival")
+    assert [row["key"].split(":")[0] for row in facts] == ["venue", "own", "venue"]
+    assert [row["order_id"] for row in facts] == [sent.order_id, bare.order_id, bare.order_id]
+
+
+async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
+    first, second = await books.create("10"), await books.create("10")
+    await books.tell(told(E.ACCEPTED, first, "same"))
+    await books.tell(told(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),))
+    order = await books.order(second)
+    assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])

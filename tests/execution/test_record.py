@@ -61,31 +61,6 @@ async def test_every_change_is_an_event_and_a_trade_has_its_seq(books: Books) ->
     assert kind == 3
 
 
-async def test_an_acceptance_that_an_answer_tells_twice_is_one_fact(books: Books) -> None:
-    sent, bare = await books.create("10"), await books.create("10")
-    accepted = told(E.ACCEPTED, sent, broker_order_id="b1", at=1)
-    answer = CommandResult(outcome=Outcome.ACKED, broker_order_id="b1", updates=(accepted,))
-    own = answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, answer)
-    for _ in range(2):
-        await books.tell(accepted, own=own)
-    await books.tell(own=own)
-    # Without the event the outcome itself is the fact; the event adds the broker's time to it later.
-    await books.tell(own=(ours(bare, F.ACCEPTED, broker_order_id="b2"),))
-    assert (await books.order(bare))["order_status"] == "NEW"
-    await books.tell(told(E.ACCEPTED, bare, broker_order_id="b2", at=2))
-    assert (await books.order(bare))["broker_sent_at"].second == 2
-    facts = await books.owner.fetch("SELECT order_id, key FROM facts ORDER BY arrival")
-    assert [row["key"].split(":")[0] for row in facts] == ["venue", "own", "venue"]
-    assert [row["order_id"] for row in facts] == [sent.order_id, bare.order_id, bare.order_id]
-
-
-async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
-    first, second = await books.create("10"), await books.create("10")
-    await books.tell(told(E.ACCEPTED, first, "same"))
-    await books.tell(told(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),))
-    assert await status(books, second) == ("NEW", "0", ["conflicting_execution"])
-
-
 async def test_what_was_seen_before_changes_nothing(books: Books) -> None:
     sent = await books.create("10")
     events = (
