@@ -178,14 +178,15 @@ async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
     claiming = claim_in_turn({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
     async with pool.transaction(plans="by_key") as tx:
         await tx.execute(claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0))
-        updated, hot = await tx.fetchrow(
+        row = await tx.fetchrow(
             """
-            SELECT pg_stat_get_xact_tuples_updated('outbox'::regclass),
-                   pg_stat_get_xact_tuples_hot_updated('outbox'::regclass)
+            SELECT pg_stat_get_xact_tuples_updated('outbox'::regclass) AS updated,
+                   pg_stat_get_xact_tuples_hot_updated('outbox'::regclass) AS hot
             """
         )
-    assert updated == count
-    assert hot > count * 0.8  # the others are of a page without room, and go to another
+    assert row is not None
+    assert row["updated"] == count
+    assert row["hot"] > count * 0.8  # the others are of a page without room, and go to another
 
 
 async def fill(table: Table, count: int) -> None:
