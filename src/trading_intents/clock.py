@@ -14,11 +14,9 @@ _RFC3339 = re.compile(
 class Clock(Protocol):
     def now(self) -> datetime:
         """The wall clock, in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back, for ages and limits."""
-        ...
 
 
 class SystemClock:

@@ -17,7 +17,6 @@ from trading_intents.storage.database import Database, Pool, Tx
 Ending = Callable[[Tx, ClaimedRow], Awaitable[object]]
 ENDINGS: dict[str, Ending] = {
     "complete": lambda tx, row: outbox.complete(tx, [row]),
-    "complete one": outbox.complete_one,
     "retry": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "again")], LIMIT),
     "fail": lambda tx, row: outbox.retry(tx, [FailedAttempt(row, "no more")], 1),
     "release": lambda tx, row: outbox.release(tx, [row]),

@@ -75,7 +75,6 @@ class Credentials:
         read_change: Callable[[], CredentialChange],
         expected: Expected,
     ) -> CredentialRecord:
-        """Rotates the secrets, changes the label, or both."""
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise NotFound("no such credential")
         change = read_change()

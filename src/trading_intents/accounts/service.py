@@ -122,7 +122,6 @@ def check_version(version: int, expected: Expected) -> None:
 
 
 async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: AccountDetails) -> Account:
-    """Inserts the account and its event."""
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
         raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")

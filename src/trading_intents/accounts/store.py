@@ -250,7 +250,6 @@ async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
 
 
 async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
-    """The newest sealed secrets that are in use."""
     return await tx.fetch("SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit)
 
 

@@ -256,11 +256,9 @@ class BrokerAdapter(Protocol):
     async def open(self) -> StreamGap | None:
         """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable. A StreamGap says why updates alone are
         missing: commands are sent all the same, `events` gives what is read at intervals, and StreamBack in the end."""
-        ...
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Never raises for a refusal of the broker, nor for a lost connection."""
-        ...
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
 
@@ -268,18 +266,15 @@ class BrokerAdapter(Protocol):
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         """Gives Absent only when the broker said so, or the command was provably never sent, else LookupUnknown."""
-        ...
 
     def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         """Ends with the connection. Never drops an event silently: a StreamGap says so. A balance comes after the
         events that changed it, as often as the venue reports it."""
-        ...
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Gives every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it,
         AuthFailed if the credential is refused. `doctor` asks for one without `open`: where that is not possible,
         BrokerUnavailable."""
-        ...
 
     async def close(self) -> None: ...
 

@@ -33,11 +33,12 @@ from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchHandlers:
+class ControlHandlers:
     read: Gate
     write: Gate
     write_organization: Gate
     controls: ControlsService
+    zones: AbstractSet[str]
 
     @Operation(Tag.CONTROLS, answer=OrganizationControl, errors=(NotFound,))
     async def get_organization_control(self, request: Request) -> Answer:
@@ -67,25 +68,6 @@ class SwitchHandlers:
 
         control = await self.controls.put_account(target_of(request, self.write), read_body, request.if_match())
         return _show(request, AccountControl, control)
-
-
-def switch_routes(read: Gate, write: Gate, write_organization: Gate, controls: ControlsService) -> tuple[Route, ...]:
-    handlers = SwitchHandlers(read, write, write_organization, controls)
-    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
-    return (
-        Route("GET", organization, read, handlers.get_organization_control),
-        Route("PUT", organization, write_organization, handlers.set_organization_control),
-        Route("GET", account, read, handlers.get_account_control),
-        Route("PUT", account, write, handlers.set_account_control),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SymbolHandlers:
-    read: Gate
-    write: Gate
-    controls: ControlsService
-    zones: AbstractSet[str]
 
     @Operation(Tag.CONTROLS, answer=Listing[ListedSymbol], parameters=PAGE_PARAMETERS)
     async def list_symbol_controls(self, request: Request) -> Answer:
@@ -149,11 +131,18 @@ class SymbolHandlers:
         return Answer(status=204)
 
 
-def symbol_routes(read: Gate, write: Gate, controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
-    handlers = SymbolHandlers(read, write, controls, zones)
-    many = "/v1/controls/accounts/{account_id}/symbols"
+def switch_routes(
+    read: Gate, write: Gate, write_organization: Gate, controls: ControlsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
+    handlers = ControlHandlers(read, write, write_organization, controls, zones)
+    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
+    many = account + "/symbols"
     one = many + "/{symbol}"
     return (
+        Route("GET", organization, read, handlers.get_organization_control),
+        Route("PUT", organization, write_organization, handlers.set_organization_control),
+        Route("GET", account, read, handlers.get_account_control),
+        Route("PUT", account, write, handlers.set_account_control),
         Route("GET", many, read, handlers.list_symbol_controls),
         Route("GET", one, read, handlers.get_symbol_controls),
         Route("PUT", one, write, handlers.set_symbol_control),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.http import switch_routes, symbol_routes
+from trading_intents.controls.http import switch_routes
 from trading_intents.controls.limits.http import limit_routes
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.service import ControlsService
@@ -21,8 +21,7 @@ def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, ha
         gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
     )
     return (
-        *switch_routes(read, write, write_organization, controls),
-        *symbol_routes(read, write, controls, zones),
+        *switch_routes(read, write, write_organization, controls, zones),
         *halt_routes(gates, halts),
         *limit_routes(read, write, write_organization, LimitsService(pool, prices), zones),
     )

@@ -1,7 +1,7 @@
 """Statements of controls, one a function. Never decides."""
 
 from collections.abc import Sequence
-from datetime import datetime, time
+from datetime import time
 from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
@@ -79,18 +79,13 @@ async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
     return (await read_many(tx, [account_id], [symbol or ""]))[0]
 
 
-async def read_clock(tx: Tx) -> datetime:
-    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
-    return now
-
-
 async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> ManualControl | None:
     row = await tx.fetchrow("SELECT * FROM organization_controls WHERE organization_id = $1", organization_id)
     return _manual(row) if row else None
 
 
 async def put_organization_control(tx: Tx, organization_id: OrganizationId, switch: Switch) -> ManualControl:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO organization_controls AS c (organization_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3)
@@ -102,7 +97,6 @@ async def put_organization_control(tx: Tx, organization_id: OrganizationId, swit
         switch.disabled,
         switch.reason,
     )
-    assert row is not None
     return _manual(row)
 
 
@@ -114,7 +108,7 @@ async def find_account_control(tx: Tx, account_id: AccountId) -> ManualControl |
 async def put_account_control(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: Switch
 ) -> ManualControl:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO account_controls AS c (organization_id, account_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4)
@@ -127,7 +121,6 @@ async def put_account_control(
         switch.disabled,
         switch.reason,
     )
-    assert row is not None
     return _manual(row)
 
 
@@ -143,7 +136,7 @@ async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> 
 async def put_symbol_manual(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: Switch
 ) -> ManualControl:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO symbol_controls AS c (organization_id, account_id, symbol, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4, $5)
@@ -157,14 +150,13 @@ async def put_symbol_manual(
         switch.disabled,
         switch.reason,
     )
-    assert row is not None
     return _manual(row)
 
 
 async def put_symbol_time(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: TimeRule
 ) -> TimeControl:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO symbol_times AS t (
             organization_id, account_id, symbol, trading_start, trading_end, stale_order_millis, timezone
@@ -183,7 +175,6 @@ async def put_symbol_time(
         rule.stale_order_millis,
         rule.timezone,
     )
-    assert row is not None
     return _time(row)
 
 
@@ -199,7 +190,6 @@ async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -
 
 
 async def count_symbols(tx: Tx, account_id: AccountId) -> int:
-    """Counts symbols with either record."""
     return int(
         await tx.fetchval(
             """

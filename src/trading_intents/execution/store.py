@@ -286,9 +286,7 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
 
 
 async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
-    """Reads what is unresolved of a locked order."""
-    row = await tx.fetchrow(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
-    assert row is not None
+    [row] = await tx.fetch(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
     return row
 
 
@@ -309,7 +307,6 @@ async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_ab
 
 
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
-    """Clears the mark of all attempts at the command."""
     await tx.execute(
         """
         UPDATE commands SET unclear_at = NULL

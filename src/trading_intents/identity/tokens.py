@@ -46,7 +46,6 @@ UNKNOWN_KID_SECONDS = 60.0
 class KeySource(Protocol):
     async def find(self, kid: str) -> PyJWK | None:
         """Finds the issuer's key of that id, bound to its algorithm; Unavailable when the keys are not known."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,6 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
 
 
 async def count_actions(pool: Pool, account_id: UUID | None) -> int:
-    """Sums the heads, for the progress that is shown."""
     async with pool.transaction(read_only=True) as tx:
         return await store.sum_heads(tx, account_id)
 

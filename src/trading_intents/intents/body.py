@@ -111,7 +111,6 @@ class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_key(key: str) -> None:
-    """Checks the Idempotency-Key header."""
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
         raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
 

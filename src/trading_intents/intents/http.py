@@ -6,27 +6,13 @@ from typing import Annotated
 
 import msgspec
 
+from trading_intents import errors
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import TimeRange
 from trading_intents.controls.bodies import Evaluation
 from trading_intents.controls.http import target_of
-from trading_intents.errors import (
-    AccountClosed,
-    AccountDisabled,
-    CancelPending,
-    ControlRejected,
-    CredentialMissing,
-    EntitlementRequired,
-    IdempotencyConflict,
-    IntentClosed,
-    NotFound,
-    OutcomeUnknown,
-    RateLimited,
-    ReplacePending,
-    ValidationFailed,
-)
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.identity.service import Callers
@@ -113,17 +99,17 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         is_counted_by_handler=True,  # by the command's kind
         parameters=(IDEMPOTENCY_KEY,),
         errors=(
-            AccountClosed,
-            AccountDisabled,
-            CancelPending,
-            ControlRejected,
-            CredentialMissing,
-            EntitlementRequired,
-            IdempotencyConflict,
-            IntentClosed,
-            OutcomeUnknown,
-            RateLimited,
-            ReplacePending,
+            errors.AccountClosed,
+            errors.AccountDisabled,
+            errors.CancelPending,
+            errors.ControlRejected,
+            errors.CredentialMissing,
+            errors.EntitlementRequired,
+            errors.IdempotencyConflict,
+            errors.IntentClosed,
+            errors.OutcomeUnknown,
+            errors.RateLimited,
+            errors.ReplacePending,
         ),
     )
     async def submit_intent(request: Request) -> Answer:
@@ -135,8 +121,8 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         try:
             command, reference = read_command(request.json)
             if account_id is None:
-                raise ValidationFailed
-        except ValidationFailed:
+                raise errors.ValidationFailed
+        except errors.ValidationFailed:
             # 404 and 403 come before 422. For a valid body the writer checks both in its transaction.
             request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys, tokens=request.tokens)
             account = await find_account(request, gate, accounts)
@@ -168,7 +154,7 @@ class IntentHandlers:
         times, page = _read_page(request, f"actions:{account.id}")
         return _answer_page(page, await self.intents.list(account, times, page))
 
-    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,), errors=(ValidationFailed,))
+    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,), errors=(errors.ValidationFailed,))
     async def get_intent_stats(self, request: Request) -> Answer:
         """Count the account's actions, intents, refusals and fills in a window of time."""
         account = await self._find(request)
@@ -187,7 +173,7 @@ class IntentHandlers:
         account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
         try:
             times, page = _read_page(request, f"actions:{account.id}:{intent_id}")
-        except ValidationFailed:
+        except errors.ValidationFailed:
             await self.intents.latest(account, intent_id)  # 404 comes before 422
             raise
         return _answer_page(page, await self.intents.history(account, intent_id, times, page))
@@ -207,14 +193,14 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
 
 
 def _evaluate_route(gate: Gate, intents: Intents) -> Route:
-    @Operation(Tag.CONTROLS, body=ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(NotFound,))
+    @Operation(Tag.CONTROLS, body=ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(errors.NotFound,))
     async def evaluate_controls(request: Request) -> Answer:
         """Ask whether the controls let an account, a symbol on it or a command trade now, and which do not."""
         gate.permit_object(request)
         account_id, symbol, command = read_question(request.json)
         target = target_of(request, gate, account_id)
         if target.account_id is None:
-            raise ValidationFailed.at("/account_id", ID_RULE)
+            raise errors.ValidationFailed.at("/account_id", ID_RULE)
         triggered = await intents.evaluate(target, symbol, command)
         return answer_json(Evaluation(not triggered, list(triggered)))
 

@@ -6,22 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trading_intents import errors
 from trading_intents.accounts.http import find_account
 from trading_intents.accounts.service import Accounts, check_open
-from trading_intents.errors import (
-    AccountClosed,
-    AccountDisabled,
-    CancelPending,
-    ControlRejected,
-    CredentialMissing,
-    EntitlementRequired,
-    IdempotencyConflict,
-    IntentClosed,
-    NoPosition,
-    NotFound,
-    OutcomeUnknown,
-    PlatformError,
-)
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.intents.body import digest_of
@@ -72,7 +59,7 @@ class ReductionHandlers:
         status=202,
         bucket=Bucket.CANCELS,
         verifies_late=True,
-        errors=(AccountClosed, NotFound, OutcomeUnknown),
+        errors=(errors.AccountClosed, errors.NotFound, errors.OutcomeUnknown),
     )
     async def cancel_all_intents(self, request: Request) -> Answer:
         """Cancel up to 500 open orders of the account, or of one of its symbols."""
@@ -101,15 +88,15 @@ class ReductionHandlers:
         bucket=Bucket.SUBMITS,
         parameters=(IDEMPOTENCY_KEY,),
         errors=(
-            AccountClosed,
-            AccountDisabled,
-            ControlRejected,
-            CredentialMissing,
-            EntitlementRequired,
-            IdempotencyConflict,
-            NoPosition,
-            NotFound,
-            OutcomeUnknown,
+            errors.AccountClosed,
+            errors.AccountDisabled,
+            errors.ControlRejected,
+            errors.CredentialMissing,
+            errors.EntitlementRequired,
+            errors.IdempotencyConflict,
+            errors.NoPosition,
+            errors.NotFound,
+            errors.OutcomeUnknown,
         ),
     )
     async def close_position(self, request: Request) -> Answer:
@@ -134,16 +121,16 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
     )
 
 
-def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[PlatformError]]:
+def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[errors.PlatformError]]:
     """An order that finished meanwhile, or that another call cancels, needs no CANCEL."""
-    receipts, failed = list[Receipt](), list[PlatformError]()
+    receipts, failed = list[Receipt](), list[errors.PlatformError]()
     for outcome in outcomes:
         match outcome:
             case Receipt():
                 receipts.append(outcome)
-            case IntentClosed() | CancelPending():
+            case errors.IntentClosed() | errors.CancelPending():
                 pass
-            case PlatformError():
+            case errors.PlatformError():
                 failed.append(outcome)
             case _:
                 raise outcome

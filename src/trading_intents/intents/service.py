@@ -12,7 +12,7 @@ from trading_intents.controls.limits.service import find_limit_state
 from trading_intents.controls.limits.store import read_applied
 from trading_intents.controls.model import Triggered, evaluate
 from trading_intents.controls.service import ControlTarget, find_target
-from trading_intents.controls.store import read_clock, read_one
+from trading_intents.controls.store import read_one
 from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
 from trading_intents.intents.model import (
@@ -28,6 +28,7 @@ from trading_intents.intents.model import (
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import Stats, Window
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce, amount_text

@@ -92,23 +92,8 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
-async def complete_one(tx: Tx, row: ClaimedRow) -> bool:
-    """Completes a row if its claim still holds; if it does not, the caller rolls back what it wrote for the row."""
-    tag = await tx.execute(
-        """
-        UPDATE outbox
-        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = NULL
-        WHERE id = $1 AND claim_token = $2
-        """,
-        row.id,
-        row.token,
-    )
-    return tag == "UPDATE 1"
-
-
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    """Gives the tokens that still held."""
+    """Gives the tokens that still held; of a row that is not among them, the caller rolls back what it wrote."""
     rows = await tx.fetch(
         """
         UPDATE outbox
@@ -218,7 +203,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
 async def measure(tx: Tx, queue: Queue) -> Row:
     """Counts rows that are not completed, of which there can be millions, and gives the ages of the oldest; 0 when
     there is none."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
@@ -232,12 +217,10 @@ async def measure(tx: Tx, queue: Queue) -> Row:
         """,
         queue,
     )
-    assert row is not None
     return row
 
 
 async def read_health(tx: Tx) -> list[Row]:
-    """Reads the health of the accounts queue across all organizations."""
     return await tx.fetch("SELECT * FROM accounts_outbox_health()")
 
 

@@ -148,7 +148,7 @@ class Worker:
             async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
                 async with self._context.pool.transaction([row.organization_id]) as tx:
                     await done.write(tx)
-                    if not await outbox.complete_one(tx, row):
+                    if not await outbox.complete(tx, [row]):
                         raise _ClaimLost
         except _ClaimLost:
             self._context.log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)

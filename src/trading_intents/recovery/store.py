@@ -55,7 +55,6 @@ async def mark_sent_commands(tx: Tx) -> None:
 
 
 async def list_queued_commands(tx: Tx) -> list[Row]:
-    """CREATEs and REPLACEs that wait in the outbox."""
     return await tx.fetch(
         """
         SELECT r.lane AS account_id, r.organization_id, r.order_key AS order_id, r.event_type, a.seq, a.action_id

@@ -2,6 +2,7 @@
 feature."""
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 from trading_intents.storage.database import Row, Tx
@@ -20,6 +21,11 @@ async def read_server(connection: Any) -> Row:
         """
     )
     return row
+
+
+async def read_clock(tx: Tx) -> datetime:
+    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
+    return now
 
 
 async def read_version(connection: Any) -> int:

@@ -19,7 +19,6 @@ class PageRequest(Protocol):
     @property
     def after(self) -> Any:
         """The key of the last row that the caller has; None at the beginning."""
-        ...
 
     @property
     def limit(self) -> int: ...

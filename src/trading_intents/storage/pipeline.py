@@ -195,7 +195,6 @@ class Pipeline:
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
-        """A pipeline like this one, with a connection of its own."""
         return Pipeline(self._url, self._role, self._lock_limit_seconds)
 
     async def connect(self) -> "PipelineConnection":

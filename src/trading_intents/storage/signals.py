@@ -101,7 +101,6 @@ class Signals:
         return True
 
     async def _end(self, connection: Any) -> None:
-        """Sends pending notifications, if it can, and closes the connection."""
         try:
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
                 await self._send(connection)

@@ -197,7 +197,6 @@ class Hub:
         self._wakeup.set()
 
     def drain(self) -> None:
-        """Ends every stream and opens no more."""
         self.draining = True
         for subscriber in list(self._sessions):
             subscriber.end(Unavailable("this process is shutting down; try another, or again"))
@@ -293,7 +292,6 @@ class Hub:
                 subscriber.end(LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
 
     async def _check(self) -> None:
-        """Ends streams whose credential is no longer valid."""
         checks = {session.credential: session.check for session in self._sessions.values()}
         waiting = iter(checks.items())
         while some := list(islice(waiting, MAX_CHECKS)):

@@ -248,7 +248,6 @@ class Streams:
         kinds: Sequence[EventType],
         cursor: str,
     ) -> None:
-        """Hands over the retained state, page by page."""
         loop, handed, waited_seconds = asyncio.get_running_loop(), 0, 0.0
         for kind in kinds:
             async for page in self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment):

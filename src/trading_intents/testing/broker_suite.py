@@ -49,15 +49,12 @@ class Stage(Protocol):
     async def connect(self) -> BrokerAdapter:
         """A new link to the account, not opened, as another process would make it after a restart: of earlier links
         there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
-        ...
 
     async def now(self) -> datetime:
         """The venue's clock."""
-        ...
 
     async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         """Sets the market from now on, `size` on both sides, without a trade."""
-        ...
 
     async def fault(self, fault: StageFault) -> None: ...
 
@@ -199,7 +196,6 @@ class CardRun:
         return order
 
     async def snapshot(self) -> port.AccountSnapshot:
-        """Takes a snapshot with the executions of a day."""
         return await self.broker.snapshot(await self.stage.now() - timedelta(days=1))
 
     def reported(self, *sent: Sent) -> list[BrokerEvent]:

@@ -66,7 +66,6 @@ class PendingRequest(Protocol):
 
     def abandon(self) -> None:
         """Called when the caller has hung up."""
-        ...
 
 
 class LimitedCaller(Protocol):
@@ -76,7 +75,6 @@ class LimitedCaller(Protocol):
     @property
     def organization_limit_key(self) -> str | None:
         """The key of the limit that it shares with others; None: there is none."""
-        ...
 
 
 class ResponseWriter(Protocol):
@@ -88,7 +86,6 @@ class ResponseWriter(Protocol):
 
     def end(self) -> None:
         """Closes the connection after what was written has been sent, or at once if that takes too long."""
-        ...
 
 
 class StreamingBody(Protocol):
@@ -96,15 +93,12 @@ class StreamingBody(Protocol):
 
     def open(self, wire: ResponseWriter) -> None:
         """Called when the head has been sent."""
-        ...
 
     def resume(self) -> None:
         """Called when writing is no longer paused."""
-        ...
 
     def close(self) -> None:
         """Called once, when the connection has ended, also if the body was never opened."""
-        ...
 
 
 class Answer(msgspec.Struct):
@@ -182,7 +176,6 @@ class Request:
         self.headers_out.append(NO_STORE)
 
     def parameter(self, where: str, name: str) -> str | None:
-        """A declared parameter of the query or the head, as it was given."""
         return self.header(name.encode()) if where == "header" else self.query.get(name)
 
     @property

@@ -32,7 +32,6 @@ class Vault(Protocol):
 
     async def forget(self, ref: SecretRef, sealed: bytes) -> None:
         """Once no row holds `sealed` any more. May be repeated."""
-        ...
 
 
 def encode_fields(secrets: Mapping[str, Secret]) -> bytes:

@@ -213,12 +213,10 @@ class MessageStore(Protocol):
     ) -> Sequence[ReceivedMessage]:
         """All in one transaction. Gives what was received, with the commands that it refuses. SessionTaken;
         OutcomeUnknown: perhaps."""
-        ...
 
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
         """The commands among these numbers that have no answer, the first of them; and how many were too old just now,
         which are never sent from now on. SessionTaken."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

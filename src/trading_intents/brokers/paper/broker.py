@@ -28,6 +28,7 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.loops import stop_tasks, wait_at_most
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import StatementRefused
 from trading_intents.trading import Symbol
@@ -120,7 +121,7 @@ class PaperBroker:
         account_id = self._context.account.id
         try:
             async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
-                now = await store.read_now(tx)
+                now = await read_clock(tx)
                 working = await store.list_open(tx, account_id)
                 executions = await store.list_events_since(tx, account_id, since)
                 held = await store.list_positions(tx, account_id)
@@ -306,7 +307,7 @@ class PaperBroker:
                 held = await store.list_positions(tx, account_id)
             if held:
                 await self._value(tx, held, number)
-                self._books.worked_at = await store.read_now(tx)
+                self._books.worked_at = await read_clock(tx)
                 self._news.set()
         if self._books.totals is None or self._books.totals.events != number:
             await self._venue.take(VenueRequest(self._books))
@@ -334,12 +335,8 @@ class PaperBroker:
         return False
 
     async def _find_quoted(self) -> set[Symbol]:
-        """Finds symbols for which a quote was posted that could match."""
         books = {book.symbol: book for book in self._books.working()}
-        seen = {
-            symbol: max(book.checked_quote, book.holding.number if book.holding.source is Source.POSTED else 0)
-            for symbol, book in books.items()
-        }
+        seen = {symbol: max(book.checked_quote, book.holding.posted_number) for symbol, book in books.items()}
         async with self._context.database.transaction(read_only=True) as tx:
             posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
         due = set()

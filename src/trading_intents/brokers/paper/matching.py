@@ -63,7 +63,6 @@ class OrderBook:
 
     @property
     def levels(self) -> PriceLevels:
-        """The price levels of working orders."""
         if self._levels is None:
             self._levels = price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
         return self._levels

@@ -156,6 +156,11 @@ class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
     bid_taken: Decimal = ZERO
     ask_taken: Decimal = ZERO
 
+    @property
+    def posted_number(self) -> int:
+        """Of the last posted quote that was worked; 0: none was."""
+        return self.number if self.source is Source.POSTED else 0
+
 
 def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
     """An IOC or FOK order that waits for its trigger lasts for the day. The market never closes: a day is a UTC day."""

@@ -10,6 +10,7 @@ from trading_intents.brokers.paper.model import Prices, Quote, Source
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
@@ -51,7 +52,7 @@ class Quotes:
         """The last one posted, however old, or the walk's of this moment."""
         async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
             posted = await store.find_last_quotes(tx, organization_id, [symbol])
-            now = await store.read_now(tx)
+            now = await read_clock(tx)
         return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
 
     async def list(self, organization_id: OrganizationId, page: PageRequest) -> Sequence[tuple[Symbol, Quote]]:

@@ -15,7 +15,6 @@ BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
 
 
 def find_flaw(terms: PaperTerms) -> str | None:
-    """Gives the first reason to refuse the order, or None."""
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
     if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):

@@ -94,13 +94,7 @@ async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
     return PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
 
 
-async def read_now(tx: Tx) -> datetime:
-    now: datetime = await tx.fetchval("SELECT clock_timestamp()")
-    return now
-
-
 async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
-    """Lists working orders with their events."""
     rows = await tx.fetch(
         f"""
         SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found

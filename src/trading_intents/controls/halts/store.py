@@ -38,7 +38,6 @@ async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
 
 
 async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
-    """The one that stands, else the one that ended last."""
     if standing := await find_standing(tx, scope):
         return standing
     row = await tx.fetchrow(
@@ -55,7 +54,7 @@ async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
 async def insert_halt(
     tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, state: HaltState, principal: HaltPrincipal
 ) -> Halt:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         f"""
         INSERT INTO halts AS h (
             id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,
@@ -74,13 +73,12 @@ async def insert_halt(
         principal.type,
         principal.id,
     )
-    assert row is not None
     return halt_of(row)
 
 
 async def extend_halt(tx: Tx, halt: Halt) -> Halt:
     """Its work begins anew in every account. Its row is locked first: a worker that writes a part locks it too."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         f"""
         UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING {HALT_COLUMNS}
@@ -90,13 +88,12 @@ async def extend_halt(tx: Tx, halt: Halt) -> Halt:
         halt.terms.close_positions,
         halt.state,
     )
-    assert row is not None
     await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
     return halt_of(row)
 
 
 async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         f"""
         UPDATE halts h SET state = 'resumed', waiting = '[]', resumed_at = clock_timestamp(),
             updated_at = clock_timestamp(), resumed_principal_type = $2, resumed_principal_id = $3
@@ -106,7 +103,6 @@ async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
         principal.type,
         principal.id,
     )
-    assert row is not None
     await tx.execute("DELETE FROM halt_parts WHERE halt_id = $1", halt_id)
     return halt_of(row)
 

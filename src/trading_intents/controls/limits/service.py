@@ -17,11 +17,11 @@ from trading_intents.controls.limits.state.statements import read_recent, read_r
 from trading_intents.controls.limits.state.tracking import LimitStateReads, TrackedState, limited_place
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
-from trading_intents.controls.store import read_clock
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
 from trading_intents.prices.model import PriceRules
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 

@@ -48,7 +48,7 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
 
 async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> AppliedLimits:
     """What applies to a symbol on an account that the transaction can see."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         f"""
         SELECT {COLUMNS}
         FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
@@ -58,7 +58,6 @@ async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> AppliedLimits:
         account_id,
         symbol,
     )
-    assert row is not None
     return applied_limits(*row.values())
 
 
@@ -70,7 +69,7 @@ async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | Non
 async def put_limits(
     tx: Tx, organization_id: OrganizationId, owner_id: UUID, symbol: str, limits: TradingLimits
 ) -> StoredLimits:
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules)
         VALUES ($1, $2, $3, $4::text::jsonb)
@@ -83,7 +82,6 @@ async def put_limits(
         symbol,
         msgspec.json.encode(limits).decode(),
     )
-    assert row is not None
     return _stored(row)
 
 

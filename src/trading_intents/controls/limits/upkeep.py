@@ -14,11 +14,11 @@ from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import LossLimit
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
-from trading_intents.controls.store import read_clock
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import Wakeup, repeat
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
@@ -92,7 +92,6 @@ class LossJudge:
             self._wakeup.wake()
 
     async def run(self) -> None:
-        """Until cancelled."""
         await repeat(self.judge, JUDGE_SECONDS, self._log_failed, self._wakeup)
 
     def _log_failed(self, _: str, error: Exception) -> None:

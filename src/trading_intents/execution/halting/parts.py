@@ -34,6 +34,7 @@ from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import pause_after
 from trading_intents.orders import store as orders_store
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.trading import Symbol
 
@@ -165,7 +166,7 @@ class HaltPart:
         account_id, names = self.key.account_id, sorted(symbols)
         attempts = await store.closing_attempts(tx, account_id, base_seq)
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)
-        now = await controls_store.read_clock(tx)
+        now = await read_clock(tx)
         return {
             name: close_wait(name, working, attempts.get(name, NO_ATTEMPTS), each.time, now)
             for name, each in zip(names, controls, strict=True)

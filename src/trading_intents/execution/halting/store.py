@@ -56,7 +56,7 @@ async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | N
 async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
     """The account's last seq; its orders that were open when the halt began or since, and those of them that are; and
     its open orders that the halt leaves alone."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         SELECT coalesce((SELECT seq FROM account_heads WHERE account_id = $1), 0) AS seq,
             count(*) FILTER (WHERE NOT is_left) AS orders,
@@ -73,7 +73,6 @@ async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
         account_id,
         halt_at,
     )
-    assert row is not None
     return row
 
 
@@ -171,7 +170,7 @@ async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
 async def add_up(tx: Tx, halt: Halt) -> Row:
     """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
     scope = "$3::uuid IS NULL" if halt.scope.account_id is None else "a.id = $3"
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         f"""
         SELECT count(*) FILTER (WHERE a.closed_at IS NULL AND coalesce(p.state, 'cancelling') = 'cancelling')
                 AS cancelling,
@@ -193,7 +192,6 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
         halt.scope.account_id,
         MAX_WAITING,
     )
-    assert row is not None
     return row
 
 

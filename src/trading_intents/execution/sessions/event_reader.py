@@ -103,7 +103,6 @@ class EventReader:
         self._remarks: tuple[str, ...] = ()  # logged when they change
 
     def start(self) -> None:
-        """Begins to buffer events."""
         self._reading = asyncio.create_task(self._read())
 
     async def close(self) -> None:

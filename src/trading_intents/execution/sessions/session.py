@@ -355,7 +355,6 @@ class BrokerSession:
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
-    """Runs the coroutines until the first one ends or fails."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -54,7 +54,7 @@ async def remove_expired(tx: Tx) -> None:
 async def survey(tx: Tx, worker_id: UUID) -> Row:
     """Counts accounts that need a worker, workers and this worker's leases, and says when the first worker may
     expire."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         SELECT (
                    SELECT count(*) FROM accounts a
@@ -67,7 +67,6 @@ async def survey(tx: Tx, worker_id: UUID) -> Row:
         """,
         worker_id,
     )
-    assert row is not None
     return row
 
 
@@ -162,8 +161,7 @@ async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connec
 
 
 async def read_link(tx: Tx, account_id: UUID) -> Row:
-    """Reads what a session is opened with."""
-    row = await tx.fetchrow(
+    [row] = await tx.fetch(
         """
         SELECT a.link_generation, a.external_account_id, a.closed_at IS NOT NULL AS closed,
             s.id AS sealed_id, s.credential_id, s.sealed
@@ -174,7 +172,6 @@ async def read_link(tx: Tx, account_id: UUID) -> Row:
         """,
         account_id,
     )
-    assert row is not None
     return row
 
 

@@ -56,7 +56,6 @@ class LockWaits:
             link.close()
 
     async def _work(self, link: Pipeline) -> None:
-        """Serves the queues in turn until all are empty."""
         try:
             while self._turns:
                 held_id = self._turns.popleft()

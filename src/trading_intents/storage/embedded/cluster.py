@@ -194,7 +194,6 @@ def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
 
 
 def program_environment() -> dict[str, str]:
-    """The environment in which PostgreSQL's programs run."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
     return kept | {"LC_ALL": "C"}
 

@@ -230,11 +230,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a request is being answered."""
         return self._task is not None or self._pending is not None or self._feed is not None
 
     def _stop_receiving(self) -> None:
-        """Ends the request that is arriving."""
         self._is_last = True
         self._request_deadline = None
         self._unread = _NOTHING

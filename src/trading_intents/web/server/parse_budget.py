@@ -13,7 +13,6 @@ TURN_SECONDS = 0.001  # of each turn of the loop, for parsing the bytes of all c
 class WaitingConnection(Hashable, Protocol):
     def parse_piece(self) -> None:
         """Parses a piece of what it received, and waits again if more is left."""
-        ...
 
 
 class ParseBudget:

@@ -55,15 +55,12 @@ def _max_descriptors() -> int:
 class OpenConnection(Protocol):
     def check(self, now: float) -> None:
         """Ends the connection if it is past a deadline."""
-        ...
 
     def abort(self) -> None:
         """Ends the connection at once."""
-        ...
 
     def finish(self) -> asyncio.Task[None] | None:
         """Takes no more requests; gives the task that still answers, if there is one."""
-        ...
 
 
 class ConnectionTable:

@@ -218,7 +218,6 @@ class PaperVenue:
                 )
 
     def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
-        """Applies market events to the books concerned, then the command."""
         books = request.books
         books.worked_at = batch.now
         concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
@@ -257,7 +256,7 @@ class PaperVenue:
         book.account = books.totals
         has_orders, tick = bool(book.orders), tick_number(now)
         if posted:
-            seen = book.holding.number if book.holding.source is Source.POSTED else 0
+            seen = book.holding.posted_number
             for quote in posted:
                 if has_orders and quote.number > seen:
                     book.feed(quote)
@@ -334,9 +333,7 @@ def _list_quotes(by_account: Mapping[UUID, AccountBooks], places: Iterable[BookK
 
 def _seen(book: OrderBook | None) -> int | None:
     """The number of the posted quote after which the book's orders need all quotes; None: the present one is enough."""
-    if book is None or not book.orders:
-        return None
-    return book.holding.number if book.holding.source is Source.POSTED else 0
+    return book.holding.posted_number if book and book.orders else None
 
 
 def _terms(ticket: OrderTicket) -> PaperTerms:

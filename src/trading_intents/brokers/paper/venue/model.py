@@ -51,7 +51,6 @@ class AccountBooks:
             del self.books[symbol]
 
     def working(self) -> list[OrderBook]:
-        """The books in which orders work."""
         return [book for book in self.books.values() if book.orders]
 
 

@@ -113,7 +113,6 @@ def save_faults(faults: Sequence[Fault]) -> Statement:
 
 
 def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
-    """Finds ids that were used before."""
     return Statement(
         """
         SELECT j.account_id, j.client_order_id

@@ -47,7 +47,6 @@ class TrackedState:
         return state
 
     def begin_day(self, account_id: str, organization_id: str, baseline: DailyBaseline) -> None:
-        """Has the baseline recorded."""
         self._baselines[account_id, organization_id] = baseline
 
     def met_by(self, account_id: str, asked: AskedOrder, now: datetime, broker: Capabilities | None) -> LimitState:
