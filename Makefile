@@ -53,8 +53,8 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 	else echo "bench/console.py needs: make browser"; fi; \
 	exit $$missed
 
-chaos: $(VENV)/dev.stamp ## run the long fault tests, CHAOS_SEED=2 for another course
-	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -m chaos --timeout 1800 tests
+chaos: $(VENV)/dev.stamp ## run the long fault tests and report them; CHAOS_SEED=2, CHAOS_SECONDS=600
+	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m chaos --timeout 1800 tests
 
 proto: $(VENV)/dev.stamp ## generate the messages of the stream from proto/
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src trading_intents/stream/trading.proto

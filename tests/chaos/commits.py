@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.chaos.report import note
 from tests.conftest import Urls
 from tests.intents.http_client import Tables
 from tests.seeds import seeded
@@ -33,6 +34,7 @@ def let_commits_wait(urls: Urls) -> None:
     chance, until, pause = seeded("stalls"), time.monotonic() + FAULT_SECONDS, threading.Event()
     with contextlib.closing(Tables(urls.owner)) as tables:
         while time.monotonic() < until:
+            note("commits wait")
             _name_standby(tables, "nobody")
             pause.wait(chance.uniform(*STALL_SECONDS))
             _name_standby(tables, "")
