@@ -50,7 +50,9 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
         order = await books.create("10", limit="100")
         await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
         await books.owner.execute("UPDATE accounts SET broker = 'other'")  # where no price walks
-        await books.owner.execute("UPDATE reference_prices SET price = 90, as_of = clock_timestamp()")
+        await books.owner.execute(
+            "UPDATE reference_prices SET price = 90, as_of = clock_timestamp(), environment = 'paper'"
+        )
         judge = LossJudge(database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log)
         yield JudgedBooks(books, judge)
 

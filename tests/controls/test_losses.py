@@ -58,22 +58,20 @@ def test_a_result_is_what_is_realized_and_what_is_not(
     assert result_of(position, None if price is None else Decimal(price)) == Decimal(result)
 
 
-def row(
-    account: str, realized: str, quantity: str = "0", price: str | None = None, broker: str = "remote", **more: str
-) -> list[str]:
+def row(account: str, realized: str, quantity: str = "0", price: str | None = None, **more: str) -> list[str]:
     position = {"quantity": quantity, "uncosted_quantity": "0", "open_cost": "0", "realized_pnl": realized} | more
     known = {
         "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
-        "environment": "live",
+        "market": "live",
         "symbol": "AAPL",
         "now": NOW.isoformat(),
     } | ({} if price is None else {"price": price, "source": "trade", "as_of": "2020-01-01T00:00:00Z"})
-    return ["result", account, broker, msgspec.json.encode(position).decode(), msgspec.json.encode(known).decode()]
+    return ["result", account, msgspec.json.encode(position).decode(), msgspec.json.encode(known).decode()]
 
 
 def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[str]:
     baseline = {"day": day, "timezone": "UTC", "result": result, "unpriced": unpriced, "halted": False}
-    return ["baseline", account, msgspec.json.encode(baseline).decode(), "", ""]
+    return ["baseline", account, msgspec.json.encode(baseline).decode(), ""]
 
 
 def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() -> None:

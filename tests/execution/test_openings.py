@@ -74,7 +74,7 @@ async def fill_order(
 
 
 async def test_the_first_snapshot_says_what_was_held_before_us(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls) as in_process:
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
         in_process.venue.positions = (
             report("AAPL", "5", "p1", "90"),
             report("MSFT", "-3", "p2"),
@@ -255,7 +255,7 @@ async def put_price(in_process: InProcessExecution, symbol: str, price: str) -> 
 
 
 async def test_an_opening_without_the_brokers_price_costs_the_reference_price(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls) as in_process:
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
         await put_price(in_process, "AAPL", "80")
         await put_price(in_process, "IBM", "70")
         in_process.venue.positions = (report("AAPL", "5", "p1"), report("IBM", "2", "p2", "60"))
@@ -266,7 +266,7 @@ async def test_an_opening_without_the_brokers_price_costs_the_reference_price(ur
 
 
 async def test_an_opening_gets_its_cost_once_a_reference_price_is_known(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls) as in_process:
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
         in_process.venue.positions = (report("AAPL", "5", "p1"), report("MSFT", "-3", "p2"), report("IBM", "4", "p3"))
         async with executing(in_process):
             await until_position(in_process, "AAPL", uncosted_quantity=D(5))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.execution.recorded_orders import NOON, Books, D, fill, told
 from trading_intents.brokers.port import EventKind as E
-from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice
+from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice
 from trading_intents.prices.store import write_prices
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import Environment, Symbol
@@ -90,9 +90,9 @@ async def test_the_prices_of_a_batch_are_one_statement(books: Books, monkeypatch
 async def test_the_stored_price_is_the_newest_and_of_the_same_moment_the_stronger(
     books: Books, first: tuple[PriceSource, int], second: tuple[PriceSource, int], kept: str
 ) -> None:
-    key = PriceKey(books.organization, Environment.PAPER, Symbol("AAPL"))
+    key = PriceKey(books.organization, PriceMarket.PAPER, Symbol("AAPL"))
     for price, (source, at) in enumerate((first, second), 1):
-        told_price = ReferencePrice(key.symbol, key.environment, D(price), source, NOON + timedelta(seconds=at))
+        told_price = ReferencePrice(key.symbol, Environment.PAPER, D(price), source, NOON + timedelta(seconds=at))
         async with books.database.worker.transaction() as tx:
             await PoolTransaction(tx).run([write_prices({key: told_price})])
     found = await stored(books)

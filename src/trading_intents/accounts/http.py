@@ -259,9 +259,9 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
     return Route("GET", "/v1/brokers", gate, list_brokers)
 
 
-async def find_account(request: Request, gate: Gate, accounts: Accounts) -> Account:
-    """The account that the path names, if the caller may see it."""
-    account = await accounts.find(organization_of(request), parse_id(request.params["account_id"]))
+async def find_account(request: Request, gate: Gate, accounts: Accounts, named: str | None = None) -> Account:
+    """The account of that id, or that the path names, if the caller may see it."""
+    account = await accounts.find(organization_of(request), parse_id(named or request.params["account_id"]))
     gate.permit_object(request, account.environment)
     return account
 

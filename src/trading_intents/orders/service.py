@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
-from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
 from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderStatus, state_of
 from trading_intents.prices import store as prices_store
-from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice
+from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.storage.database import Pool, Row
 from trading_intents.storage.pages import PageRequest, SeqRange, find_range
 from trading_intents.trading import Symbol
@@ -96,13 +95,13 @@ class Orders:
             return await store.list_trades(tx, account.id, times, page)
 
     async def positions(self, account: Account, page: PageRequest) -> Sequence[PricedPosition]:
-        """Each with its symbol's reference price, where one is known. Only paper broker accounts have the walk."""
+        """Each with its symbol's reference price, where one is known."""
+        market = market_of(account.broker, account.environment)
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             rows = await store.list_positions(tx, account.id, page)
-            keys = [PriceKey(account.organization_id, account.environment, Symbol(row["symbol"])) for row in rows]
+            keys = [PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows]
             known = await prices_store.find_prices(tx, keys)
-        has_walk = account.broker == PAPER.name
-        prices = [self._price_rules.pick(known[key], has_walk=has_walk) for key in keys]
+        prices = [self._price_rules.pick(known[key]) for key in keys]
         return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]
 
 

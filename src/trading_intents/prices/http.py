@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from trading_intents.accounts.http import find_account
+from trading_intents.accounts.service import Accounts
 from trading_intents.errors import Forbidden, LimitReached, NotFound, ValidationFailed, either
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
@@ -19,6 +21,11 @@ ENVIRONMENT = Parameter(
     "environment",
     "Whose prices: paper or live. An API key reads its own and may leave it out.",
     {"type": "string", "enum": list(Environment)},
+)
+ACCOUNT = Parameter(
+    "account_id",
+    "Prices of this account's market. Without it, environment paper has the built-in paper broker's.",
+    {"type": "string", "format": "uuid"},
 )
 ENVIRONMENT_RULE = f"is missing; use {either(Environment)}"
 
@@ -41,23 +48,28 @@ class SymbolPrice(msgspec.Struct):
 @dataclass(frozen=True, slots=True)
 class PriceHandlers:
     prices: ReferencePrices
+    accounts: Accounts
+    read: Gate
 
     @Operation(
-        Tag.PRICES, answer=Listing[SymbolPrice], parameters=(ENVIRONMENT, *PAGE_PARAMETERS), errors=(ValidationFailed,)
+        Tag.PRICES,
+        answer=Listing[SymbolPrice],
+        parameters=(ENVIRONMENT, ACCOUNT, *PAGE_PARAMETERS),
+        errors=(NotFound, ValidationFailed),
     )
     async def list_reference_prices(self, request: Request) -> Answer:
         """List the organization's reference prices, by symbol."""
-        environment, organization_id = _asked_environment(request), organization_of(request)
-        page = read_page(request, f"reference_prices:{organization_id}:{environment}", parse_symbol)
-        found = await self.prices.list(organization_id, environment, page)
+        market, organization_id = await self._asked_market(request), organization_of(request)
+        page = read_page(request, f"reference_prices:{organization_id}:{market}", parse_symbol)
+        found = await self.prices.list(organization_id, market, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 
-    @Operation(Tag.PRICES, answer=SymbolPrice, parameters=(ENVIRONMENT,), errors=(NotFound, ValidationFailed))
+    @Operation(Tag.PRICES, answer=SymbolPrice, parameters=(ENVIRONMENT, ACCOUNT), errors=(NotFound, ValidationFailed))
     async def get_reference_price(self, request: Request) -> Answer:
         """Read a symbol's reference price."""
-        environment, symbol = _asked_environment(request), parse_symbol(request.params["symbol"])
-        return answer_json(_show(await self.prices.find(organization_of(request), environment, symbol)))
+        market, symbol = await self._asked_market(request), parse_symbol(request.params["symbol"])
+        return answer_json(_show(await self.prices.find(organization_of(request), market, symbol)))
 
     @Operation(Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
     async def post_reference_price(self, request: Request) -> Answer:
@@ -68,9 +80,18 @@ class PriceHandlers:
         price = read_amount("/price", body.price)
         return answer_json(_show(await self.prices.post(organization_of(request), environment, symbol, price)))
 
+    async def _asked_market(self, request: Request) -> model.PriceMarket:
+        named = request.query.get("account_id")
+        if named is None:
+            return model.markets_of(_asked_environment(request))[0]
+        account = await find_account(request, self.read, self.accounts, named)
+        if request.query.get("environment", account.environment) != account.environment:
+            raise ValidationFailed.at("?environment", f"the account is of environment {account.environment}")
+        return model.market_of(account.broker, account.environment)
 
-def price_routes(read: Gate, write: Gate, prices: ReferencePrices) -> tuple[Route, ...]:
-    handlers, path = PriceHandlers(prices), "/v1/reference-prices"
+
+def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts) -> tuple[Route, ...]:
+    handlers, path = PriceHandlers(prices, accounts, read), "/v1/reference-prices"
     return (
         Route("GET", path, read, handlers.list_reference_prices),
         Route("GET", path + "/{symbol}", read, handlers.get_reference_price),

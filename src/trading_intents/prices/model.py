@@ -10,8 +10,31 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents.brokers.paper.model import CAPABILITIES as SIMULATOR
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.trading import Environment, FrozenStruct, Symbol, exact, normalized
+
+
+class PriceMarket(StrEnum):
+    """Where a price counts. The built-in paper broker is a market of its own: what it simulates is no price of the
+    accounts that another broker has in its paper environment."""
+
+    SIMULATED = "simulated"
+    PAPER = "paper"
+    LIVE = "live"
+
+    @property
+    def environment(self) -> Environment:
+        return Environment.LIVE if self is PriceMarket.LIVE else Environment.PAPER
+
+
+def market_of(broker: str, environment: Environment) -> PriceMarket:
+    return PriceMarket.SIMULATED if broker == SIMULATOR.name else PriceMarket(environment)
+
+
+def markets_of(environment: Environment) -> tuple[PriceMarket, ...]:
+    """The first is the one that is meant where no account is named."""
+    return (PriceMarket.LIVE,) if environment is Environment.LIVE else (PriceMarket.SIMULATED, PriceMarket.PAPER)
 
 
 class PriceSource(StrEnum):
@@ -37,16 +60,17 @@ class PriceKey(NamedTuple):
     """What a reference price is kept by."""
 
     organization_id: UUID
-    environment: Environment
+    market: PriceMarket
     symbol: Symbol
 
 
 class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the database has for a key, at one moment of its clock: the newest stored price, and on paper the newest
-    quote that the organization posted. `store.read_prices` makes its row, `store.parse_prices` parses it."""
+    """All that the database has for a key, at one moment of its clock: the newest stored price, and of the simulated
+    market the newest quote that the organization posted. `store.read_prices` makes its row, `store.parse_prices` parses
+    it."""
 
     organization_id: UUID
-    environment: Environment
+    market: PriceMarket
     symbol: Symbol
     price: Decimal | None = None
     source: PriceSource | None = None
@@ -58,20 +82,20 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> PriceKey:
-        return PriceKey(self.organization_id, self.environment, self.symbol)
+        return PriceKey(self.organization_id, self.market, self.symbol)
 
     @property
     def stored(self) -> ReferencePrice | None:
         if self.price is None or self.source is None or self.as_of is None:
             return None
-        return ReferencePrice(self.symbol, self.environment, self.price, self.source, self.as_of)
+        return ReferencePrice(self.symbol, self.market.environment, self.price, self.source, self.as_of)
 
     @property
     def posted_quote(self) -> ReferencePrice | None:
         if self.bid is None or self.ask is None or self.quoted_at is None:
             return None
         middle = middle_of(self.bid, self.ask)
-        return ReferencePrice(self.symbol, self.environment, middle, PriceSource.QUOTE, self.quoted_at)
+        return ReferencePrice(self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at)
 
 
 def middle_of(bid: Decimal, ask: Decimal) -> Decimal:
@@ -99,26 +123,25 @@ class PriceRules:
     seed: int
     max_age_seconds: int
 
-    def pick(self, known: StoredPrices, *, has_walk: bool = True) -> ReferencePrice | None:
+    def pick(self, known: StoredPrices) -> ReferencePrice | None:
         """The newest price that is not too old.
 
-        The walk is the paper broker's own market: pass `has_walk=False` for an account of another broker. It counts
-        where the organization posts no quotes of the symbol, and stands back behind a price that was posted or that a
-        broker told, until that is too old.
+        In the simulated market the walk counts where the organization posts no quotes of the symbol, and stands back
+        behind a price that was posted, until that is too old.
         """
         oldest = known.now - timedelta(seconds=self.max_age_seconds)
         young = [each for each in (known.stored, known.posted_quote) if each is not None and each.as_of >= oldest]
-        is_walked = has_walk and known.environment is Environment.PAPER and known.bid is None
+        is_walked = known.market is PriceMarket.SIMULATED and known.bid is None
         if is_walked and all(each.source is PriceSource.TRADE for each in young):
             young.append(self._walk(known))
         return newest(young)
 
-    def pick_last(self, known: StoredPrices, *, has_walk: bool = True) -> ReferencePrice | None:
+    def pick_last(self, known: StoredPrices) -> ReferencePrice | None:
         """As `pick`, or where every price is too old, the newest of these."""
         old = [each for each in (known.stored, known.posted_quote) if each is not None]
-        return self.pick(known, has_walk=has_walk) or newest(old)
+        return self.pick(known) or newest(old)
 
     def _walk(self, known: StoredPrices) -> ReferencePrice:
         quote = walk_quote(self.seed, known.symbol, tick_number(known.now))
         middle = middle_of(quote.bid, quote.ask)
-        return ReferencePrice(known.symbol, known.environment, middle, PriceSource.QUOTE, quote.at)
+        return ReferencePrice(known.symbol, known.market.environment, middle, PriceSource.QUOTE, quote.at)

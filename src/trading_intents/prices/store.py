@@ -6,17 +6,18 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, StoredPrices
+from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
 from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, Statement
-from trading_intents.trading import Environment, Symbol
+from trading_intents.trading import Symbol
 
-# For a statement that has `asked (organization_id, environment, symbol)`: what `parse_prices` takes, and where it comes
+# The table's column `environment` has a `PriceMarket`.
+# For a statement that has `asked (organization_id, market, symbol)`: what `parse_prices` takes, and where it comes
 # from. The paper broker's quotes are read where it keeps them: a copy would cost every quote a second write.
 KNOWN_PRICES = """
     json_build_object(
-        'organization_id', asked.organization_id, 'environment', asked.environment, 'symbol', asked.symbol,
+        'organization_id', asked.organization_id, 'market', asked.market, 'symbol', asked.symbol,
         'price', r.price, 'source', r.source, 'as_of', r.as_of,
         'bid', q.bid, 'ask', q.ask, 'quoted_at', q.posted_at, 'now', clock_timestamp()
     )::text
@@ -24,18 +25,20 @@ KNOWN_PRICES = """
 PRICE_JOINS = """
     LEFT JOIN LATERAL (
         SELECT price, source, as_of FROM reference_prices
-        WHERE organization_id = asked.organization_id AND environment = asked.environment
+        WHERE organization_id = asked.organization_id AND environment = asked.market
           AND symbol = asked.symbol LIMIT 1
     ) AS r ON true
     LEFT JOIN LATERAL (
         SELECT bid, ask, posted_at FROM paper_quotes
-        WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.environment = 'paper'
+        WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.market = 'simulated'
         ORDER BY number DESC LIMIT 1
     ) AS q ON true
 """
+# As `market_of`, in a statement that has `broker` and `environment`.
+MARKET = "CASE WHEN broker = 'paper' THEN 'simulated' ELSE environment END"
 _READ_PRICES = f"""
     SELECT {KNOWN_PRICES} FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
-         AS asked (organization_id, environment, symbol)
+         AS asked (organization_id, market, symbol)
     {PRICE_JOINS}
 """  # noqa: S608 - our own constants
 
@@ -65,9 +68,7 @@ async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, Stor
 
 def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
     """Keeps each price that is not older than what is stored; of the same moment, the stronger source. By key."""
-    ordered = sorted(
-        prices.items(), key=lambda item: (str(item[0].organization_id), item[0].environment, item[0].symbol)
-    )
+    ordered = sorted(prices.items(), key=lambda item: (str(item[0].organization_id), item[0].market, item[0].symbol))
     return Statement(
         """
         INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
@@ -101,11 +102,11 @@ async def is_stored(tx: Tx, key: PriceKey) -> bool:
     return found
 
 
-async def count_symbols(tx: Tx, organization_id: UUID, environment: Environment) -> int:
+async def count_symbols(tx: Tx, organization_id: UUID, market: PriceMarket) -> int:
     count: int = await tx.fetchval(
         "SELECT count(*) FROM reference_prices WHERE organization_id = $1 AND environment = $2",
         organization_id,
-        environment,
+        market,
     )
     return count
 
@@ -133,22 +134,22 @@ _LIST_SYMBOLS = """
      WHERE organization_id = $1 AND environment = $2 {beyond} ORDER BY symbol {direction} LIMIT $3)
     UNION
     (SELECT symbol FROM paper_symbols
-     WHERE organization_id = $1 AND $2 = 'paper' {beyond} ORDER BY symbol {direction} LIMIT $3)
+     WHERE organization_id = $1 AND $2 = 'simulated' {beyond} ORDER BY symbol {direction} LIMIT $3)
     ORDER BY symbol {direction} LIMIT $3
 """
 
 
-async def list_symbols(tx: Tx, organization_id: UUID, environment: Environment, page: PageRequest) -> list[Symbol]:
-    """Symbols of which a price is stored, or on paper a quote was posted, in their order."""
+async def list_symbols(tx: Tx, organization_id: UUID, market: PriceMarket, page: PageRequest) -> list[Symbol]:
+    """Symbols of which a price is stored, or in the simulated market a quote was posted, in their order."""
     beyond, after = beyond_cursor(page, "symbol", 4)
     query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
-    rows = await tx.fetch(query, organization_id, environment, page.limit + 1, *after)
+    rows = await tx.fetch(query, organization_id, market, page.limit + 1, *after)
     return [Symbol(row["symbol"]) for row in rows]
 
 
 def _columns(keys: Collection[PriceKey]) -> tuple[str, str, str]:
     return (
         pack_array([str(key.organization_id) for key in keys]),
-        pack_array([key.environment for key in keys]),
+        pack_array([key.market for key in keys]),
         pack_array([key.symbol for key in keys]),
     )

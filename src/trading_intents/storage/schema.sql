@@ -1318,10 +1318,12 @@ GRANT UPDATE (epoch) ON stream_epoch TO ti_worker;
 
 -- The newest price that an organization knows of a symbol in an environment, of all that is stored: a posted price, its
 -- last trade, or what a broker told. The paper broker's quotes are not in it: they are read where they are.
+-- A market: the simulated one is the built-in paper broker's; the others are those of all other brokers.
+CREATE DOMAIN price_market AS text CONSTRAINT valid CHECK (VALUE IN ('simulated', 'paper', 'live'));
 CREATE DOMAIN price_source AS text CONSTRAINT valid CHECK (VALUE IN ('posted', 'trade', 'quote'));
 CREATE TABLE reference_prices (
     organization_id uuid NOT NULL REFERENCES organizations,
-    environment environment NOT NULL,
+    environment price_market NOT NULL,
     symbol text COLLATE "C" NOT NULL,
     price amount NOT NULL,
     source price_source NOT NULL,

@@ -42,15 +42,23 @@ class AsyncMarket:
         return await self._transport.call("PUT", f"/v1/paper/quotes/{segment(symbol)}", PostedQuote, body=body)
 
     def reference_prices(
-        self, *, environment: EnvironmentName | None = None, order: SortOrderName | None = None
+        self,
+        *,
+        environment: EnvironmentName | None = None,
+        account_id: str | None = None,
+        order: SortOrderName | None = None,
     ) -> AsyncPages[ReferencePrice]:
-        """The prices by which limits and positions are judged. An API key has its own environment's."""
-        params = query(environment=environment, order=order)
+        """The prices by which limits and positions are judged, in an account's market. An API key has its own
+        environment's; on paper without an account, the built-in paper broker's."""
+        params = query(environment=environment, account_id=account_id, order=order)
         return AsyncPages(self._transport, "/v1/reference-prices", ReferencePrice, params)
 
-    async def reference_price(self, symbol: str, *, environment: EnvironmentName | None = None) -> ReferencePrice:
-        """A symbol's reference price; NotFound where none is known."""
-        path, params = f"/v1/reference-prices/{segment(symbol)}", query(environment=environment)
+    async def reference_price(
+        self, symbol: str, *, environment: EnvironmentName | None = None, account_id: str | None = None
+    ) -> ReferencePrice:
+        """A symbol's reference price, in an account's market; NotFound where none is known."""
+        path = f"/v1/reference-prices/{segment(symbol)}"
+        params = query(environment=environment, account_id=account_id)
         return await self._transport.call("GET", path, ReferencePrice, params=params)
 
     async def post_reference_price(

@@ -45,16 +45,27 @@ class Market:
         )
 
     def reference_prices(
-        self, *, environment: EnvironmentName | None = None, order: SortOrderName | None = None
+        self,
+        *,
+        environment: EnvironmentName | None = None,
+        account_id: str | None = None,
+        order: SortOrderName | None = None,
     ) -> Pages[ReferencePrice]:
-        """The prices by which limits and positions are judged. An API key has its own environment's."""
+        """The prices by which limits and positions are judged, in an account's market. An API key has its own
+        environment's; on paper without an account, the built-in paper broker's."""
         return Pages(
-            self._loop, self._wrapped.reference_prices(environment=environment, order=order), lambda item: item
+            self._loop,
+            self._wrapped.reference_prices(environment=environment, account_id=account_id, order=order),
+            lambda item: item,
         )
 
-    def reference_price(self, symbol: str, *, environment: EnvironmentName | None = None) -> ReferencePrice:
-        """A symbol's reference price; NotFound where none is known."""
-        return self._loop.run(lambda: self._wrapped.reference_price(symbol, environment=environment))
+    def reference_price(
+        self, symbol: str, *, environment: EnvironmentName | None = None, account_id: str | None = None
+    ) -> ReferencePrice:
+        """A symbol's reference price, in an account's market; NotFound where none is known."""
+        return self._loop.run(
+            lambda: self._wrapped.reference_price(symbol, environment=environment, account_id=account_id)
+        )
 
     def post_reference_price(
         self, symbol: str, price: Amount, *, environment: EnvironmentName | None = None

@@ -19,7 +19,7 @@ from trading_intents.orders.ledger.recording import sum_trades
 from trading_intents.orders.ledger.writes import write_positions
 from trading_intents.orders.positions import NetPosition, PositionRow, opening, reopen
 from trading_intents.prices import store as prices_store
-from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices
+from trading_intents.prices.model import PriceKey, PriceRules, StoredPrices, market_of
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import log as stream_log
@@ -70,7 +70,7 @@ async def open_positions(
             quantity = normalized(report.quantity - row.quantity)
         if not quantity:
             continue
-        cost, last = rules.pick(prices, has_walk=False), rules.pick_last(prices, has_walk=False)
+        cost, last = rules.pick(prices), rules.pick_last(prices)
         price = cost.price if cost and report.average_price is None else report.average_price
         opened = await _reopened(tx, row, opening(quantity, price), now)
         results = [result_of(each, last.price if last else None) for each in (row, opened)]
@@ -88,7 +88,7 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
     """Gives openings that were set without a cost the symbol's reference price, once one is known. One of which a part
     was closed meanwhile stays as it is: closing it realized nothing. Says whether a position changed."""
     known = await _known_prices(tx, account_ref, await store.list_uncosted(tx, account_ref.account_id))
-    picked = {symbol: rules.pick(prices, has_walk=False) for symbol, prices in known.items()}
+    picked = {symbol: rules.pick(prices) for symbol, prices in known.items()}
     prices = {symbol: price.price for symbol, price in picked.items() if price}
     ids = account_ref.account_id, account_ref.organization_id
     locked, now = await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ([], None)
@@ -104,8 +104,8 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
 
 
 async def _known_prices(tx: Tx, account_ref: AccountRef, symbols: Sequence[str]) -> dict[str, StoredPrices]:
-    """To be picked without the walk: at the paper broker every position is ours, and no opening."""
-    keys = [PriceKey(account_ref.organization_id, account_ref.environment, Symbol(symbol)) for symbol in symbols]
+    market = market_of(account_ref.broker, account_ref.environment)
+    keys = [PriceKey(account_ref.organization_id, market, Symbol(symbol)) for symbol in symbols]
     return {key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()}
 
 

@@ -7,7 +7,7 @@ from trading_intents.brokers.port import BrokerEvent
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.ledger.booking import TradeChange
 from trading_intents.orders.ledger.matching import AccountRef
-from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, newest
+from trading_intents.prices.model import PriceKey, PriceSource, ReferencePrice, market_of, newest
 from trading_intents.trading import Symbol
 
 
@@ -41,6 +41,7 @@ def newest_prices(told: Iterable[tuple[AccountRef, ReferencePrice]]) -> Mapping[
     """Of each key one, over all accounts."""
     by_key: dict[PriceKey, list[ReferencePrice]] = {}
     for account_ref, price in told:
-        key = PriceKey(account_ref.organization_id, price.environment, price.symbol)
+        market = market_of(account_ref.broker, price.environment)
+        key = PriceKey(account_ref.organization_id, market, price.symbol)
         by_key.setdefault(key, []).append(price)
     return {key: found for key, prices in by_key.items() if (found := newest(prices))}

@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.controls.model import DEFAULT_TIMEZONE
 from trading_intents.orders.positions import NetPosition
 from trading_intents.prices.model import PriceRules, StoredPrices
@@ -67,10 +66,10 @@ class AccountResults:
             if kind == "baseline":
                 self.baselines[account_id] = msgspec.json.decode(told[0], type=DailyBaseline)
                 continue
-            broker, text, known_text = told
+            text, known_text = told
             known = msgspec.json.decode(known_text, type=StoredPrices)
             # The last known price counts, however old.
-            last = prices.pick_last(known, has_walk=broker == PAPER.name)
+            last = prices.pick_last(known)
             price, position = last.price if last else None, msgspec.json.decode(text, type=HeldResult)
             with exact():
                 self.results[account_id] = self.results.get(account_id, ZERO) + result_of(position, price)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from trading_intents.controls.limits.model import RATE_SECONDS
 from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRead
-from trading_intents.prices.store import KNOWN_PRICES, PRICE_JOINS
+from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import Statement
 
@@ -121,20 +121,20 @@ def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statemen
 
 
 _RESULTS = f"""
-    SELECT 'result', asked.account_id::text, asked.broker, json_build_object(
+    SELECT 'result', asked.account_id::text, json_build_object(
         'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost', asked.open_cost,
         'realized_pnl', asked.realized_pnl, 'opening_quantity', asked.opening_quantity,
         'opening_price', asked.opening_price
     )::text, {KNOWN_PRICES}
     FROM (
-        SELECT p.*, a.environment, a.broker FROM positions p
-        CROSS JOIN LATERAL (SELECT environment, broker FROM accounts WHERE id = p.account_id LIMIT 1) AS a
+        SELECT p.*, a.market FROM positions p
+        CROSS JOIN LATERAL (SELECT {MARKET} AS market FROM accounts WHERE id = p.account_id LIMIT 1) AS a
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
     UNION ALL
     SELECT 'baseline', account_id::text, json_build_object(
         'day', day, 'timezone', timezone, 'result', result, 'unpriced', unpriced, 'halted', halted
-    )::text, NULL, NULL
+    )::text, NULL
     FROM daily_baselines WHERE account_id = ANY (from_column($1)::uuid[])
 """  # noqa: S608 - our own constants
 

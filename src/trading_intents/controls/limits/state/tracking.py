@@ -7,13 +7,12 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Levels, LimitOwner, LimitState
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.recent import RecentByAccount
 from trading_intents.controls.limits.state.statements import read_limit_state, read_results, record_baselines
-from trading_intents.prices.model import PriceKey, PriceRules
+from trading_intents.prices.model import PriceKey, PriceRules, market_of
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import EXACT, ZERO, Environment, FrozenStruct, OrderSide, Symbol
@@ -80,8 +79,6 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     needs_recent: bool
     window_millis: int  # for which terms are to be remembered
     price_key: PriceKey | None
-    has_walk: bool  # whether the paper broker's price counts
-    price_name: str  # of both, since most accounts share their prices
     has_daily_loss: bool
     timezone: str | None  # of the daily loss
 
@@ -97,9 +94,9 @@ def limited_place(
         needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
         window_millis=(account.duplicate_window_millis or 0) if account else 0,
-        price_key=PriceKey(UUID(organization_id), environment, Symbol(symbol)) if limits.needs_price else None,
-        has_walk=broker == PAPER.name,
-        price_name=f"{organization_id}|{environment}|{symbol}|{broker == PAPER.name}",
+        price_key=PriceKey(UUID(organization_id), market_of(broker, environment), Symbol(symbol))
+        if limits.needs_price
+        else None,
         has_daily_loss=account is not None and account.max_daily_loss is not None,
         timezone=account.timezone if account else None,
     )
@@ -114,13 +111,13 @@ class LimitStateReads:
 
     def __init__(self, places: LimitedPlaces) -> None:
         self._exposed = [place for place, each in places.items() if each.needs_exposure]
-        self._prices = {each.price_name: (each.price_key, each.has_walk) for each in places.values() if each.price_key}
+        self._prices = {each.price_key for each in places.values() if each.price_key}
         self._days = list({each.account_id for each in places.values() if each.has_daily_loss})
 
     def statements(self) -> list[Statement]:
         return [
             *([read_limit_state(self._exposed)] if self._exposed else ()),
-            *([read_prices({key for key, _ in self._prices.values()})] if self._prices else ()),
+            *([read_prices(self._prices)] if self._prices else ()),
             *([read_results(self._days)] if self._days else ()),
         ]
 
@@ -132,10 +129,9 @@ class LimitStateReads:
         if self._exposed:
             state.read(next(rest).texts())
         if self._prices:
-            known = parse_reply(next(rest))
-            picked = {name: prices.pick(known[key], has_walk=walk) for name, (key, walk) in self._prices.items()}
+            picked = {key: prices.pick(known) for key, known in parse_reply(next(rest)).items()}
             for place, each in needed.items():
-                if each.price_key and (price := picked[each.price_name]):
+                if each.price_key and (price := picked[each.price_key]):
                     state.of_symbol(place).reference_price = price.price
         if self._days:
             results = AccountResults(next(rest).texts(), prices)
