@@ -217,7 +217,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
-        *balance_routes(read_accounts, accounts, Balances(pool)),
+        *balance_routes(read_accounts, accounts, Balances(pool, settings.paper_seed)),
         *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules), accounts),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),

@@ -124,6 +124,7 @@ INTENT_ROWS = {
     "balances": "(account_id, organization_id, as_of) VALUES ($2, $1, now())",
     "reference_prices": "(organization_id, environment, symbol, price, source, as_of)"
     " VALUES ($1, 'live', upper(left($2::uuid::text, 8)), 1, 'trade', now())",
+    "paper_accounts": "(account_id, organization_id, cash) VALUES ($2, $1, 1)",
     "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"
     " VALUES ($1, upper(left($2::uuid::text, 8)), 1, 1, 1, 1, 1)",
@@ -153,6 +154,19 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(database
             assert await tx.fetch(f"SELECT organization_id FROM {table}") == [], table
         async with database.service.transaction([mine, other]) as tx:
             assert len(await tx.fetch(f"SELECT organization_id FROM {table}")) == 2 * each, table
+
+
+async def test_holdings_at_the_paper_broker_are_those_of_accounts_that_are_shown(
+    database: Database, owner_url: Secret
+) -> None:
+    mine, other = uuid4(), uuid4()
+    await fill(owner_url, [mine, other])
+    owner = await asyncpg.connect(owner_url.reveal())
+    await owner.execute("INSERT INTO paper_holdings SELECT account_id, 'A', 1, 0, NULL, 0, 0, 0 FROM paper_accounts")
+    await owner.close()
+    for shown, rows in (([mine], 2), ([mine, other], 4), ([], 0)):
+        async with database.service.transaction(shown) as tx:
+            assert len(await tx.fetch("SELECT FROM paper_holdings")) == rows
 
 
 async def test_the_service_cannot_write_for_another_organization(database: Database, owner_url: Secret) -> None:

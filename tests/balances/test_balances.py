@@ -82,6 +82,24 @@ def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tena
     until(trading_client, "1000800", "1000800", "1000800")
 
 
+def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, opener: Opener, tables: Tables) -> None:
+    symbol, trading_client = new_symbol(), opener()
+    post_quote(tenants, symbol, "10", "10")
+    trade(trading_client, symbol, "BUY", "100")
+    before = balances(trading_client)["as_of"]
+    for price in range(20, 25):
+        post_quote(tenants, symbol, str(price), str(price))
+        told = balances(trading_client)
+        assert (told["equity"], told["cash"]) == (str(999000 + 100 * price), "999000")
+        assert told["as_of"] > before
+    stale = "UPDATE paper_quotes SET posted_at = posted_at - interval '5 h' WHERE symbol = $1"
+    tables.execute(stale, symbol)
+    assert balances(trading_client)["equity"] == "1001400"
+    for caller, status in (("other_key", 404), ("key_live", 403)):
+        url = f"/v1/accounts/{trading_client.account['id']}/balances"
+        assert tenants.client.get(url, headers=tenants.callers[caller]).status_code == status
+
+
 def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, opener: Opener) -> None:
     symbol, trading_client = new_symbol(), opener()
     post_quote(tenants, symbol, "10", "10")

@@ -1,4 +1,5 @@
-"""Which balances are recorded and when, by table: other cash at once, any other change at most every five seconds."""
+"""Which balances are recorded and when, by table: other cash at once, another equity alone at most every 30 s, any
+other change every five."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -35,11 +36,15 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
             (0, balance("2", "5"), balance("2", "5")),
             (1, balance("2", "6", 1), None),
             (2, balance("2", "7", 2), None),
-            (4.9, None, None),
-            (5, None, balance("2", "7", 2)),
-            (6, balance("2", "8", 3), None),
-            (10, None, balance("2", "8", 3)),
+            (29.9, None, None),
+            (30, None, balance("2", "7", 2)),
+            (31, balance("2", "8", 3), None),
+            (60, None, balance("2", "8", 3)),
         ],
+    ),
+    "the first equity is no change of prices": (
+        balance("1"),
+        [(0, balance("2"), balance("2")), (1, balance("2", "5"), None), (5, None, balance("2", "5"))],
     ),
     "what changed back is not recorded": (
         balance("1", "1"),
@@ -69,7 +74,7 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
             (0, balance("1", "5", 5), balance("1", "5", 5)),
             (1, balance("1", "6", 7), None),
             (2, balance("1", "9", 6), None),
-            (5, None, balance("1", "6", 7)),
+            (30, None, balance("1", "6", 7)),
         ],
     ),
 }

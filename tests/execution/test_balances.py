@@ -75,7 +75,7 @@ async def test_the_snapshots_balance_is_recorded_and_not_again_after_a_restart(u
 async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "PACE_SECONDS", pace_seconds := 3.0)
+    monkeypatch.setattr(model, "PRICES_PACE_SECONDS", pace_seconds := 3.0)
     async with open_in_process(urls) as in_process, executing(in_process):
         await in_process.until_true(lambda: bool(in_process.venue.links))
         began = time.monotonic()

@@ -50,12 +50,28 @@ def test_a_short_position_gains_when_the_price_falls(tenants: Tenants, opener: O
     assert market_of(trading_client, symbol) == ("8.25", "-33", "7")
 
 
-def test_without_a_price_the_market_fields_are_null(tenants: Tenants, tables: Tables, opener: Opener) -> None:
+def test_an_old_price_values_a_position_and_says_its_age(tenants: Tenants, tables: Tables, opener: Opener) -> None:
     symbol, trading_client = new_symbol(), opener()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
-    tables.execute("UPDATE reference_prices SET as_of = as_of - interval '901 s' WHERE symbol = $1", symbol)
-    tables.execute("UPDATE paper_quotes SET posted_at = posted_at - interval '901 s' WHERE symbol = $1", symbol)
+    before = position(trading_client, symbol)
+    tables.execute("UPDATE reference_prices SET as_of = as_of - interval '5 h' WHERE symbol = $1", symbol)
+    tables.execute("UPDATE paper_quotes SET posted_at = posted_at - interval '5 h' WHERE symbol = $1", symbol)
+    assert market_of(trading_client, symbol) == ("11", "55", "0")
+    assert position(trading_client, symbol)["market_price_at"] < before["market_price_at"]
+    # Limits go on by prices of the last minutes alone.
+    price = tenants.client.get(f"/v1/reference-prices/{symbol}", headers=trading_client.headers)
+    assert price.status_code == 404
+
+
+def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, opener: Opener) -> None:
+    symbol, trading_client = new_symbol(), opener(broker="remote")
+    tables.execute(
+        "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
+        " SELECT id, organization_id, $2, 5, now() FROM accounts WHERE id = $1::text::uuid",
+        trading_client.account["id"],
+        symbol,
+    )
     assert market_of(trading_client, symbol) == (None, None, None)
     assert position(trading_client, symbol)["market_price_at"] is None
 

@@ -11,6 +11,7 @@ from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, FrozenStruct, maybe_text
 
 PACE_SECONDS = 5.0
+PRICES_PACE_SECONDS = 30.0  # of a change by prices alone
 
 
 class AccountBalance(FrozenStruct, frozen=True):
@@ -41,8 +42,9 @@ def balance_event(told: AccountBalance) -> Event:
 
 @dataclass(slots=True)
 class BalancePacer:
-    """Says which of the balances that a session hears are recorded: one with other cash at once, any other change when
-    the last record is `PACE_SECONDS` old, and nothing that changes nothing. `recorded` is the last record."""
+    """Says which of the balances that a session hears are recorded: one with other cash at once, another equity alone
+    when the last record is `PRICES_PACE_SECONDS` old, any other change when it is `PACE_SECONDS` old, and nothing that
+    changes nothing. `recorded` is the last record."""
 
     recorded: BrokerBalance | None = None
     _recorded_seconds: float | None = None
@@ -68,9 +70,13 @@ class BalancePacer:
         """How long until a held balance is due; None: none is held."""
         if self._held is None:
             return None
-        if self._recorded_seconds is None:
+        if self._recorded_seconds is None or self.recorded is None:
             return 0.0
-        return max(0.0, self._recorded_seconds + PACE_SECONDS - now_seconds)
+        is_by_prices = self.recorded.equity is not None and is_same(
+            replace(self._held, equity=None), replace(self.recorded, equity=None)
+        )
+        pace_seconds = PRICES_PACE_SECONDS if is_by_prices else PACE_SECONDS
+        return max(0.0, self._recorded_seconds + pace_seconds - now_seconds)
 
 
 def is_other_cash(one: BrokerBalance, other: BrokerBalance) -> bool:

@@ -95,13 +95,13 @@ class Orders:
             return await store.list_trades(tx, account.id, times, page)
 
     async def positions(self, account: Account, page: PageRequest) -> Sequence[PricedPosition]:
-        """Each with its symbol's reference price, where one is known."""
+        """Each with the last known price of its symbol, however old."""
         market = market_of(account.broker, account.environment)
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             rows = await store.list_positions(tx, account.id, page)
             keys = [PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows]
             known = await prices_store.find_prices(tx, keys)
-        prices = [self._price_rules.pick(known[key]) for key in keys]
+        prices = [self._price_rules.pick_last(known[key]) for key in keys]
         return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]
 
 

@@ -1151,8 +1151,11 @@ CREATE TABLE paper_accounts (
 ) WITH (fillfactor = 50);
 ALTER TABLE paper_accounts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_accounts FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON paper_accounts FOR SELECT TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
 CREATE POLICY worker ON paper_accounts TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON paper_accounts TO ti_worker;
+GRANT SELECT ON paper_accounts TO ti_service;
 
 -- A symbol in an account: the position, and how much of the sizes of the quote that was worked last is used.
 CREATE TABLE paper_holdings (
@@ -1168,8 +1171,11 @@ CREATE TABLE paper_holdings (
 );
 ALTER TABLE paper_holdings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_holdings FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON paper_holdings FOR SELECT TO ti_service
+    USING (EXISTS (SELECT FROM paper_accounts a WHERE a.account_id = paper_holdings.account_id));
 CREATE POLICY worker ON paper_holdings TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON paper_holdings TO ti_worker;
+GRANT SELECT ON paper_holdings TO ti_service;
 
 CREATE TABLE paper_orders (
     account_id uuid NOT NULL,

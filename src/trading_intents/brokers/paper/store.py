@@ -88,10 +88,15 @@ async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRo
     return None if text is None else msgspec.json.decode(text, type=TargetRow)
 
 
-async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
+async def find_totals(tx: Tx, account_id: UUID) -> PaperAccount | None:
     row = await tx.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
-    assert row is not None, "the account is opened first"
-    return PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
+    return None if row is None else PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
+
+
+async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
+    totals = await find_totals(tx, account_id)
+    assert totals is not None, "the account is opened first"
+    return totals
 
 
 async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
