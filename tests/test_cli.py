@@ -162,6 +162,14 @@ def test_doctor_warns_of_a_taken_port_and_of_settings_that_mean_nothing(platform
     assert said["settings"].startswith("warning: TRADING_INTENTS_HTTP_HOTS means nothing; did you mean")
 
 
+def test_doctor_does_not_warn_of_ports_that_its_own_platform_holds(platform: Platform) -> None:
+    ports = {"HTTP_PORT": platform.url.rpartition(":")[2], "GRPC_PORT": platform.grpc.rpartition(":")[2]}
+    done = run_command(platform.environ | {f"TRADING_INTENTS_{name}": port for name, port in ports.items()}, "doctor")
+    said = lines_of(done.stdout)["port"]
+    assert said.count("is held by this platform, pid ") == 2
+    assert "warning" not in said
+
+
 def test_doctor_says_that_a_database_cannot_be_reached(tmp_path: Path) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound, but nobody listens

@@ -33,13 +33,14 @@ from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
 from trading_intents.storage.embedded.cluster import has_cluster
+from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import Environment
-from trading_intents.web.server.listener import bind
+from trading_intents.web.server.listener import bind, find_holder
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
 from trading_intents_client.cli.login import find_login
 
@@ -65,8 +66,8 @@ async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) ->
         *_settings(strangers),
         *_files(settings),
         _disk(settings),
-        _port(settings.http_host, settings.http_port, "HTTP"),
-        *([_port(settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
+        _port(settings, settings.http_host, settings.http_port, "HTTP"),
+        *([_port(settings, settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
         *await _processes(settings),
         *await _database(settings, log),
     ]
@@ -278,11 +279,13 @@ def _disk(settings: Settings) -> CheckResult:
     return CheckResult("ok", "disk", "there is room")
 
 
-def _port(host: str, port: int, setting: str) -> CheckResult:
+def _port(settings: Settings, host: str, port: int, setting: str) -> CheckResult:
     try:
         bind(host, port, setting).close()
     except PlatformError as error:
-        return CheckResult("warning", "port", f"{error.detail} (fine if it is this platform)")
+        if pid := find_holder(port, None if settings.database_url else lock_holder(settings.data_dir)):
+            return CheckResult("ok", "port", f"{host} port {port} is held by this platform, pid {pid}")
+        return CheckResult("warning", "port", error.detail)
     return CheckResult("ok", "port", f"{host} port {port} is free")
 
 

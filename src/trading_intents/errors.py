@@ -133,9 +133,7 @@ class ControlRejected(PlatformError):
     status, code, title = 409, "control_rejected", "A control refuses this order"
 
     def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
-        super().__init__(
-            f"refused by {', '.join(reasons) or 'a control'}; `triggered` names each control and its scope"
-        )
+        super().__init__("; ".join(dict.fromkeys(item.detail for item in triggered)) or self.title)
         self.triggered, self.reasons = tuple(triggered), tuple(reasons)
 
 

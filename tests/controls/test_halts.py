@@ -88,6 +88,8 @@ def test_a_halted_account_refuses_new_orders_and_changes_until_it_is_resumed(fir
     made = answer.json()
     assert (answer.status_code, made["state"]) == (202, "done")
     refused = create(client)
+    assert "triggered" not in refused.json()["detail"]
+    assert refused.json()["detail"] == refused.json()["triggered"][0]["detail"], "a sentence for people"
     assert refused.json()["triggered"] == [
         {
             "reason": "account_halted",

@@ -146,7 +146,9 @@ def test_a_bad_request_ends_the_call_with_its_status(
     wire.subscribe(trading_client.account["id"])
     wire.expect_status("subscribed")
     wire.subscribe(account, kinds)
-    assert wire.follower.ended()[0] == status
+    ended, told = wire.follower.ended()
+    assert ended == status
+    assert account or "EVENT_TYPE_BROKER_ORDER, EVENT_TYPE_BROKER_POSITION" in told, "as the proto names them"
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,8 @@ class SubscribeRequest:
     def check(self) -> None:
         """Raises InvalidRequest for a request that no caller may make."""
         if not self.kinds:
-            raise InvalidRequest(
-                f"subscriptions names no known kind of event; use {either(kind.name for kind in EventType)}"
-            )
+            names = either(f"EVENT_TYPE_{kind.name}" for kind in EventType)  # as in the proto: HTTP checks its own
+            raise InvalidRequest(f"subscriptions names no known kind of event; use {names}")
         if self.account is not None and self.symbol and parse_symbol(self.symbol) is None:
             raise InvalidRequest(f"instrument_key {SYMBOL_RULE}")
         if self.resume_after:

@@ -175,7 +175,7 @@ async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context
 def _read_subscribe(message: trading_pb2.Subscribe) -> SubscribeRequest:
     known = set(map(int, EventType))
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
-        raise InvalidRequest("order_delivery is unknown; use LIVE or PRIMED")
+        raise InvalidRequest("order_delivery is unknown; use ORDER_DELIVERY_LIVE or ORDER_DELIVERY_PRIMED")
     return SubscribeRequest(
         message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),
