@@ -60,7 +60,7 @@ def test_an_account_is_named_by_the_first_characters_of_its_id(run: Command, cli
 def test_a_whole_account_id_needs_no_permission_to_list_accounts(
     run: Command, tenants: Tenants, account: Account
 ) -> None:
-    with answers_replaced(tenants, b"/v1/accounts?", http(b"403 Forbidden", b"no")) as url:
+    with answers_replaced(tenants, rb"/v1/accounts[? ]", http(b"403 Forbidden", b"no")) as url:
         done = run("buy", "AAPL", "1", "--account", account.id, TRADING_INTENTS_URL=url)
     assert done.exit_code == 0, done.output
 

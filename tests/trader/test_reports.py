@@ -1,6 +1,7 @@
 """What a trader is told when something fails while or after an order was placed, or for one of several."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,10 +22,10 @@ REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
 @contextmanager
 def answers_replaced(tenants: Tenants, path: bytes, answer: bytes | Verdict) -> Iterator[str]:
-    """The platform's URL through a proxy that answers requests of a path itself."""
+    """The platform's URL through a proxy that answers requests of a path, or of several, itself."""
     port = urlsplit(tenants.platform.url).port
     assert port
-    proxy = FaultProxy(port, lambda data: answer if path in data.partition(b"\r\n")[0] else Verdict.PASS)
+    proxy = FaultProxy(port, lambda data: answer if re.search(path, data.partition(b"\r\n")[0]) else Verdict.PASS)
     with proxy.running():
         yield f"http://127.0.0.1:{proxy.port}"
 
@@ -41,7 +42,7 @@ def test_an_order_whose_wait_fails_is_not_reported_as_refused(
     run: Command, tenants: Tenants, account: Account, answer: bytes | Verdict
 ) -> None:
     """Whoever repeats what was refused would place it twice."""
-    with answers_replaced(tenants, b"/events", answer) as url:
+    with answers_replaced(tenants, rb"/events|/orders/", answer) as url:
         for mode in ((), ("--json",)):
             done = run("buy", "AAPL", "1", "--wait", *mode, TRADING_INTENTS_URL=url)
             newest = account.orders(order="desc").page(limit=1).data[0]
@@ -50,6 +51,16 @@ def test_an_order_whose_wait_fails_is_not_reported_as_refused(
             assert "Refused" not in done.stderr
             if mode:
                 assert json.loads(done.stdout)["intent_id"] == newest.intent_id
+
+
+def test_a_wait_without_the_permission_to_stream_reads_the_order(run: Command, tenants: Tenants) -> None:
+    with answers_replaced(tenants, b"/events", FORBIDDEN) as url:
+        done = run("buy", "AAPL", "1", "--wait", TRADING_INTENTS_URL=url)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("BUY 1 AAPL: FILLED 1 at ")
+        late = run("buy", "ACME", "1", "--limit", "1", "--wait", "--timeout", "0.3", TRADING_INTENTS_URL=url)
+    assert late.exit_code == REFUSED
+    assert "is NEW after 0.3 s" in late.stderr
 
 
 def test_a_wait_that_runs_out_tells_programs_which_order_it_was(run: Command) -> None:

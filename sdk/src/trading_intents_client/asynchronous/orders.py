@@ -62,7 +62,8 @@ class AsyncOrderActions:
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
         timeout: float | timedelta = WAIT_SECONDS,
     ) -> "AsyncOrder":
-        """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
+        """Waits, by the stream, for a status or for one of several; without `until` for the order's end. Without the
+        permission `stream:read` it reads the order again and again.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.
         """

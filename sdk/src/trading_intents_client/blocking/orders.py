@@ -61,7 +61,8 @@ class OrderActions:
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
         timeout: float | timedelta = WAIT_SECONDS,
     ) -> "Order":
-        """Waits, by the stream, for a status or for one of several; without `until` for the order's end.
+        """Waits, by the stream, for a status or for one of several; without `until` for the order's end. Without the
+        permission `stream:read` it reads the order again and again.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.
         """

@@ -1,10 +1,11 @@
-"""Waiting for orders of an account: one stream tells all who wait."""
+"""Waiting for orders of an account: one stream tells all who wait. Without `stream:read` the order is polled."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from trading_intents_client.errors import ClientClosed, OrderEnded, WaitTimeout
+from trading_intents_client.errors import ClientClosed, Forbidden, OrderEnded, WaitTimeout
 from trading_intents_client.stream.events import GapEvent, OrderEvent, PrimedEvent, StreamedOrder
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.types.enums import FINAL_STATUSES
@@ -12,6 +13,7 @@ from trading_intents_client.types.trading import OrderRecord
 
 LINGER_SECONDS = 5.0
 MAX_BACKLOG = 1000  # of one order's changes
+POLL_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0)  # seconds
 
 Order = TypeVar("Order", bound=OrderRecord)
 T = TypeVar("T")
@@ -31,26 +33,49 @@ class OrderWaits(Generic[Order]):
     async def wait(self, intent_id: str, statuses: frozenset[str], seconds: float) -> Order:
         changes: asyncio.Queue[Change] = asyncio.Queue(MAX_BACKLOG)
         self._waiters.setdefault(intent_id, set()).add(changes)
-        order: Order | None = None
+        seen: list[Order] = []  # as it was read last
         try:
             async with asyncio.timeout(seconds):
-                await self._follow()
-                # Read after the stream has begun, so that no change falls between the two.
-                order = await self._read(intent_id)
-                while not _is_over(order, statuses):
-                    change = await self._next_change(changes)
-                    if change is not None and 0 < change.version <= order.version:
-                        continue  # the stream is late: it tells what was before the order was read
-                    if change is None or change.order_status in statuses or change.is_final:
-                        order = await self._read(intent_id)
-                        if change is not None and change.order_status in statuses:
-                            return order
-                return order
+                try:
+                    return await self._wait_by_stream(intent_id, statuses, changes, seen)
+                except Forbidden:
+                    return await self._poll(intent_id, statuses, seen)
         except TimeoutError:
+            order = seen[-1] if seen else None
             told = f"{order.order_status} after {seconds:g} s" if order else f"not read within {seconds:g} s"
             raise WaitTimeout(f"order {intent_id} is {told}", order) from None
         finally:
             self._leave(intent_id, changes)
+
+    async def _wait_by_stream(
+        self, intent_id: str, statuses: frozenset[str], changes: asyncio.Queue[Change], seen: list[Order]
+    ) -> Order:
+        await self._follow()
+        # Read after the stream has begun, so that no change falls between the two.
+        order = await self._look(intent_id, seen)
+        while not _is_over(order, statuses):
+            change = await self._next_change(changes)
+            if change is not None and 0 < change.version <= order.version:
+                continue  # the stream is late: it tells what was before the order was read
+            if change is None or change.order_status in statuses or change.is_final:
+                order = await self._look(intent_id, seen)
+                if change is not None and change.order_status in statuses:
+                    return order
+        return order
+
+    async def _poll(self, intent_id: str, statuses: frozenset[str], seen: list[Order]) -> Order:
+        """For callers that may read orders and no stream. A status that lasts shorter than a pause is missed."""
+        for pause in itertools.chain(POLL_PAUSES, itertools.repeat(POLL_PAUSES[-1])):
+            order = await self._look(intent_id, seen)
+            if _is_over(order, statuses):
+                return order
+            await asyncio.sleep(pause)
+        raise AssertionError("the pauses never end")
+
+    async def _look(self, intent_id: str, seen: list[Order]) -> Order:
+        order = await self._read(intent_id)
+        seen[:] = [order]
+        return order
 
     async def aclose(self) -> None:
         reader = self._reader
