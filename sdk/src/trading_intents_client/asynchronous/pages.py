@@ -1,6 +1,6 @@
 """Lists: iterated over, the pages behind them are read as they are needed."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,6 +17,15 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
     data: tuple[T, ...]
     next_cursor: str | None
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Each item's fields by name, as a table's rows: for pandas, polars or csv."""
+        return to_dicts(self.data)
+
+
+def to_dicts(items: Iterable[Any]) -> list[dict[str, Any]]:
+    """Amounts stay Decimal, times datetime."""
+    return [msgspec.structs.asdict(item) for item in items]
 
 
 class AsyncPages(Generic[T]):
@@ -39,6 +48,10 @@ class AsyncPages(Generic[T]):
         params = self._params | {"limit": str(limit)} | ({"next_cursor": cursor} if cursor else {})
         page: Page[T] = await self._transport.call("GET", self._path, self._kind, params=params)
         return Page(data=tuple(map(self._bind, page.data)), next_cursor=page.next_cursor)
+
+    async def to_dicts(self) -> list[dict[str, Any]]:
+        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or csv."""
+        return to_dicts([item async for item in self])
 
     async def __aiter__(self) -> AsyncIterator[T]:
         cursor: str | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from trading_intents_client.asynchronous.pages import MAX_PAGE, AsyncPages, Page
+from trading_intents_client.asynchronous.pages import MAX_PAGE, AsyncPages, Page, to_dicts
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.errors import TradingError
 from trading_intents_client.stream.events import Event
@@ -22,6 +22,10 @@ class Pages(Generic[T]):
         """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
         page = self._loop.run(lambda: self._wrapped.page(limit=limit, cursor=cursor))
         return Page(data=tuple(map(self._wrap, page.data)), next_cursor=page.next_cursor)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or csv."""
+        return to_dicts(self)
 
     def __iter__(self) -> Iterator[T]:
         cursor: str | None = None

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from trading_intents_client import __version__
+from trading_intents_client.cli.commands.export import add_export_command
 from trading_intents_client.cli.commands.halts import add_halt_commands
 from trading_intents_client.cli.commands.orders import add_order_commands
 from trading_intents_client.cli.commands.views import add_view_commands
@@ -60,3 +61,4 @@ def choose_command(
 add_order_commands(cli, TRADING)
 add_halt_commands(cli, TRADING)
 add_view_commands(cli, TRADING)
+add_export_command(cli, TRADING)
