@@ -79,6 +79,8 @@ FileStorePath={folder}/store
 FileLogPath={folder}/log
 UseDataDictionary=Y
 DataDictionary={dictionary}
+"""
+SESSION = """
 [SESSION]
 BeginString={begin_string}
 SenderCompID=VENUE
@@ -136,7 +138,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def counterpart(name: str, version: str, urls: Urls, folder: Path) -> AsyncIterator[Counterpart]:
+async def counterpart(
+    name: str, version: str, urls: Urls, folder: Path, others: tuple[str, ...] = ()
+) -> AsyncIterator[Counterpart]:
+    """`others`: further clients that it knows."""
     is_python = name == "quickfix-py"
     needed = QUICKFIX / "python/quickfix.py" if is_python else QUICKFIX / "bin" / name
     if not needed.exists():
@@ -144,9 +149,10 @@ async def counterpart(name: str, version: str, urls: Urls, folder: Path) -> Asyn
     if not shutil.which("unshare") or subprocess.run([*APART, "true"], capture_output=True).returncode:
         pytest.skip("its program listens on all interfaces, and this machine gives it no network of its own (unshare)")
     program = (sys.executable, str(Path(__file__).with_name("quickfix_venue.py"))) if is_python else (str(needed),)
-    client = f"US-{name}-{version}"
+    client = f"US-{folder.name}"
     dictionary = QUICKFIX / "spec" / f"{version.upper()}.xml"
-    text = CONFIG.format(port=PORT, folder=folder, dictionary=dictionary, begin_string=VERSIONS[version], client=client)
+    text = CONFIG.format(port=PORT, folder=folder, dictionary=dictionary)
+    text += "".join(SESSION.format(begin_string=VERSIONS[version], client=each) for each in (client, *others))
     (folder / "session.cfg").write_text(text)
     with tempfile.TemporaryDirectory() as short:  # a socket's path has at most 107 bytes
         socket = Path(short, "s")
@@ -265,5 +271,5 @@ async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, 
         await broker.close()
 
 
-def soon() -> float:
-    return time.monotonic() + 5
+def soon(seconds: float = 5) -> float:
+    return time.monotonic() + seconds
