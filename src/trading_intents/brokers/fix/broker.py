@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from trading_intents.brokers import port
 from trading_intents.brokers.fix import wire
 from trading_intents.brokers.fix.messages import (
-    Fields,
     FixMessage,
     NotStored,
     Numbers,
@@ -25,13 +24,12 @@ from trading_intents.brokers.fix.messages import (
     SessionTaken,
     StoreUnclear,
 )
-from trading_intents.brokers.fix.profile import Recovery, Venue, VenueLookup, read_venue
+from trading_intents.brokers.fix.profile import Venue, read_venue
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore, PairTaken
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.errors import PlatformError
 from trading_intents.loops import Pacer
-from trading_intents.storage.database import Row
 from trading_intents.telemetry import FixIncident
 
 LOGON_SECONDS = 8.0
@@ -86,7 +84,7 @@ class FixBroker:
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         last_reset = self._venue.last_reset(self._context.clock.now())
-        resets = self._venue.recovery is Recovery.NONE or (last_reset is not None and row["reset_at"] < last_reset)
+        resets = self._venue.recovery == "none" or (last_reset is not None and row["reset_at"] < last_reset)
         session = self._session = FixSession(
             self._rules(*pair, resets),
             Numbers(row["epoch"], row["next_in"], row["next_out"]),
@@ -107,9 +105,7 @@ class FixBroker:
             await self._explain_refusal(session, session.ended)
 
     def _rules(self, sender: str, target: str, resets: bool) -> SessionRules:
-        login: Fields = []
-        if self._venue.has_password:
-            login = [(553, self._secret("username")), (554, self._secret("password"))]
+        names = {553: "username", 554: "password"} if self._venue.has_password else {}
         return SessionRules(
             begin_string=self._venue.begin_string,
             sender=sender,
@@ -118,7 +114,7 @@ class FixBroker:
             heartbeat_seconds=self._venue.heartbeat_seconds,
             resets=resets,
             has_reset_flag=self._venue.has_reset_flag,
-            logon_fields=self._venue.complete("A", login),
+            logon_fields=self._venue.complete("A", [(tag, self._secret(name)) for tag, name in names.items()]),
             max_skew_seconds=self._venue.max_skew_seconds,
         )
 
@@ -181,21 +177,15 @@ class FixBroker:
     # Commands.
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._command(wire.NEW_ORDER, wire.new_order, ticket, deadline)
+        return await self._command(wire.NEW_ORDER, ticket, deadline)
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._command(wire.REPLACE, wire.replace_order, ticket, deadline)
+        return await self._command(wire.REPLACE, ticket, deadline)
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._command(wire.CANCEL, wire.cancel_order, ticket, deadline)
+        return await self._command(wire.CANCEL, ticket, deadline)
 
-    async def _command(
-        self,
-        msg_type: str,
-        fields_of: Callable[[OrderTicket, datetime, str | None], Fields],
-        ticket: OrderTicket,
-        deadline: float,
-    ) -> CommandResult:
+    async def _command(self, msg_type: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         clock, session, name = self._context.clock, self._session, ticket.client_order_id
         now = clock.monotonic()
         if session is None or session.ended or self._is_closed or now >= deadline:
@@ -203,7 +193,7 @@ class FixBroker:
         if ticket.not_after is not None and now > ticket.not_after:
             return CommandResult(outcome=Outcome.NOT_SENT, message="it is too old")
         account = self._context.account.external_account_id
-        fields = self._venue.complete(msg_type, fields_of(ticket, clock.now(), account))
+        fields = self._venue.complete(msg_type, wire.command(msg_type, ticket, clock.now(), account))
         answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         self._commands[name] = _Command(msg_type, ticket.orig_client_order_id, answer)
         try:
@@ -230,11 +220,14 @@ class FixBroker:
                 sent = await self._store.find_sent(client_order_id)
                 if sent is None:
                     return port.Absent(never_sent=True)
-                if self._venue.lookup is VenueLookup.NONE:
+                if self._venue.lookup == "none":
                     return port.LookupUnknown("the venue answers no status requests")
-                fields = [(11, client_order_id), *([(37, broker_order_id)] if broker_order_id else [])]
-                about = [(tag, sent.get(tag)) for tag in (1, 55, 54) if sent.has(tag)]
-                await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, [*fields, *about]))
+                fields = [
+                    (11, client_order_id),
+                    (37, broker_order_id or ""),
+                    *((tag, sent.get(tag)) for tag in (1, 55, 54)),
+                ]
+                await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields))
                 received = await asyncio.shield(answer)
             return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
         except (NotStored, StoreUnclear, PlatformError, TimeoutError, ValueError, AssertionError) as error:
@@ -283,29 +276,16 @@ class FixBroker:
             self._tell(port.StreamGap(reason))
 
     def _on_message(self, received: ReceivedMessage) -> None:
-        message = received.message
-        try:
-            events = tuple(wire.events_of(received))
-        except (ValueError, AssertionError) as error:
-            if name := self._name_unreadable(received, error):
-                self._tell(port.UnreadableEvent(name))
-            events = ()
+        message, events, unreadable = received.message, list[BrokerEvent](), list[str]()
+        with self._leaving_out(received, unreadable):
+            events += wire.events_of(received)
         if wire.is_status(message):
             lookup = self._lookups.get(message.get(11))
             if lookup and not lookup.done():
                 lookup.set_result(received)
         else:
             self._answer(received.refused[1] if received.refused else message.get(11), message, events)
-        self._tell(*events)
-
-    def _name_unreadable(self, received: ReceivedMessage, error: Exception) -> str | None:
-        """Each is named once."""
-        place = received.epoch, received.number
-        if place in self._unreadable or len(self._unreadable) >= MAX_NAMED:
-            return None
-        self._unreadable.add(place)
-        message = received.message
-        return f"message {received.number} of epoch {received.epoch}, order {message.get(11) or '?'}: {error}"
+        self._tell(*map(port.UnreadableEvent, unreadable), *events)
 
     def _answer(self, client_order_id: str, message: FixMessage, events: Sequence[BrokerEvent]) -> None:
         command = self._commands.get(client_order_id)
@@ -332,38 +312,37 @@ class FixBroker:
         events, orders, unreadable = list[BrokerEvent](), list[port.OrderSnapshot](), list[str]()
         try:
             row = await self._store.read()
-            epoch = row["epoch"] if row and self._venue.lookup is not VenueLookup.NONE else 0
+            epoch = row["epoch"] if row and self._venue.lookup != "none" else 0
             for received in await self._store.list_open(epoch):
                 with self._leaving_out(received, unreadable):
                     orders.append(wire.snapshot_of(received))
             skipped = await self._store.list_skipped(since)
-            page, pacer, place = list[ReceivedMessage](), Pacer(), (0, 0)
-            while True:
-                page, since = await self._store.list_received(since, place)
-                for received in page:
-                    with self._leaving_out(received, unreadable):
-                        events += wire.events_of(received)
-                    await pacer.pause_if_due()
-                if not page:
-                    break
-                place = page[-1].epoch, page[-1].number
+            pacer = Pacer()
+            async for received in self._store.list_received(since):
+                with self._leaving_out(received, unreadable):
+                    events += wire.events_of(received)
+                await pacer.pause_if_due()
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         for each in skipped:
             name = f"{each['epoch']}:skipped:{each['number']}"
             events.append(wire.refusal_event(name, each["type"], each["client_order_id"], "not_delivered"))
-        remarks = (_session_remark(row),) if row else ()
+        numbers = "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch {epoch}"
+        remarks = (numbers.format_map(row),) if row else ()
         return port.AccountSnapshot(
             taken_at, tuple(orders), tuple(events), None, unreadable=tuple(unreadable), remarks=remarks
         )
 
     @contextlib.contextmanager
     def _leaving_out(self, received: ReceivedMessage, unreadable: list[str]) -> Iterator[None]:
+        """Names a message that cannot be read, once."""
         try:
             yield
         except (ValueError, AssertionError) as error:
-            if name := self._name_unreadable(received, error):
-                unreadable.append(name)
+            place, order = (received.epoch, received.number), received.message.get(11) or "?"
+            if place not in self._unreadable and len(self._unreadable) < MAX_NAMED:
+                self._unreadable.add(place)
+                unreadable.append(f"message {received.number} of epoch {received.epoch}, order {order}: {error}")
 
 
 def _read_certificates(venue: Venue) -> ssl.SSLContext:
@@ -371,11 +350,6 @@ def _read_certificates(venue: Venue) -> ssl.SSLContext:
     if venue.tls_cert_file:
         tls.load_cert_chain(venue.tls_cert_file, venue.tls_key_file or None)
     return tls
-
-
-def _session_remark(row: Row) -> str:
-    names = f"{row['begin_string']} {row['sender']} to {row['target']}"
-    return f"{names}: next in {row['next_in']}, next out {row['next_out']}, epoch {row['epoch']}"
 
 
 def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:

@@ -4,7 +4,6 @@ import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, get_args
 from zoneinfo import ZoneInfo
@@ -19,22 +18,6 @@ PROFILES = Path(__file__).parent / "profiles"
 Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 
 
-class Recovery(StrEnum):
-    RESEND = "resend"  # both sides keep their numbers, and send again what the other missed
-    NONE = "none"  # every logon begins at 1
-
-
-class Reset(StrEnum):
-    NEVER = "never"
-    DAILY = "daily"
-    WEEKLY = "weekly"
-
-
-class VenueLookup(StrEnum):
-    NONE = "none"
-    STATUS = "status"  # OrderStatusRequest (H)
-
-
 class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str
     port: int
@@ -42,8 +25,8 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environments: tuple[Environment, ...]
     times_in_force: dict[OrderKind, tuple[TimeInForce, ...]]
     native_replace: bool
-    recovery: Recovery
-    lookup: VenueLookup
+    recovery: Literal["resend", "none"]  # none: every logon begins at 1; else each sends again what the other missed
+    lookup: Literal["none", "status"]  # by OrderStatusRequest (H)
     extends: str = ""
     tls: bool = True
     tls_ca_file: str = ""
@@ -51,7 +34,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tls_key_file: str = ""
     heartbeat_seconds: int = 30
     max_skew_seconds: float = 120.0
-    reset: Reset = Reset.NEVER
+    reset: Literal["never", "daily", "weekly"] = "never"
     reset_time: str = "00:00"
     reset_day: Day = "sunday"
     has_reset_flag: bool = True
@@ -86,7 +69,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             native_replace=self.native_replace,
             credential_fields=("sender_comp_id", "target_comp_id", *(("username", "password") * self.has_password)),
             quantity_step=self.quantity_step,
-            lookup=LookupKind.NONE if self.lookup is VenueLookup.NONE else LookupKind.OPEN_ONLY,
+            lookup=LookupKind.NONE if self.lookup == "none" else LookupKind.OPEN_ONLY,
             unique_order_ids=self.unique_order_ids,
             requests_per_minute=self.requests_per_minute,
             calls_at_once=self.calls_at_once,
@@ -94,13 +77,13 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def last_reset(self, now: datetime) -> datetime | None:
         """When the numbers last began at 1, by the venue's schedule."""
-        if self.reset is Reset.NEVER:
+        if self.reset == "never":
             return None
         zone = ZoneInfo(self.time_zone)
         for days in range(8):
             day = (now.astimezone(zone) - timedelta(days=days)).date()
             at = datetime.combine(day, time.fromisoformat(self.reset_time), zone).astimezone(UTC)
-            if at <= now and (self.reset is Reset.DAILY or day.weekday() == get_args(Day).index(self.reset_day)):
+            if at <= now and (self.reset == "daily" or day.weekday() == get_args(Day).index(self.reset_day)):
                 return at
         return None
 

@@ -1,6 +1,6 @@
 """Statements of the FIX sessions' tables: numbers, and every message before it is written or delivered."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
@@ -50,12 +50,9 @@ class MessageWriter:
 
     def __init__(self, context: IntegrationContext) -> None:
         self._transactions, self._clock = context.open_transactions(), context.clock
-        self._group: GroupCommit[_Write, Sequence[ReceivedMessage]] = GroupCommit(
+        self.group: GroupCommit[_Write, Sequence[ReceivedMessage]] = GroupCommit(
             self._work, lambda each: 1 + len(each.received) + len(each.sent)
         )
-
-    async def write(self, write: _Write) -> Sequence[ReceivedMessage]:
-        return await self._group.put(write)
 
     async def _work(self, writes: list[_Write]) -> list[Sequence[ReceivedMessage] | Exception]:
         async with self._transactions.transaction() as tx:
@@ -285,7 +282,7 @@ class FixStore:
             return received
         writer = self._context.share("writer", lambda: MessageWriter(self._context))
         write = _Write(self._account_id, self._token, self._numbers, numbers, received, sent)
-        written = await writer.write(write)
+        written = await writer.group.put(write)
         self._numbers = numbers
         return written
 
@@ -300,43 +297,36 @@ class FixStore:
 
     async def find_sent(self, client_order_id: str) -> FixMessage | None:
         """The command that was sent, or stored to be, under this id."""
-        async with self._pool.transaction(read_only=True) as tx:
-            raw = await tx.fetchval(FIND_SENT, self._account_id, client_order_id)
-        return None if raw is None else parse(raw)
+        rows = await self._fetch(FIND_SENT, client_order_id)
+        return parse(rows[0]["raw"]) if rows else None
 
     async def list_open(self, epoch: int) -> list[ReceivedMessage]:
         """The last reports of orders that work, of this epoch and later."""
-        async with self._pool.transaction(read_only=True) as tx:
-            return _received(await tx.fetch(LIST_OPEN, self._account_id, epoch))
+        return [_received(row) for row in await self._fetch(LIST_OPEN, epoch)]
 
-    async def list_received(
-        self, since: datetime, after: tuple[int, int] = (0, 0)
-    ) -> tuple[list[ReceivedMessage], datetime]:
-        """A page of all messages since then, and since when the next one goes on."""
-        async with self._pool.transaction(read_only=True) as tx:
-            rows = await tx.fetch(LIST_RECEIVED, self._account_id, since, *after)
-        return _received(rows), rows[-1]["at"] if rows else since
+    async def list_received(self, since: datetime) -> AsyncIterator[ReceivedMessage]:
+        """All messages since then."""
+        after = since, 0, 0
+        while rows := await self._fetch(LIST_RECEIVED, *after):
+            for row in rows:
+                yield _received(row)
+            after = rows[-1]["at"], rows[-1]["epoch"], rows[-1]["number"]
 
     async def list_skipped(self, since: datetime) -> list[Row]:
         """The commands that were too old when they were asked for again."""
-        async with self._pool.transaction(read_only=True) as tx:
-            return await tx.fetch(LIST_SKIPPED, self._account_id, since)
+        return await self._fetch(LIST_SKIPPED, since)
 
     async def read(self) -> Row | None:
+        return next(iter(await self._fetch("SELECT * FROM fix_sessions WHERE account_id = $1")), None)
+
+    async def _fetch(self, sql: str, *arguments: object) -> list[Row]:
         async with self._pool.transaction(read_only=True) as tx:
-            return await tx.fetchrow("SELECT * FROM fix_sessions WHERE account_id = $1", self._account_id)
+            return await tx.fetch(sql, self._account_id, *arguments)
 
 
-def _received(rows: Iterable[Row]) -> list[ReceivedMessage]:
-    return [
-        ReceivedMessage(
-            row["epoch"],
-            row["number"],
-            parse(row["raw"]),
-            (row["type"], row["client_order_id"]) if row["client_order_id"] else None,
-        )
-        for row in rows
-    ]
+def _received(row: Row) -> ReceivedMessage:
+    refused = (row["type"], row["client_order_id"]) if row["client_order_id"] else None
+    return ReceivedMessage(row["epoch"], row["number"], parse(row["raw"]), refused)
 
 
 async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:

@@ -1,6 +1,7 @@
 """What FIX messages mean: an order's commands as fields, and reports as broker events. Pure: no I/O, no clock."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 
@@ -25,22 +26,18 @@ TIMES = {
     _T.FILL_OR_KILL: "4",
     _T.AT_CLOSE: "7",
 }
-# ExecType (150) decides. A (pending new) says nothing but the order's id.
+# ExecType (150) decides; others are a status. A (pending new) says nothing but the order's id, 3 (done for the day) is
+# the end of an order that is for the day.
 _KINDS_TOLD: Mapping[str, EventKind] = {
     "0": _E.ACCEPTED,
     "1": _E.FILL,  # 1 and 2 in FIX 4.2
     "2": _E.FILL,
     "F": _E.FILL,
-    "3": _E.STATUS,  # done for the day: EXPIRED, if the order is for the day
     "4": _E.CANCELLED,
     "5": _E.REPLACED,
     "6": _E.PENDING_CANCEL,
-    "7": _E.STATUS,
     "8": _E.REJECTED,
-    "9": _E.STATUS,
-    "B": _E.STATUS,
     "C": _E.EXPIRED,
-    "D": _E.STATUS,
     "E": _E.PENDING_REPLACE,
     "G": _E.FILL_CORRECT,
     "H": _E.FILL_BUST,
@@ -54,44 +51,16 @@ _UNKNOWN_ORDER, _DUPLICATE = "5", "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
 
 
-def new_order(ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
-    return [(11, ticket.client_order_id), *_account(account), *_terms(ticket, now)]
-
-
-def replace_order(ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
-    return [*_named(ticket), *_account(account), *_terms(ticket, now)]
-
-
-def cancel_order(ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
-    about = [
-        (55, str(ticket.symbol)),
-        (54, _SIDES[ticket.side]),
-        (60, time_text(now)),
-        (38, amount_text(ticket.quantity)),
-    ]
-    return [*_named(ticket), *_account(account), *about]
-
-
-def _named(ticket: OrderTicket) -> Fields:
-    order_id = [(37, ticket.broker_order_id)] if ticket.broker_order_id else []
-    return [(41, ticket.orig_client_order_id or ""), (11, ticket.client_order_id), *order_id]
-
-
-def _account(account: str | None) -> Fields:
-    return [(1, account)] if account else []
-
-
-def _terms(ticket: OrderTicket, now: datetime) -> Fields:
-    prices = ((44, ticket.limit_price), (99, ticket.stop_price))
-    return [
-        (55, str(ticket.symbol)),
-        (54, _SIDES[ticket.side]),
-        (60, time_text(now)),
-        (38, amount_text(ticket.quantity)),
-        (40, _KINDS[ticket.kind]),
-        *((tag, amount_text(price)) for tag, price in prices if price is not None),
-        (59, TIMES[ticket.time_in_force]),
-    ]
+def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
+    """The fields of a new order, a replace or a cancel; one that is empty is not sent."""
+    named = {} if msg_type == NEW_ORDER else {41: ticket.orig_client_order_id, 37: ticket.broker_order_id}
+    fields = named | {11: ticket.client_order_id, 1: account, 55: ticket.symbol, 54: _SIDES[ticket.side]}
+    fields |= {60: time_text(now), 38: amount_text(ticket.quantity)}
+    if msg_type != CANCEL:
+        prices = {44: ticket.limit_price, 99: ticket.stop_price}
+        fields |= {40: _KINDS[ticket.kind], 59: TIMES[ticket.time_in_force]}
+        fields |= {tag: amount_text(price) for tag, price in prices.items() if price is not None}
+    return [(tag, value or "") for tag, value in fields.items()]
 
 
 def order_of(message: FixMessage) -> tuple[str | None, bool]:
@@ -242,13 +211,9 @@ def _symbol(message: FixMessage) -> Symbol:
 
 
 def _amount(message: FixMessage, tag: int) -> Decimal | None:
-    text = message.get(tag)
-    if not text:
+    if not (text := message.get(tag)):
         return None
-    try:
-        amount = Decimal(text) if len(text) <= port.MAX_DIGITS else None
-    except InvalidOperation:
-        amount = None
-    if amount is None or not amount.is_finite():
-        raise ValueError(f"tag {tag} is no number")
-    return amount
+    with suppress(InvalidOperation):
+        if len(text) <= port.MAX_DIGITS and (amount := Decimal(text)).is_finite():
+            return amount
+    raise ValueError(f"tag {tag} is no number")
