@@ -6,6 +6,7 @@ from trading_intents.brokers.paper import store as paper_store
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import BrokerBalance
+from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Tx
 
 
@@ -29,4 +30,4 @@ class Balances:
         quotes = await paper_store.find_last_quotes(tx, account.organization_id, list(held))
         valuation = Valuation(self._paper_seed)
         valuation.load(held, quotes, totals.events)
-        return valuation.balance(totals, await paper_store.read_now(tx))
+        return valuation.balance(totals, await read_clock(tx))

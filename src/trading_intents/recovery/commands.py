@@ -1,4 +1,4 @@
-"""The commands `backup`, `restore`, `admin resume-restored` and `fix log`: parse, call, print."""
+"""The commands `backup`, `restore`, `admin resume-restored` and `fix`: parse, call, print."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.recovery.backups import Report, make_backup
 from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
-from trading_intents.recovery.fix_log import Run, add_fix
+from trading_intents.recovery.fix_commands import Run, add_fix
 from trading_intents.recovery.marking import mark_restored, refuse_workers, resume_restored
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
@@ -29,7 +29,7 @@ def add_commands(cli: typer.Typer, admin: typer.Typer, run: Run, operator: Calla
     _add_backup(cli, run)
     _add_restore(cli, run, operator)
     _add_resume(admin, run, operator)
-    add_fix(cli, run)
+    add_fix(cli, run, operator)
 
 
 def _add_backup(cli: typer.Typer, run: Run) -> None:

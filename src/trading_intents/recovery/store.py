@@ -1,6 +1,8 @@
-"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows. Never decides."""
+"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows, and that say who works
+on it. Never decides."""
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from trading_intents.execution.store import ACTION_TYPES
 from trading_intents.ids import OrganizationId
@@ -13,6 +15,17 @@ STATEMENT_LIMIT_SECONDS = 300.0
 async def is_any_worker_running(tx: Tx) -> bool:
     running: bool = await tx.fetchval("SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())")
     return running
+
+
+async def is_connected(tx: Tx, account_id: UUID) -> bool:
+    """Whether a worker that is alive has a session with the account's broker."""
+    query = """
+        SELECT EXISTS (
+            SELECT FROM accounts a JOIN leases l ON l.account_id = a.id JOIN workers w ON w.id = l.worker_id
+            WHERE a.id = $1 AND a.connection = 'connected' AND w.expires_at > clock_timestamp()
+        )
+    """
+    return bool(await tx.fetchval(query, account_id))
 
 
 async def list_organizations(tx: Tx) -> list[OrganizationId]:

@@ -1,5 +1,6 @@
 """A FIX account from outside, beside an Alpaca and a paper account in one process; what operators see of it."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pytest
 
 from tests.accounts.test_operators import settings_of
 from tests.brokers.alpaca.threaded import ThreadedSimulator, simulating_in_thread
+from tests.brokers.fix.acceptor import MemoryStore
 from tests.brokers.fix.exchange import FixExchange, exchange_in_thread
 from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
@@ -19,6 +21,7 @@ from tests.platform import Platform, run_command, serving
 from tests.tenants import EVERY_PERMISSION, key
 from tests.test_cli import lines_of
 from tests.waiting import eventually
+from trading_intents.testing.broker_suite import StageFault
 
 LIMIT_SECONDS = 20.0
 BROKERS = ("acme", "alpaca", "paper")
@@ -132,6 +135,30 @@ def test_operators_see_the_session(side_by_side: SideBySide, urls: Urls) -> None
     tables = Tables(urls.owner)
     assert tables.value("SELECT count(*) FROM fix_out WHERE position('pass-4711'::bytea IN raw) > 0") == 0
     tables.close()
+
+
+def test_operators_reset_the_numbers_by_agreement(side_by_side: SideBySide) -> None:
+    trading, exchange = side_by_side, side_by_side.exchange
+
+    def reset(*more: str) -> str:
+        done = trading.platform.run("fix", "reset", trading.accounts["acme"], "--reason", "agreed with Bob", *more)
+        return f"{done.returncode} {done.stdout}{done.stderr}"
+
+    assert "the session is logged on" in reset()
+    exchange.do(lambda: exchange.clients["US"].faults.append(StageFault.LOSE_COMMAND))
+    trading.until_order("acme", trading.submit("acme", create(limit("1", "50"))), "UNKNOWN")
+    asyncio.run_coroutine_threadsafe(exchange.kill(), exchange.loop).result(LIMIT_SECONDS)
+    eventually(lambda: trading.get("acme")["connection"] != "connected", LIMIT_SECONDS)
+    assert "1 commands have no answer yet" in reset()
+    done = reset("--give-up-unanswered")
+    assert done.startswith("0 the next logon has number 1, of epoch 2; 1 commands are never sent again"), done
+    exchange.do(lambda: setattr(exchange.clients["US"], "store", MemoryStore()))
+    asyncio.run_coroutine_threadsafe(exchange.start(), exchange.loop).result(LIMIT_SECONDS)
+    trading.until_connection("acme", "connected")
+    trading.until_order("acme", trading.submit("acme", create(market("3"))), "FILLED")
+    assert [each.message.type for each in exchange.clients["US"].store.received].count("D") == 1, "none is sent again"
+    log = trading.platform.run("fix", "log", trading.accounts["acme"]).stdout
+    assert re.search(r"out\t2\.0\tnumbers reset by \w+: agreed with Bob\n.*\tout\t2\.1\t", log), log
 
 
 def test_a_trial_proves_the_venue(side_by_side: SideBySide) -> None:

@@ -19,6 +19,7 @@ from trading_intents.brokers.fix.messages import (
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
 from trading_intents.brokers.fix.wire import BUSINESS_REJECT, answered_id, order_of
 from trading_intents.brokers.port import IntegrationContext
+from trading_intents.errors import NotFound
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import GroupCommit
 from trading_intents.storage.pipeline import Statement, json_text
@@ -227,6 +228,9 @@ LIST_SKIPPED = """
 """
 
 
+RESET = "UPDATE fix_sessions SET epoch = epoch + 1, next_in = 1, next_out = 1, reset_at = clock_timestamp()"
+
+
 class FixStore:
     """An account's session. Once another worker has a later lease, nothing more is written."""
 
@@ -245,11 +249,7 @@ class FixStore:
             RETURNING *
         """
         # Other names are another session, whose numbers begin at 1.
-        rename = """
-            UPDATE fix_sessions SET broker = $2, begin_string = $3, sender = $4, target = $5,
-                epoch = epoch + 1, next_in = 1, next_out = 1, reset_at = clock_timestamp()
-            WHERE account_id = $1 RETURNING *
-        """
+        rename = f"{RESET}, broker = $2, begin_string = $3, sender = $4, target = $5 WHERE account_id = $1 RETURNING *"
         try:
             async with self._pool.transaction() as tx:
                 owner = self._context.account.organization_id
@@ -345,3 +345,21 @@ async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
         account_id,
         limit,
     )
+
+
+async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
+    """Begins an epoch whose number 0 out is the note; a session that is open can store nothing more. Gives the epoch,
+    and how many commands of the one before have no answer. NotFound: the account has no session."""
+    epoch = await tx.fetchval(f"{RESET} WHERE account_id = $1 RETURNING epoch", account_id)
+    if epoch is None:
+        raise NotFound("the account has no FIX session")
+    await tx.execute(
+        "INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, 'reset', $3, true)",
+        account_id,
+        epoch,
+        note.encode(),
+    )
+    unanswered = (
+        "SELECT count(*) FROM fix_out WHERE account_id = $1 AND NOT is_answered AND epoch = $2 AND skipped_at IS NULL"
+    )
+    return epoch, await tx.fetchval(unanswered, account_id, epoch - 1)
