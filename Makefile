@@ -5,8 +5,6 @@ PYTHON ?= $(shell /usr/bin/python3 -c 'import ensurepip, sys; sys.exit(sys.versi
 	&& echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-WORKERS := 5
-WAITERS := 8
 # Compiled code is kept, whatever the shell says: every start takes half the time.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
@@ -24,19 +22,17 @@ run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
 # A file's tests stay on one worker. Who is held to a deadline runs when the others are done, and waits most of the time.
-IN_PHASES = $(BIN)/python -m pytest --durations 20 -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	-m "$(1) and not chaos and not deadline" && \
-	$(BIN)/python -m pytest --durations 20 -n $(WAITERS) -m "$(1) and not chaos and deadline"
+SIDE_BY_SIDE := $(BIN)/python -m pytest --durations 20 --workers 5 --waiters 3
 
 test: $(VENV)/dev.stamp ## run the test suite, or a part of it, slow ones too: TESTS=tests/web
 ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
-	@$(call IN_PHASES,not slow)
+	@$(SIDE_BY_SIDE) -m "not slow and not chaos"
 endif
 
 test-slow: $(VENV)/dev.stamp ## test packages, and beside browsers and other people's programs, if installed
-	@$(call IN_PHASES,slow)
+	@$(SIDE_BY_SIDE) -m "slow and not chaos"
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/ruff check .

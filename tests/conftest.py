@@ -24,7 +24,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 from trading_intents.telemetry import Metrics
 
-pytest_plugins = ["tests.tenants"]
+pytest_plugins = ["tests.tenants", "tests.workers"]
 __all__ = ["Databases", "Urls"]  # which tests import from here
 
 TEMPLATE = "ti_template"
@@ -72,14 +72,12 @@ def copy_folder(folder: Path, to: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Once:
+def once(shared_folder: Path) -> Once:
     """Gives a folder by its name: the first worker that asks makes it, the others find it."""
-    own = tmp_path_factory.getbasetemp()
-    shared = own if worker_id == "master" else own.parent
 
     def made(name: str, make: Callable[[Path], None]) -> Path:
-        folder, draft = shared / name, shared / f"{name}.draft"
-        with (shared / f"{name}.lock").open("w") as lock:
+        folder, draft = shared_folder / name, shared_folder / f"{name}.draft"
+        with (shared_folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 make(draft)

@@ -5,7 +5,6 @@ Run as a program, it is that process: python -m tests.fork_server SOCKET
 
 import atexit
 import contextlib
-import functools
 import gc
 import importlib
 import json
@@ -106,11 +105,8 @@ def run(
 class Nursery:
     """The process that forks, asked through a socket."""
 
-    def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent)
-        theirs.close()
+    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+        self._socket, self._process = channel, process
         self._asking = threading.Lock()
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:
@@ -120,16 +116,37 @@ class Nursery:
                 os.close(file)
             return int(self._socket.recv(STATUS_BYTES))
 
-    def close(self) -> None:
-        self._socket.close()
-        self._process.wait(END_LIMIT_SECONDS)
+
+_nurseries: list[Nursery] = []  # the first is ours, others are those of the process that we were forked from
 
 
-@functools.cache
 def _nursery() -> Nursery:
-    nursery = Nursery()
-    atexit.register(nursery.close)
-    return nursery
+    if not _nurseries:
+        start()
+    return _nurseries[0]
+
+
+def start() -> None:
+    """Starts the process, and does not wait until it has imported our programs."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent)
+    theirs.close()
+    _nurseries.append(Nursery(ours, process))
+    atexit.register(process.wait, END_LIMIT_SECONDS)
+    atexit.register(ours.close)
+
+
+def divide() -> tuple[Fork, socket.socket]:
+    """A second such process, of one that has imported everything; for a fork of ours, which will `adopt` its socket."""
+    ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+        return Fork("tests.fork_server", "0", stdin=theirs.fileno()), ours
+
+
+def adopt(channel: socket.socket) -> None:
+    """It ends when the socket is closed: with this process at the latest."""
+    _nurseries.insert(0, Nursery(channel))
 
 
 def serve(asked: socket.socket) -> dict[str, Any] | None:
