@@ -18,6 +18,7 @@ import httpx
 from msgspec import to_builtins
 
 from tests import fork_server
+from tests.raw_http import QuickClient
 from trading_intents.app import Infrastructure, open_infrastructure
 from trading_intents.config import PREFIX, load
 from trading_intents.provision import apply, read_document, user_token
@@ -112,8 +113,7 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     try:
         told = _await_serving(process, logs)
         gathering.start()
-        # Certificates are not read, as that takes longer than most tests: loopback speaks plain http.
-        with httpx.Client(base_url=told["http"], timeout=10, verify=False) as client:
+        with QuickClient(told["http"], timeout=10) as client:
             yield Platform(process, told["http"], client, environ, logs, told.get("grpc", ""))
     finally:
         if process.poll() is None:

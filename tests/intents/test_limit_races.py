@@ -13,6 +13,7 @@ from tests.conftest import Urls
 from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace
 from tests.intents.test_limits import exposures, hold, level_path
 from tests.platform import Platform, serving
+from tests.raw_http import QuickClient
 from tests.tenants import PLENTY, Tenants
 from tests.waiting import eventually
 
@@ -84,7 +85,7 @@ def test_a_killed_process_leaves_the_count_right(
             over = threading.Event()
 
             def trade(url: str, over: threading.Event) -> None:
-                with httpx.Client(base_url=url, headers=trading_client.headers, timeout=5, verify=False) as client:
+                with QuickClient(url, headers=trading_client.headers, timeout=5) as client:
                     while not over.is_set():
                         try:
                             made = client.post(trading_client.url, json=create(limit("1"))).json()

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.conftest import Urls
 from tests.intents.http_client import cancel, create, limit
 from tests.intents.test_commit import trader
 from tests.platform import Platform, serving
-from tests.raw_http import RawHttp
+from tests.raw_http import QuickClient, RawHttp
 from tests.tenants import PLENTY, Headers
 from tests.waiting import eventually
 
@@ -106,7 +105,7 @@ def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platfor
     intent, over, codes = first.json()["intent_id"], threading.Event(), Counter[int]()
 
     def flood() -> None:
-        with httpx.Client(base_url=limited.url, headers=headers, timeout=10, verify=False) as client:
+        with QuickClient(limited.url, headers=headers, timeout=10) as client:
             while not over.is_set():
                 answer = client.post(url, json=create(limit()))
                 codes[answer.status_code] += 1

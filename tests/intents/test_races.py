@@ -15,7 +15,7 @@ import pytest
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Tables, TradingClient, cancel, create, dumps, limit
 from tests.platform import Platform
-from tests.raw_http import RawHttp
+from tests.raw_http import QuickClient, RawHttp
 from tests.tenants import Tenants
 from tests.waiting import eventually
 
@@ -29,7 +29,7 @@ def busy(url: str, trading_client: TradingClient) -> Iterator[None]:
     over = threading.Event()
 
     def trade() -> None:
-        with httpx.Client(base_url=url, headers=trading_client.headers, timeout=10, verify=False) as client:
+        with QuickClient(url, headers=trading_client.headers, timeout=10) as client:
             while not over.is_set():
                 assert client.post(trading_client.url, json=create(symbol="BUSY")).status_code == 202
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.brokers.fix.exchange import FixExchange, exchange_in_thread
@@ -21,6 +20,7 @@ from tests.execution.ledger_invariants import assert_true_books
 from tests.execution.worker_processes import HURRY_PROOFS
 from tests.intents.http_client import Tables, cancel, create, limit
 from tests.platform import Platform, serving
+from tests.raw_http import QuickClient
 from tests.seeds import seeded
 from tests.tenants import EVERY_PERMISSION, PLENTY, key
 from tests.waiting import eventually
@@ -50,7 +50,7 @@ class Run:
     def send(self) -> None:
         """Orders, one after the other, until the kills are over; some of them are cancelled a moment later."""
         number = 0
-        with httpx.Client(base_url=self.api.url, headers=self.headers, timeout=20, verify=False) as client:
+        with QuickClient(self.api.url, headers=self.headers, timeout=20) as client:
             while not self.over.is_set():
                 url = f"/v1/accounts/{self.accounts[number % ACCOUNTS]}/intents"
                 price = self.chance.choice(("100", "98"))
