@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.background import working
 from tests.fork_server import Fork
 from tests.platform import Platform
 from trading_intents.config import PREFIX
@@ -130,23 +131,16 @@ def test_ctrl_c_ends_the_follower_with_a_line(folder: Path, platform: Platform) 
 def swinging_price(folder: Path, platform: Platform) -> Iterator[TradingClient]:
     """The price of CROSS rises and falls without end."""
     key = json.loads((folder / ".data" / "demo.json").read_text())["api_key"]
-    is_over = threading.Event()
 
-    def quote() -> None:
+    def quote(over: threading.Event) -> None:
         for tick in itertools.count():
             price = 100 + abs(tick % 20 - 10)
             client.market.post_quote("CROSS", bid=price, ask=price, bid_size=10_000, ask_size=10_000)
-            if is_over.wait(QUOTE_SECONDS):
+            if over.wait(QUOTE_SECONDS):
                 return
 
-    with TradingClient(platform.url, api_key=key) as client:
-        quoting = threading.Thread(target=quote)
-        quoting.start()
-        try:
-            yield client
-        finally:
-            is_over.set()
-            quoting.join()
+    with TradingClient(platform.url, api_key=key) as client, working(quote):
+        yield client
 
 
 def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.background import working
 from tests.conftest import Urls
 from tests.execution.worker_processes import (
     WorkerProcesses,
@@ -43,23 +44,18 @@ def cpu_seconds(pid: int) -> float:
 @contextlib.contextmanager
 def limiting_cpu(worker: Platform) -> Iterator[None]:
     """The worker is stopped whenever it has used more than its share, so that a busy machine makes no difference."""
-    process, over = worker.process, threading.Event()
+    process = worker.process
     since_seconds, used_seconds = time.monotonic(), cpu_seconds(process.pid)
 
-    def stop_and_go() -> None:
+    def stop_and_go(over: threading.Event) -> None:
         while not over.wait(CPU_PERIOD_SECONDS):
             due_seconds = CPU_SHARE * (time.monotonic() - since_seconds)
             is_over = cpu_seconds(process.pid) - used_seconds > due_seconds
             process.send_signal(signal.SIGSTOP if is_over else signal.SIGCONT)
         process.send_signal(signal.SIGCONT)
 
-    thread = threading.Thread(target=stop_and_go)
-    thread.start()
-    try:
+    with working(stop_and_go):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @contextlib.contextmanager

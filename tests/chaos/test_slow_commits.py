@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.background import working
 from tests.chaos.commits import let_commits_wait, own_server
 from tests.execution.worker_processes import (
     open_worker_processes,
@@ -20,7 +21,6 @@ ACCOUNTS = 5
 
 @pytest.mark.chaos
 def test_commits_that_wait_end_no_session_for_good(tmp_path: Path) -> None:
-    over = threading.Event()
     with (
         own_server(tmp_path / "server") as urls,
         open_worker_processes(urls, tmp_path / "0", accounts=ACCOUNTS) as worker_processes,
@@ -28,18 +28,13 @@ def test_commits_that_wait_end_no_session_for_good(tmp_path: Path) -> None:
     ):
         until_connected(worker_processes)
 
-        def submit() -> None:
+        def submit(over: threading.Event) -> None:
             while not over.is_set():
                 for account in worker_processes.accounts:
                     worker_processes.try_to_submit(create(market()), account)
 
-        load = threading.Thread(target=submit)
-        load.start()
-        try:
+        with working(submit):
             let_commits_wait(urls)
-        finally:
-            over.set()
-            load.join()
         tables = worker_processes.tables
         until_sessions_equal_leases(tables, [worker], ACCOUNTS, WORKED_SECONDS)
         until_settled(worker_processes, 60, hurry=True)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.background import working
 from tests.conftest import Urls
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, replace
@@ -275,22 +276,17 @@ def test_submits_meanwhile_are_no_damage(trading_client: TradingClient, verified
 @contextlib.contextmanager
 def submitting(trading_client: TradingClient) -> Iterator[list[int]]:
     """One command after the other while the block runs."""
-    over, begun = threading.Event(), threading.Event()
+    begun = threading.Event()
     statuses: list[int] = []
 
-    def submit() -> None:
+    def submit(over: threading.Event) -> None:
         while not over.is_set():
             statuses.append(trading_client.submit(create()).status_code)
             begun.set()
 
-    busy = threading.Thread(target=submit)
-    busy.start()
-    begun.wait()
-    try:
+    with working(submit):
+        begun.wait()
         yield statuses
-    finally:
-        over.set()
-        busy.join()
 
 
 def test_the_anchor_is_every_accounts_head_and_verifying_writes_the_same(

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.background import working
 from tests.intents.conftest import Opener
 from tests.intents.http_client import Tables, TradingClient, cancel, create, dumps, limit
 from tests.platform import Platform
@@ -26,20 +27,14 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 @contextmanager
 def busy(url: str, trading_client: TradingClient) -> Iterator[None]:
     """Others trade on the same account meanwhile, so that a batch is always under way."""
-    over = threading.Event()
 
-    def trade() -> None:
+    def trade(over: threading.Event) -> None:
         with QuickClient(url, headers=trading_client.headers, timeout=10) as client:
             while not over.is_set():
                 assert client.post(trading_client.url, json=create(symbol="BUSY")).status_code == 202
 
-    thread = threading.Thread(target=trade)
-    thread.start()
-    try:
+    with working(trade):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("rounds", [30, pytest.param(250, marks=pytest.mark.chaos)])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psycopg
 
+from tests.background import working
 from tests.execution.worker_processes import HURRY_PROOFS
 from tests.free_port import free_port
 from tests.platform import Platform, serving
@@ -24,20 +25,15 @@ HURRY_SECONDS = 0.3
 @contextlib.contextmanager
 def hurried_proofs(folder: Path) -> Iterator[None]:
     """As if the ten seconds between two proofs of absence had gone, of every order that a kill left in doubt."""
-    url, over = open_cluster(folder, "").url(OWNER, DATABASE).reveal(), threading.Event()
+    url = open_cluster(folder, "").url(OWNER, DATABASE).reveal()
 
-    def hurry() -> None:
+    def hurry(over: threading.Event) -> None:
         while not over.wait(HURRY_SECONDS):
             with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as connection:
                 connection.execute(HURRY_PROOFS)
 
-    thread = threading.Thread(target=hurry)
-    thread.start()
-    try:
+    with working(hurry):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 class RestartedPlatform:

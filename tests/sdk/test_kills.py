@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.background import working
 from tests.sdk.consumer import describe
 from tests.sdk.restarts import RestartedPlatform, hurried_proofs
 from tests.seeds import seeded
@@ -56,23 +57,18 @@ def await_orders(placed: list[str], more: int) -> None:
 @contextlib.contextmanager
 def trading(account: Account) -> Iterator[list[str]]:
     """Orders without pause, asked again under their keys while the platform is away."""
-    placed, ended = list[str](), threading.Event()
+    placed = list[str]()
 
-    def trade() -> None:
-        while not ended.is_set():
+    def trade(over: threading.Event) -> None:
+        while not over.is_set():
             key = f"k{len(placed)}"
             try:
                 placed.append(account.buy("AAPL", 1, idempotency_key=key).intent_id)
             except TradingError:
-                ended.wait(0.05)
+                over.wait(0.05)
 
-    thread = threading.Thread(target=trade)
-    thread.start()
-    try:
+    with working(trade):
         yield placed
-    finally:
-        ended.set()
-        thread.join()
 
 
 # What a killed platform had claimed and leased is the next one's after five seconds.

@@ -3,14 +3,16 @@ nothing of the platform's own session."""
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Concatenate, ParamSpec
 
 WAIT_SECONDS = 10.0
 SOH = b"\x01"
 Fields = dict[int, str]
+P = ParamSpec("P")
 
 
 def sending_time(seconds: float = 0) -> str:
@@ -21,6 +23,16 @@ def framed(fields: list[tuple[int, str]]) -> bytes:
     body = b"".join(f"{tag}={value}".encode() + SOH for tag, value in fields)
     head = b"8=FIX.4.4\x019=%d\x01" % len(body)
     return head + body + b"10=%03d\x01" % (sum(head + body) % 256)
+
+
+def _sending(make: "Callable[Concatenate[Counterparty, P], bytes]") -> "Callable[Concatenate[Counterparty, P], bytes]":
+    def send(self: "Counterparty", /, *message: P.args, **changes: P.kwargs) -> bytes:
+        """Makes a message, and writes it to the connection."""
+        raw = make(self, *message, **changes)
+        self.writer.write(raw)
+        return raw
+
+    return send
 
 
 @dataclass
@@ -61,20 +73,6 @@ class Counterparty:
         assert {tag: found.get(tag) for tag in wanted} == wanted, found
         return found
 
-    def send(
-        self,
-        msg_type: str,
-        fields: list[tuple[int, str]] | None = None,
-        number: int | None = None,
-        sender: str = "VENUE",
-        is_again: bool = False,
-        seconds: float = 0,
-    ) -> bytes:
-        """Sends a message, under the next number unless it is given."""
-        raw = self.make(msg_type, fields, number, sender, is_again, seconds)
-        self.writer.write(raw)
-        return raw
-
     def make(
         self,
         msg_type: str,
@@ -84,11 +82,14 @@ class Counterparty:
         is_again: bool = False,
         seconds: float = 0,
     ) -> bytes:
+        """A message, under the next number unless it is given."""
         if number is None:
             number, self.next_out = self.next_out, self.next_out + 1
         again = [(43, "Y"), (122, sending_time(-1))] if is_again else []
         names = [(49, sender), (56, self.client), (52, sending_time(seconds))]
         return framed([(35, msg_type), (34, str(number)), *names, *again, *(fields or [])])
+
+    send = _sending(make)
 
     async def log_on(self, *, resets: bool = False) -> Fields:
         """Accepts the connection and the logon, and answers the test request after it."""
