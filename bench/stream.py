@@ -130,7 +130,7 @@ def make_event(bench: Bench, number: int) -> Event:
         received_at=now,
         created_at=now,
     )
-    return Event(bench.organization_id, bench.account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+    return Event(organization_id, account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
 
 
 @contextlib.asynccontextmanager

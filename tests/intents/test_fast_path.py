@@ -12,6 +12,7 @@ from tests.intents.http_client import TradingClient, cancel, create, limit, repl
 from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
 from tests.tenants import Tenants
 from trading_intents.config import Rate
+from trading_intents.controls.model import Reason, Triggered
 from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
 from trading_intents.intents.writing.queue import Outcome
 from trading_intents.web.limits import Bucket
@@ -120,7 +121,7 @@ OUTCOMES: dict[str, Outcome | None] = {
     "recorded": RECEIPT,
     "replayed": REPLAYED,
     "no room": None,
-    "controls": ControlRejected([{"reason": "x"}], ["x"]),
+    "controls": ControlRejected([Triggered(Reason.MAX_ORDER_QUANTITY, {"Organization": "o"}, "too many")], ["x"]),
     "closed": IntentClosed(),
     "database away": Unavailable("away"),
     "unknown": OutcomeUnknown("lost"),

@@ -114,7 +114,7 @@ class Ways:
 
     def counted(self) -> list[str]:
         lines = generate_latest(self.metrics.registry).decode().splitlines()
-        return [line for line in lines if not line.startswith("#") and "_created" not in line]
+        return [line for line in lines if line.startswith("ti_")]
 
 
 def shown(answer: Answer) -> tuple[int, bytes, bytes, list[tuple[bytes, bytes]]]:

@@ -10,8 +10,6 @@ import pytest
 from tests.conftest import copy_folder
 from tests.platform import Platform, serving
 
-pytest_plugins = ("tests.started_dirs",)
-
 
 def pids(platform: Platform) -> dict[str, int]:
     """The parent's children by name, each as it was last started."""

@@ -20,6 +20,8 @@ from trading_intents.config import PREFIX
 from trading_intents.processes.command import STOPPED_AT_ONCE
 from trading_intents.storage.embedded.server import lock_holder
 
+pytest_plugins = ("tests.started_dirs",)
+
 RESTART_SECONDS = 20
 LEFT_SECONDS = 5  # operating.md says so
 CHILDREN = {"api", "worker-1", "worker-2"}

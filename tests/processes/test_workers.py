@@ -14,6 +14,8 @@ from tests.intents.http_client import create, market
 from tests.processes.conftest import pids
 from tests.waiting import eventually
 
+pytest_plugins = ("tests.started_dirs",)
+
 ROLES = "api,stream,worker"
 ORDERS = 120
 SETTLED_SECONDS = 60

@@ -39,7 +39,9 @@ async def organizations(owner: asyncpg.Connection) -> list[OrganizationId]:
 
 
 def event(organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None) -> Event:
-    return Event(organization_id, account_id or uuid4(), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+    return Event(
+        str(organization_id), str(account_id or uuid4()), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+    )
 
 
 @pytest.fixture(scope="session")

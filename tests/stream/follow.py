@@ -44,7 +44,9 @@ def numbered(organization_id: OrganizationId, number: int, size: int = 0) -> Eve
     action = trading_pb2.IntentAction(seq=number, symbol="x" * size)
     payload = trading_pb2.TradingEvent(intent_action=action).SerializeToString()
     # Its one account has its id.
-    return Event(organization_id, organization_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+    return Event(
+        str(organization_id), str(organization_id), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+    )
 
 
 def number_of(message: Message) -> int:

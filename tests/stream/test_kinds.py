@@ -159,7 +159,7 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
     organization, one, other, third = organizations[0], uuid4(), uuid4(), uuid4()
     accounts: list[UUID] = [one, organization, other, one, organization, other]
     events = [
-        Event(organization, account, Environment.PAPER, EventType.HALT, "", bytes([n + 1]))
+        Event(str(organization), str(account), Environment.PAPER, EventType.HALT, "", bytes([n + 1]))
         for n, account in enumerate(accounts)
     ]
     async with database.worker.transaction() as tx:

@@ -71,14 +71,14 @@ async def test_a_reader_can_tell_that_events_are_kept_no_longer(
 
 async def test_an_event_is_read_as_it_was_appended(database: Database, organizations: list[OrganizationId]) -> None:
     events = [
-        Event(organizations[0], uuid4(), environment, kind, f"S{kind}", bytes([kind]) * 300)
+        Event(str(organizations[0]), str(uuid4()), environment, kind, f"S{kind}", bytes([kind]) * 300)
         for environment in Environment
         for kind in EventType
     ]
     async with database.worker.transaction() as tx:
         await append(tx, events)
         found = await read_after(tx, EPOCH, organizations[0], 0, PAGE)
-    assert [(e.account_id, e.environment, e.kind, e.symbol, payload_of(e)) for e in found] == [
+    assert [(str(e.account_id), e.environment, e.kind, e.symbol, payload_of(e)) for e in found] == [
         (e.account_id, e.environment, e.kind, e.symbol, e.payload) for e in events
     ]
     assert [e.seq for e in found] == list(range(1, len(events) + 1))

@@ -37,7 +37,7 @@ def balance_event(told: AccountBalance) -> Event:
         equity=maybe_text(balance.equity),
         as_of=balance.as_of,
     )
-    return Event(told.organization_id, told.account_id, told.environment, EventType.BALANCE, "", payload)
+    return Event(str(told.organization_id), str(told.account_id), told.environment, EventType.BALANCE, "", payload)
 
 
 @dataclass(slots=True)

@@ -1172,7 +1172,7 @@ CREATE TABLE paper_holdings (
 ALTER TABLE paper_holdings ENABLE ROW LEVEL SECURITY;
 ALTER TABLE paper_holdings FORCE ROW LEVEL SECURITY;
 CREATE POLICY service ON paper_holdings FOR SELECT TO ti_service
-    USING (EXISTS (SELECT FROM paper_accounts a WHERE a.account_id = paper_holdings.account_id));
+    USING (EXISTS (SELECT FROM paper_accounts a WHERE a.account_id = paper_holdings.account_id OFFSET 0));
 CREATE POLICY worker ON paper_holdings TO ti_worker USING (true);
 GRANT SELECT, INSERT, UPDATE ON paper_holdings TO ti_worker;
 GRANT SELECT ON paper_holdings TO ti_service;

@@ -5,7 +5,6 @@ from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -33,8 +32,8 @@ class Event(FrozenStruct, frozen=True):
     environments. `symbol` is empty where the event has none.
     """
 
-    organization_id: UUID | str
-    account_id: UUID | str
+    organization_id: str
+    account_id: str
     environment: str
     kind: EventType
     symbol: str

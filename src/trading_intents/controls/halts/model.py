@@ -99,4 +99,4 @@ def halt_event(halt: Halt) -> Event:
         updated_at=halt.updated_at,
     )
     environment = halt.environment or Environment.PAPER
-    return Event(organization_id, account_id or organization_id, environment, EventType.HALT, "", payload)
+    return Event(str(organization_id), str(account_id or organization_id), environment, EventType.HALT, "", payload)
