@@ -23,12 +23,13 @@ from rich.live import Live
 
 from tests.trader.conftest import Command
 from tests.waiting import eventually
-from trading_intents_client import Account, Event, GapEvent, OrderEvent, PositionEvent, TradingAccount
+from trading_intents_client import Account, Event, GapEvent, OrderEvent, PositionEvent, TradeEvent, TradingAccount
 from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter
+from trading_intents_client.cli.watch.keys import press
 from trading_intents_client.cli.watch.live import FRAME_SECONDS, follow, read_again, run_frames
 from trading_intents_client.cli.watch.screen import draw
-from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
-from trading_intents_client.types.enums import ConnectionState, Environment, OrderState, OrderStatus
+from trading_intents_client.stream.events import StreamedOrder, StreamedPosition, StreamedTrade
+from trading_intents_client.types.enums import ConnectionState, Environment, OrderSide, OrderState, OrderStatus
 
 SIZES = [(80, 24), (200, 50), (60, 16), (130, 24)]
 EVENTS_PER_SECOND = 500
@@ -52,6 +53,14 @@ def order_event(number: int, version: int, status: OrderStatus = OrderStatus.NEW
         symbol=f"S{number}", order_state=OrderState.OPEN, order_status=status, quantity=Decimal(10), version=version,
     )  # fmt: skip
     return OrderEvent(order=order, cursor=f"c{number}-{version}")
+
+
+def trade_event(number: int) -> TradeEvent:
+    trade = StreamedTrade(
+        trade_id=f"t{number}", order_id="o", intent_id="o", account_id="a", organization_id="o", symbol="FILL",
+        quantity=Decimal(number), price=Decimal("424.25"), side=OrderSide.SELL_SHORT, received_at=AT,
+    )  # fmt: skip
+    return TradeEvent(trade=trade, cursor="c")
 
 
 def shown(state: Blotter, width: int, height: int, is_connected: bool = True) -> list[str]:
@@ -93,6 +102,65 @@ def test_a_small_terminal_shows_orders_first(width: int, height: int) -> None:
         assert "NEW" in "".join(lines[1:-1])
         assert "10" in lines[2], "the quantity"
         assert "q ends" in lines[-1], "the last line says what is wrong, too"
+
+
+def test_fills_and_stop_prices_stand_beside_open_orders() -> None:
+    state = blotter()
+    for number in range(30):
+        event = order_event(number, 1)
+        state.apply(OrderEvent(order=msgspec.structs.replace(event.order, stop_price=Decimal("187.125")), cursor="c"))
+    for number in (1, 2, 3, 2):
+        state.apply(trade_event(number))
+    for width in (80, 130, 200):
+        told = "\n".join(shown(state, width, 24))
+        assert "30 open" in told
+        assert "187.125" in told, "no price is cut"
+        assert ("reason" in told) == (width == 200)
+    told = "\n".join(shown(state, 80, 24))
+    assert re.findall(r"SHORT (\d) FILL at 424.25", told.partition("─ events")[0]) == ["3", "2", "1"]
+
+
+def test_empty_panels_say_so() -> None:
+    told = "\n".join(shown(blotter(), 80, 24))
+    assert all(f"no {what}" in told for what in ("orders", "positions", "fills", "events yet"))
+
+
+def test_the_list_scrolls_to_the_selected_order() -> None:
+    state = blotter()
+    for number in range(100):
+        state.apply(order_event(number, 1))
+    asked: list[str] = []
+    assert press(b"\x1b[B" * 51, state, lambda order: asked.append(order.order_id))
+    assert state.selected == "o000049", "the first key selects the first order, which is the newest"
+    told = "\n".join(shown(state, 80, 24)).partition("─ positions")[0]
+    assert "S49 " in told
+    assert "of 100" in told
+    assert "S99 " not in told
+    for key, selected in ((b"G", "o000000"), (b"\x1b[A", "o000001"), (b"\x1b[H", "o000099"), (b"\x1b[6~", "o000089")):
+        press(key, state, lambda order: asked.append(order.order_id))
+        assert state.selected == selected
+    assert asked == []
+    assert not press(b"q", state, lambda order: asked.append(order.order_id))
+
+
+def test_a_cancel_is_confirmed_and_only_of_an_open_order() -> None:
+    state = blotter()
+    state.apply(order_event(1, 1))
+    state.apply(order_event(2, 2, OrderStatus.FILLED))
+    asked: list[str] = []
+
+    def typed(keys: bytes) -> str:
+        press(keys, state, lambda order: asked.append(order.order_id))
+        return shown(state, 80, 24)[-1]
+
+    assert "select an order first" in typed(b"c")
+    assert "cancel - 10 S1? y or n" in typed(b"jc")
+    assert "y or n" not in typed(b"q"), "any other key takes it back"
+    assert asked == []
+    typed(b"cy")
+    assert asked == ["o000001"]
+    assert "S2 is FILLED" in typed(b"jc")
+    assert state.confirming is None
 
 
 def test_the_time_without_a_connection_begins_with_its_end() -> None:
@@ -238,6 +306,24 @@ def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
     assert "\x1b[?1049h" in text, "the alternate screen"
     assert re.search(r"\x1b\[\?1049l", text), "and back"
     assert "\x1b[?25h" in text, "the cursor is shown again"
+
+
+def test_the_selected_order_is_cancelled(account: Account, environ: dict[str, str | None]) -> None:
+    account.buy("ZEBRA", 3, limit=1).wait(until="NEW")
+    placed = account.buy("ACME", 5, limit="1.5")
+    placed.wait(until="NEW")
+    told = bytearray()
+    with terminal(80, 24, environ, "watch") as (process, end):
+        threading.Thread(target=drain, args=(end, told), daemon=True).start()
+        eventually(lambda: b"ZEBRA" in told and b"ACME" in told, LIMIT_SECONDS)
+        os.write(end, b"jc")
+        eventually(lambda: b"cancel BUY 5 ACME?" in told, LIMIT_SECONDS)
+        os.write(end, b"y")
+        assert placed.wait(timeout=LIMIT_SECONDS).order_status == "CANCELLED"
+        eventually(lambda: b"accepted: cancel BUY 5 ACME" in told, LIMIT_SECONDS)
+        os.write(end, b"q")
+        assert process.wait(LIMIT_SECONDS) == 0, told
+    assert [order.symbol for order in account.orders(state="OPEN")] == ["ZEBRA"]
 
 
 def drain(end: int, told: bytearray) -> None:

@@ -17,6 +17,7 @@ NONE = "-"
 GAP = "  "
 MIN_PRICE_PLACES, MIN_PLACES = 2, 4
 COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
+SIDES = {"SELL_SHORT": "SHORT"}
 # A column's title, and the field that it shows or what makes it of a record.
 Fields = dict[str, str | Callable[[Any], object]]
 
@@ -26,7 +27,7 @@ def print_table(fields: Fields, records: Iterable[object], empty: str, below: Se
     shown = list(records)
     getters = {name: attrgetter(field) if isinstance(field, str) else field for name, field in fields.items()}
     columns = {name: [getter(record) for record in shown] for name, getter in getters.items()}
-    texts = {name: _column(values) for name, values in columns.items() if any(value is not None for value in values)}
+    texts = {name: align(values) for name, values in columns.items() if any(value is not None for value in values)}
     out = Console(highlight=False, emoji=False)
     if not texts:
         out.print(empty)
@@ -64,7 +65,7 @@ def _line(cells: Iterable[tuple[str, str, str]], widths: Mapping[str, int], righ
     return line
 
 
-def _column(values: Sequence[object]) -> list[str]:
+def align(values: Sequence[object]) -> list[str]:
     """The cells of a column. Numbers have as much behind their point, in blanks, as the longest of them."""
     texts = [show(value) for value in values]
     numbers = [isinstance(value, Decimal | int) for value in values]

@@ -14,10 +14,9 @@ from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.login import Login, login_file, open_client, write_login
 from trading_intents_client.cli.output import USAGE, exit_codes, print_json
 from trading_intents_client.cli.reasons import order_reason
-from trading_intents_client.cli.tables import Fields, print_table, rounded, short_ids, show
+from trading_intents_client.cli.tables import SIDES, Fields, print_table, rounded, short_ids, show
 from trading_intents_client.transport.credentials import DEMO_URL
 
-SIDES = {"SELL_SHORT": "SHORT"}
 ORDERS: Fields = {
     "time": "created_at",
     "symbol": "symbol",

@@ -1,4 +1,5 @@
-"""The state of a live blotter: orders, positions, money and last events. Threads may change it while another draws."""
+"""The state of a live blotter: orders, fills, positions, money, events, what is selected. Threads may change it while
+another draws."""
 
 import threading
 import time
@@ -19,13 +20,17 @@ from trading_intents_client import (
     Position,
     PositionEvent,
     PrimedEvent,
+    Trade,
+    TradeEvent,
     TradingAccount,
 )
 from trading_intents_client.cli.lines import event_line, event_time
-from trading_intents_client.stream.events import StreamedOrder, StreamedPosition
+from trading_intents_client.cli.tables import SIDES, amount
+from trading_intents_client.stream.events import StreamedOrder, StreamedPosition, StreamedTrade
 
 MAX_ORDERS = 1000
 MAX_EVENTS = 200
+MAX_FILLS = 200
 
 
 class BlotterOrder(Struct, frozen=True, kw_only=True):
@@ -38,6 +43,7 @@ class BlotterOrder(Struct, frozen=True, kw_only=True):
     quantity: Decimal
     filled: Decimal
     limit_price: Decimal | None
+    stop_price: Decimal | None
     average_price: Decimal | None
     status: str
     reason: str | None
@@ -45,6 +51,18 @@ class BlotterOrder(Struct, frozen=True, kw_only=True):
     @property
     def is_open(self) -> bool:
         return self.status not in FINAL_STATUSES
+
+    def __str__(self) -> str:
+        return f"{self.side} {amount(self.quantity)} {self.symbol}"
+
+
+class BlotterFill(Struct, frozen=True, kw_only=True):
+    trade_id: str
+    at: datetime | None
+    symbol: str
+    side: str
+    quantity: Decimal
+    price: Decimal
 
 
 class BlotterPosition(Struct, frozen=True, kw_only=True):
@@ -67,6 +85,10 @@ class Blotter:
         self._lock = threading.Lock()
         self._orders: dict[str, BlotterOrder] = {}
         self._positions: dict[str, BlotterPosition] = {}
+        self._fills: dict[str, BlotterFill] = {}
+        self.selected: str | None = None  # an order's id
+        self.confirming: BlotterOrder | None = None  # whether it is to be cancelled
+        self.notice: str | None = None
         self._events: deque[tuple[datetime, str]] = deque(maxlen=MAX_EVENTS)
 
     def mark_connected(self) -> None:
@@ -78,6 +100,8 @@ class Blotter:
             if isinstance(event, OrderEvent):
                 before = self._orders.get(event.order.order_id)
                 self._put(_order_row(event.order, before.at if before else event.order.received_at))
+            elif isinstance(event, TradeEvent):
+                self._put_fill(event.trade)
             elif isinstance(event, PositionEvent):
                 self._apply_position(event)
             elif isinstance(event, GapEvent):
@@ -94,6 +118,12 @@ class Blotter:
             for row in found:
                 self._put(row)
 
+    def set_fills(self, trades: Iterable[Trade]) -> None:
+        """Takes the oldest first."""
+        with self._lock:
+            for trade in trades:
+                self._put_fill(trade)
+
     def set_positions(self, positions: Iterable[Position]) -> None:
         found = _position_rows(positions)
         with self._lock:
@@ -106,6 +136,29 @@ class Blotter:
         with self._lock:
             rows = sorted(self._orders.values(), key=lambda row: row.order_id, reverse=True)
         return sorted(rows, key=lambda row: not row.is_open)
+
+    def fills(self) -> list[BlotterFill]:
+        """The newest first."""
+        with self._lock:
+            return list(self._fills.values())[::-1]
+
+    def move(self, steps: int) -> None:
+        """Selects another order; the first, if none was."""
+        orders = [row.order_id for row in self.orders()]
+        if self.selected in orders:
+            index = orders.index(self.selected) + steps
+            self.selected = orders[min(max(index, 0), len(orders) - 1)]
+        else:
+            self.selected = orders[0] if orders else None
+
+    def ask_to_cancel(self) -> None:
+        order = next((row for row in self.orders() if row.order_id == self.selected), None)
+        if order is None:
+            self.notice = "select an order first, with the arrow keys"
+        elif not order.is_open:
+            self.notice = f"{order} is {order.status}"
+        else:
+            self.confirming, self.notice = order, None
 
     def positions(self) -> list[BlotterPosition]:
         with self._lock:
@@ -125,6 +178,18 @@ class Blotter:
             finished = [key for key, found in self._orders.items() if not found.is_open]
             del self._orders[min(finished or self._orders)]
 
+    def _put_fill(self, trade: Trade | StreamedTrade) -> None:
+        self._fills[trade.trade_id] = BlotterFill(
+            trade_id=trade.trade_id,
+            at=trade.received_at,
+            symbol=trade.symbol,
+            side=_side(trade.side),
+            quantity=trade.quantity,
+            price=trade.price,
+        )
+        if len(self._fills) > MAX_FILLS:
+            del self._fills[next(iter(self._fills))]
+
     def _apply_position(self, event: PositionEvent) -> None:
         told, known = event.position, self._positions.get(event.position.symbol)
         price = known.market_price if known else None
@@ -140,15 +205,20 @@ def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> Blott
         version=order.version,
         at=at,
         symbol=order.symbol,
-        side=str(order.order_side or "-"),
+        side=_side(order.order_side),
         order_type=str(order.order_type or "-"),
         quantity=order.quantity,
         filled=order.filled_quantity,
         limit_price=order.limit_price,
+        stop_price=order.stop_price,
         average_price=order.average_price,
         status=str(order.order_status),
         reason=order.reason,
     )
+
+
+def _side(side: str | None) -> str:
+    return SIDES.get(side or "", side or "-")
 
 
 def _is_newer(known: BlotterPosition, read: BlotterPosition | None) -> bool:

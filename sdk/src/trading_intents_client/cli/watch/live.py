@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.live import Live
 
-from trading_intents_client import Account, EventStream, SortOrder, TradingError
-from trading_intents_client.cli.watch.blotter import Blotter
+from trading_intents_client import Account, EventStream, SortOrder, TradingError, cancel_command
+from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
+from trading_intents_client.cli.watch.keys import press
 from trading_intents_client.cli.watch.screen import draw
 
 FRAME_SECONDS = 0.25
@@ -22,13 +23,16 @@ FRAME_SECONDS = 0.25
 READ_SECONDS = 5.0
 RECENT_ORDERS = 50
 MAX_TYPED = 1024
+CANCEL_SECONDS = 5.0  # for a CANCEL that is on its way at the end
 
 
 def watch_account(account: Account, url: str) -> None:
     console = Console()
     blotter = Blotter(account.get(), url)
     stop = threading.Event()
-    with account.events() as stream, _keys(stop), Live(console=console, screen=True, auto_refresh=False) as live:
+    cancels = Cancels(account, blotter)
+    typing = _keys(stop, lambda typed: press(typed, blotter, cancels.send))
+    with account.events() as stream, typing, Live(console=console, screen=True, auto_refresh=False) as live:
         threads = [
             threading.Thread(target=follow, args=(stream, blotter, stop), daemon=True),
             threading.Thread(target=read_again, args=(account, blotter, stop), daemon=True),
@@ -46,8 +50,34 @@ def watch_account(account: Account, url: str) -> None:
             run_frames(show, stop)
         except KeyboardInterrupt:
             stop.set()
+        cancels.finish()
     if blotter.failure is not None:
         raise blotter.failure
+
+
+class Cancels:
+    """Sends CANCELs without holding up keys and frames, and waits for their answers at the end."""
+
+    def __init__(self, account: Account, blotter: Blotter) -> None:
+        self._account, self._blotter = account, blotter
+        self._threads: list[threading.Thread] = []
+
+    def send(self, order: BlotterOrder) -> None:
+        self._blotter.notice = f"cancelling {order} ..."
+        thread = threading.Thread(target=self._send, args=(order,), daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def finish(self) -> None:
+        for thread in self._threads:
+            thread.join(CANCEL_SECONDS)
+
+    def _send(self, order: BlotterOrder) -> None:
+        try:
+            self._account.submit(cancel_command(order.order_id))
+            self._blotter.notice = f"accepted: cancel {order}"
+        except TradingError as error:
+            self._blotter.notice = f"not cancelled: {order}: {error}"
 
 
 def run_frames(show: Callable[[], None], stop: threading.Event) -> None:
@@ -76,6 +106,8 @@ def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> Non
             if is_first:
                 blotter.set_orders(account.orders(state="OPEN"))
                 blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
+                recent = account.trades(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data
+                blotter.set_fills(recent[::-1])
                 is_first = False
             blotter.set_positions(account.positions())
             blotter.balances = account.balances()
@@ -88,14 +120,14 @@ def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> Non
 
 
 @contextmanager
-def _keys(stop: threading.Event) -> Iterator[None]:
-    """`q` ends it. Keys are read one by one, and the terminal is as it was afterwards."""
+def _keys(stop: threading.Event, on_typed: Callable[[bytes], bool]) -> Iterator[None]:
+    """Keys are read as they are typed, until one ends it, and the terminal is as it was afterwards."""
     if not sys.stdin.isatty():
         yield
         return
     before = termios.tcgetattr(sys.stdin)
     tty.setcbreak(sys.stdin)
-    threading.Thread(target=_read_keys, args=(stop,), daemon=True).start()
+    threading.Thread(target=_read_keys, args=(stop, on_typed), daemon=True).start()
     try:
         yield
     finally:
@@ -103,9 +135,9 @@ def _keys(stop: threading.Event) -> Iterator[None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _read_keys(stop: threading.Event) -> None:
+def _read_keys(stop: threading.Event, on_typed: Callable[[bytes], bool]) -> None:
     while not stop.is_set():
         ready, _, _ = select.select([sys.stdin], [], [], FRAME_SECONDS)
         # All that was typed: what stays in a buffer of Python's would not be seen by `select`.
-        if ready and (not (typed := os.read(sys.stdin.fileno(), MAX_TYPED)) or b"q" in typed.lower()):
+        if ready and (not (typed := os.read(sys.stdin.fileno(), MAX_TYPED)) or not on_typed(typed)):
             stop.set()

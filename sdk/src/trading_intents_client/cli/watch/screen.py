@@ -1,6 +1,8 @@
 """The blotter as a screen of a given size: it fits 80 by 24, uses more, and shows the orders alone on less."""
 
 import time
+from collections.abc import Sequence
+from datetime import datetime
 from decimal import Decimal
 
 from rich.console import RenderableType
@@ -10,13 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from trading_intents_client.cli.reasons import explain
-from trading_intents_client.cli.tables import COLOURS, amount, cell, rounded
-from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder, BlotterPosition
+from trading_intents_client.cli.tables import COLOURS, NONE, align, amount, rounded
+from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
+from trading_intents_client.cli.watch.keys import HELP
 
-WIDE, NARROW, TINY = 130, 60, 30
+WIDE, ROOMY, NARROW, TINY = 130, 110, 60, 30  # columns
 LOW = 12  # lines, in which three panels have no room
 FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
 LIVE = "live"
+PRICES = ("limit", "stop", "average")  # columns that are left out while they are empty
 
 
 def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layout:
@@ -26,22 +30,24 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
         Layout(_head(blotter, is_connected), size=1), Layout(name="body"), Layout(_foot(blotter), size=1)
     )
     if body < LOW:
-        layout["body"].update(_order_table(blotter.orders(), body - 1, width))
+        layout["body"].update(_order_table(blotter, blotter.orders(), body - 1, width)[0])
         return layout
     if width >= WIDE:
-        rows = body - FRAME_LINES
-        lower = max(body // 2, 5)
+        part = body // 3
         right = Layout(ratio=2)
         right.split_column(
-            Layout(_positions(blotter, body - lower - FRAME_LINES)),
-            Layout(_events(blotter, lower - 2), size=lower),
+            Layout(_positions(blotter, part - FRAME_LINES, WIDE), size=part),
+            Layout(_fills(blotter, part - 2), size=part),
+            Layout(_events(blotter, body - 2 * part - 2)),
         )
-        layout["body"].split_row(Layout(_orders(blotter, rows, width), ratio=3), right)
+        layout["body"].split_row(Layout(_orders(blotter, body - FRAME_LINES, width * 3 // 5), ratio=3), right)
         return layout
-    events, positions = max(body // 4, 4), max(body // 4, 4)
+    events, middle = max(body // 5, 4), max(body // 3, 4)
+    beside = Layout(size=middle)
+    beside.split_row(Layout(_positions(blotter, middle - FRAME_LINES, width // 2)), Layout(_fills(blotter, middle - 2)))
     layout["body"].split_column(
-        Layout(_orders(blotter, body - events - positions - FRAME_LINES, width)),
-        Layout(_positions(blotter, positions - FRAME_LINES), size=positions),
+        Layout(_orders(blotter, body - events - middle - FRAME_LINES, width)),
+        beside,
         Layout(_events(blotter, events - 2), size=events),
     )
     return layout
@@ -67,80 +73,114 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
 
 
 def _foot(blotter: Blotter) -> Text:
-    foot = Text(" q ends", style="dim", no_wrap=True, overflow="ellipsis")
-    if blotter.trouble:
-        foot.append(f"  {blotter.trouble}", style="yellow")
+    if blotter.confirming is not None:
+        return Text(f" cancel {blotter.confirming}? y or n", style="bold yellow", no_wrap=True, overflow="ellipsis")
+    foot = Text(HELP, style="dim", no_wrap=True, overflow="ellipsis")
+    for told in (blotter.notice, blotter.trouble):
+        foot.append(f"  {told}" if told else "", style="yellow")
     return foot
 
 
 def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
     found = blotter.orders()
+    if not found:
+        return _panel(Text("no orders", style="dim"), "orders")
+    table, first, last = _order_table(blotter, found, rows, width)
     count = sum(row.is_open for row in found)
-    return _panel(_order_table(found, rows, width), f"orders: {count} open")
+    place = f", {first + 1} to {last} of {len(found)}" if last - first < len(found) else ""
+    return _panel(table, f"orders: {count} open{place}")
 
 
-def _order_table(found: list[BlotterOrder], rows: int, width: int) -> Table:
-    columns = ["time", "symbol", "side", "quantity", "filled", "limit", "average", "status"]
-    if width >= WIDE:
-        columns += ["type", "reason"]
-    elif width < NARROW:
-        columns = ["symbol", "side", "quantity", "status"]
-    table = _table(columns)
-    table.show_header = width >= TINY  # else it would take the room of the values
-    for row in found[: max(rows, 0) if table.show_header else rows + 1]:
-        cells = _order_cells(row)
-        table.add_row(*(cells[name] for name in columns))
-    return table
+def _order_table(blotter: Blotter, found: list[BlotterOrder], rows: int, width: int) -> tuple[Table, int, int]:
+    """Scrolled so that the selected order is seen."""
+    has_header = width >= TINY  # else it would take the room of the values
+    room = max(rows if has_header else rows + 1, 0)
+    index = next((index for index, row in enumerate(found) if row.order_id == blotter.selected), 0)
+    first = max(0, index - room + 1) if room else 0
+    shown = found[first : first + room]
+    columns = _order_columns(shown, width)
+    table = _table(list(columns))
+    table.show_header = has_header
+    for row, cells in zip(shown, zip(*columns.values(), strict=True), strict=True):
+        table.add_row(*cells, style="reverse" if row.order_id == blotter.selected else "")
+    return table, first, first + len(shown)
 
 
-def _order_cells(row: BlotterOrder) -> dict[str, Text]:
-    return {
-        "time": Text(row.at.astimezone().strftime("%H:%M:%S") if row.at else "-"),
-        "symbol": Text(row.symbol, style="bold"),
-        "side": Text(row.side, style="cyan" if row.side == "BUY" else "magenta"),
-        "quantity": cell(row.quantity),
-        "filled": cell(row.filled),
-        "limit": cell(row.limit_price),
-        "average": cell(rounded(row.average_price)),
-        "status": Text(row.status, style=COLOURS.get(row.status, "")),
-        "type": Text(row.order_type),
-        "reason": Text(explain(row.reason) or ""),
+def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text]]:
+    columns = {
+        "time": [Text(_clock(row.at)) for row in shown],
+        "symbol": [Text(row.symbol, style="bold") for row in shown],
+        "side": [Text(row.side, style="cyan" if row.side == "BUY" else "magenta") for row in shown],
+        "quantity": _numbers([row.quantity for row in shown]),
+        "filled": _numbers([row.filled for row in shown]),
+        "limit": _numbers([row.limit_price for row in shown]),
+        "stop": _numbers([row.stop_price for row in shown]),
+        "average": _numbers([rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]),
+        "status": [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown],
+        "reason": [Text(explain(row.reason) or "") for row in shown],
     }
+    if width < NARROW:
+        return {name: columns[name] for name in ("symbol", "side", "quantity", "status")}
+    if width < ROOMY:
+        del columns["reason"]
+        if any(row.stop_price is not None for row in shown):
+            del columns["average"]  # the fills tell their prices
+    return {name: cells for name, cells in columns.items() if name not in PRICES or any(c.plain != NONE for c in cells)}
 
 
-def _positions(blotter: Blotter, rows: int) -> Panel:
+def _numbers(values: Sequence[Decimal | None]) -> list[Text]:
+    return [Text(text, style="dim" if text == NONE else "") for text in align(values)]
+
+
+def _positions(blotter: Blotter, rows: int, width: int) -> Panel:
     found = blotter.positions()
-    table = _table(["symbol", "quantity", "cost", "price", "unrealized", "today"])
-    for row in found[: max(rows, 0)]:
-        table.add_row(*_position_cells(row))
+    if not found:
+        return _panel(Text("no positions", style="dim"), "positions")
+    shown = found[: max(rows, 0)]
+    columns = {
+        "symbol": [Text(row.symbol, style="bold") for row in shown],
+        "quantity": _numbers([row.quantity for row in shown]),
+        "cost": _numbers([rounded(row.average_cost, row.market_price) for row in shown]),
+        "price": _numbers([row.market_price for row in shown]),
+        "unrealized": _results([rounded(row.unrealized_pnl, row.market_price) for row in shown]),
+        "today": _results([rounded(row.daily_pnl, row.market_price) for row in shown]),
+    }
+    if width < NARROW:
+        columns = {name: columns[name] for name in ("symbol", "quantity", "price", "unrealized")}
+    table = _table(list(columns))
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     return _panel(table, f"positions: {len(found)}")
 
 
-def _position_cells(row: BlotterPosition) -> list[Text]:
-    cells = [
-        Text(row.symbol, style="bold"),
-        cell(row.quantity),
-        cell(rounded(row.average_cost)),
-        cell(rounded(row.market_price)),
+def _results(values: Sequence[Decimal | None]) -> list[Text]:
+    cells = _numbers(values)
+    for cell, value in zip(cells, values, strict=True):
+        if value:
+            cell.stylize("green" if value > 0 else "red")
+    return cells
+
+
+def _fills(blotter: Blotter, rows: int) -> Panel:
+    found = blotter.fills()[: max(rows, 0)]
+    lines = [
+        f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}" for fill in found
     ]
-    return [*cells, _result(row.unrealized_pnl), _result(row.daily_pnl)]
+    return _panel(Text("\n".join(lines) or "no fills", no_wrap=True, overflow="ellipsis"), "fills")
 
 
-def _result(value: Decimal | None) -> Text:
-    told = cell(rounded(value))
-    if value:
-        told.stylize("green" if value > 0 else "red")
-    return told
+def _clock(at: datetime | None) -> str:
+    return at.astimezone().strftime("%H:%M:%S") if at else NONE
 
 
 def _events(blotter: Blotter, rows: int) -> Panel:
-    lines = [f"{at.astimezone():%H:%M:%S} {line}" for at, line in blotter.events()[-rows:]] if rows > 0 else []
-    return _panel(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), "events")
+    lines = [f"{_clock(at)} {line}" for at, line in blotter.events()[-rows:]] if rows > 0 else []
+    return _panel(Text("\n".join(lines) or "no events yet", no_wrap=True, overflow="ellipsis"), "events")
 
 
 def _table(columns: list[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    texts = {"time", "symbol", "side", "status", "type", "reason"}
+    texts = {"time", "symbol", "side", "status", "reason"}
     for name in columns:
         justify = "left" if name in texts else "right"
         table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]  # literals
