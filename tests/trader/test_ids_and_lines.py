@@ -4,6 +4,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator
+from decimal import Decimal
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.trader.conftest import Command, lines
 from tests.trader.test_reports import answers_replaced, http
 from trading_intents_client import Account, TradingClient
 from trading_intents_client.cli.commands.arguments import find_order_id
+from trading_intents_client.cli.commands.orders import typed
 
 REFUSED, UNREACHABLE = 1, 3
 
@@ -83,6 +85,14 @@ def test_a_lost_answer_shows_the_line_to_type_again(run: Command, tenants: Tenan
         lost = run("replace", order.order_id, "--quantity", "3", TRADING_INTENTS_URL=url)
     assert shlex.split(lost.stderr.splitlines()[-1])[1:5] == ["replace", order.order_id, "--quantity", "3"]
     assert lines(run(*shlex.split(lost.stderr.splitlines()[-1])[1:], "--json"))[0]["is_replayed"]
+
+
+def test_the_line_to_type_again_leaves_no_price_out() -> None:
+    """An order that was typed again without its limit would be a market order; 30 is the default of another option."""
+    for number in (Decimal(30), Decimal(1), Decimal("0.5")):
+        assert typed("buy", "A", {"--limit": number, "--stop": None, "--json": False, "--wait": True}) == [
+            *("buy", "A", "--limit", format(number, "f"), "--wait")
+        ]
 
 
 def test_events_tell_their_times(run: Command, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,8 @@ def _placing(name: str) -> Callable[..., None]:
         key: IdempotencyKey = None,
         as_json: AsJson = False,
     ) -> None:
-        options = {"--limit": limit, "--stop": stop, "--tif": tif, "--account": account, "--timeout": timeout}
-        flags = {"--wait": wait, "--json": as_json}
+        options = {"--limit": limit, "--stop": stop, "--tif": tif, "--account": account or None}
+        flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
         with exit_codes(typed(name, symbol, amount(quantity), options, flags)), open_client(os.environ) as client:
             chosen = find_account(client, account)
             submit = {"buy": chosen.buy, "sell": chosen.sell, "short": chosen.short}[name]
@@ -78,7 +78,7 @@ def typed(*words: str | Mapping[str, object]) -> list[str]:
         for option, value in word.items():
             if value is True:
                 line.append(option)
-            elif value not in (None, False, "", WAIT_SECONDS):
+            elif value is not None and value is not False:
                 line += [option, amount(value) if isinstance(value, Decimal) else str(value)]
     return line
 
@@ -155,7 +155,7 @@ def replace(
     """Change an order's quantity, prices or time in force; what is left out stays."""
     if quantity is None and limit is None and stop is None and tif is None:
         raise typer.BadParameter("say what to change: --quantity, --limit, --stop or --tif")
-    options = {"--quantity": quantity, "--limit": limit, "--stop": stop, "--tif": tif, "--account": account}
+    options = {"--quantity": quantity, "--limit": limit, "--stop": stop, "--tif": tif, "--account": account or None}
     with exit_codes(typed("replace", order_id, options, {"--json": as_json})), open_client(os.environ) as client:
         chosen = find_account(client, account)
         order = chosen.order(find_order_id(chosen, order_id))
