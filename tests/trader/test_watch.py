@@ -23,13 +23,29 @@ from rich.live import Live
 
 from tests.trader.conftest import Command
 from tests.waiting import eventually
-from trading_intents_client import Account, Event, GapEvent, OrderEvent, PositionEvent, TradeEvent, TradingAccount
+from trading_intents_client import (
+    Account,
+    Event,
+    GapEvent,
+    HaltEvent,
+    OrderEvent,
+    PositionEvent,
+    TradeEvent,
+    TradingAccount,
+)
 from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter
 from trading_intents_client.cli.watch.keys import press
-from trading_intents_client.cli.watch.live import FRAME_SECONDS, follow, read_again, run_frames
+from trading_intents_client.cli.watch.live import FRAME_SECONDS, follow, read_again, read_all, run_frames
 from trading_intents_client.cli.watch.screen import draw
-from trading_intents_client.stream.events import StreamedOrder, StreamedPosition, StreamedTrade
-from trading_intents_client.types.enums import ConnectionState, Environment, OrderSide, OrderState, OrderStatus
+from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
+from trading_intents_client.types.enums import (
+    ConnectionState,
+    Environment,
+    HaltState,
+    OrderSide,
+    OrderState,
+    OrderStatus,
+)
 
 SIZES = [(80, 24), (200, 50), (60, 16), (130, 24)]
 EVENTS_PER_SECOND = 500
@@ -214,6 +230,31 @@ def test_a_lost_connection_and_a_live_account_cannot_be_overlooked() -> None:
     named = blotter(Environment.LIVE)
     named.account = msgspec.structs.replace(named.account, name="n" * 128)
     assert shown(named, 80, 24, is_connected=False)[0].startswith(" LIVE  DISCONNECTED for 0 s")
+
+
+def test_a_halt_and_a_broker_that_is_away_are_seen() -> None:
+    state = blotter()
+    assert "HALTED" not in shown(state, 80, 24)[0]
+    halt = StreamedHalt(id="h", organization_id="o", state=HaltState.DONE, reason="strange news", created_at=AT)
+    state.apply(HaltEvent(halt=halt, cursor="c"))
+    state.account = msgspec.structs.replace(state.account, connection=ConnectionState.CREDENTIAL_MISSING)
+    head = shown(state, 120, 24)[0]
+    assert re.search(r"HALTED since \d\d:\d\d:\d\d: strange news", head)
+    assert "broker credential_missing" in head
+    state.apply(HaltEvent(halt=msgspec.structs.replace(halt, state=HaltState.RESUMED), cursor="c"))
+    assert "HALTED" not in shown(state, 80, 24)[0]
+
+
+def test_a_halt_that_stands_is_read_at_the_start(account: Account) -> None:
+    state = Blotter(account.get(), "")
+    read_all(account, state, is_first=True)
+    assert state.halt() is None
+    account.controls.halt("strange news")
+    read_all(account, state, is_first=False)
+    assert "strange news" in shown(state, 120, 24)[0]
+    account.controls.resume()
+    read_all(account, state, is_first=False)
+    assert state.halt() is None
 
 
 def test_an_older_version_of_an_order_never_replaces_a_newer_one() -> None:

@@ -15,6 +15,9 @@ from trading_intents_client import (
     Balances,
     Event,
     GapEvent,
+    Halt,
+    HaltEvent,
+    HaltState,
     OrderEvent,
     OrderRecord,
     Position,
@@ -26,7 +29,7 @@ from trading_intents_client import (
 )
 from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.tables import SIDES, amount
-from trading_intents_client.stream.events import StreamedOrder, StreamedPosition, StreamedTrade
+from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
 
 MAX_ORDERS = 1000
 MAX_EVENTS = 200
@@ -86,6 +89,7 @@ class Blotter:
         self._orders: dict[str, BlotterOrder] = {}
         self._positions: dict[str, BlotterPosition] = {}
         self._fills: dict[str, BlotterFill] = {}
+        self._halts: dict[str, Halt | StreamedHalt] = {}  # that stand, of the account or its organization
         self.selected: str | None = None  # an order's id
         self.confirming: BlotterOrder | None = None  # whether it is to be cancelled
         self.notice: str | None = None
@@ -102,6 +106,8 @@ class Blotter:
                 self._put(_order_row(event.order, before.at if before else event.order.received_at))
             elif isinstance(event, TradeEvent):
                 self._put_fill(event.trade)
+            elif isinstance(event, HaltEvent):
+                self._put_halt(event.halt)
             elif isinstance(event, PositionEvent):
                 self._apply_position(event)
             elif isinstance(event, GapEvent):
@@ -109,6 +115,7 @@ class Blotter:
                 for record in event.orders:
                     self._put(_order_row(record, record.created_at))
                 self._positions = _position_rows(event.positions)
+                self._halts.clear()  # the account's is read again
             if event.cursor is not None and not isinstance(event, PrimedEvent):
                 self._events.append((event_time(event), event_line(event)))
 
@@ -117,6 +124,10 @@ class Blotter:
         with self._lock:
             for row in found:
                 self._put(row)
+
+    def set_halt(self, halt: Halt) -> None:
+        with self._lock:
+            self._put_halt(halt)
 
     def set_fills(self, trades: Iterable[Trade]) -> None:
         """Takes the oldest first."""
@@ -141,6 +152,11 @@ class Blotter:
         """The newest first."""
         with self._lock:
             return list(self._fills.values())[::-1]
+
+    def halt(self) -> Halt | StreamedHalt | None:
+        """The first of those that stand."""
+        with self._lock:
+            return next(iter(self._halts.values()), None)
 
     def move(self, steps: int) -> None:
         """Selects another order; the first, if none was."""
@@ -177,6 +193,12 @@ class Blotter:
         if len(self._orders) > MAX_ORDERS:
             finished = [key for key, found in self._orders.items() if not found.is_open]
             del self._orders[min(finished or self._orders)]
+
+    def _put_halt(self, halt: Halt | StreamedHalt) -> None:
+        if halt.state == HaltState.RESUMED:
+            self._halts.pop(halt.id, None)
+        else:
+            self._halts[halt.id] = halt
 
     def _put_fill(self, trade: Trade | StreamedTrade) -> None:
         self._fills[trade.trade_id] = BlotterFill(

@@ -8,17 +8,18 @@ import threading
 import time
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console
 from rich.live import Live
 
-from trading_intents_client import Account, EventStream, SortOrder, TradingError, cancel_command
+from trading_intents_client import Account, EventStream, Forbidden, NotFound, SortOrder, TradingError, cancel_command
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import press
 from trading_intents_client.cli.watch.screen import draw
 
 FRAME_SECONDS = 0.25
+KINDS = ("broker_order", "broker_position", "broker_trade", "intent_action", "halt")
 # Prices make no events: positions and money are read again this often.
 READ_SECONDS = 5.0
 RECENT_ORDERS = 50
@@ -32,7 +33,7 @@ def watch_account(account: Account, url: str) -> None:
     stop = threading.Event()
     cancels = Cancels(account, blotter)
     typing = _keys(stop, lambda typed: press(typed, blotter, cancels.send))
-    with account.events() as stream, typing, Live(console=console, screen=True, auto_refresh=False) as live:
+    with account.events(kinds=KINDS) as stream, typing, Live(console=console, screen=True, auto_refresh=False) as live:
         threads = [
             threading.Thread(target=follow, args=(stream, blotter, stop), daemon=True),
             threading.Thread(target=read_again, args=(account, blotter, stop), daemon=True),
@@ -103,20 +104,27 @@ def read_again(account: Account, blotter: Blotter, stop: threading.Event) -> Non
     is_first = True
     while not stop.is_set():
         try:
-            if is_first:
-                blotter.set_orders(account.orders(state="OPEN"))
-                blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
-                recent = account.trades(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data
-                blotter.set_fills(recent[::-1])
-                is_first = False
-            blotter.set_positions(account.positions())
-            blotter.balances = account.balances()
+            read_all(account, blotter, is_first)
+            is_first = False
         except TradingError as error:
             blotter.trouble = str(error)
         except Exception as error:
             blotter.failure = error
             stop.set()
         stop.wait(READ_SECONDS)
+
+
+def read_all(account: Account, blotter: Blotter, is_first: bool) -> None:
+    """All that makes no events, or none that begins with the present state."""
+    if is_first:
+        blotter.set_orders(account.orders(state="OPEN"))
+        blotter.set_orders(account.orders(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data)
+        blotter.set_fills(account.trades(order=SortOrder.DESC).page(limit=RECENT_ORDERS).data[::-1])
+    blotter.account = account.get()
+    with suppress(NotFound, Forbidden):  # there was none, or the caller may not read controls
+        blotter.set_halt(account.controls.current_halt())
+    blotter.set_positions(account.positions())
+    blotter.balances = account.balances()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from trading_intents_client import ConnectionState
 from trading_intents_client.cli.reasons import explain
 from trading_intents_client.cli.tables import COLOURS, NONE, align, amount, rounded
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
@@ -64,6 +65,10 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     else:
         seconds = int(time.monotonic() - blotter.connected_at)
         head.append(f" DISCONNECTED for {seconds} s: figures are old ", style="bold white on red")
+    if (halt := blotter.halt()) is not None:
+        head.append(f" HALTED since {_clock(halt.created_at)}: {halt.reason} ", style="bold white on red")
+    if account.connection != ConnectionState.CONNECTED:
+        head.append(f" broker {account.connection} ", style="bold black on yellow")
     head.append(f" {account.name}", style="bold")
     money = blotter.balances
     if money is not None:
