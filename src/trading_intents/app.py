@@ -217,7 +217,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
-        *balance_routes(read_accounts, accounts, Balances(pool, settings.paper_seed)),
+        *balance_routes(read_accounts, accounts, Balances(pool, settings.paper_seed), infra.clock),
         *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules), accounts),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),
@@ -374,7 +374,7 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
         pool, tools = infra.database.worker, features.batch_dependencies
         losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
         resuming = keep_resuming(pool, features.directory, infra.settings.identity_provider_name, infra.log)
-        upkeep = keep_up(pool, infra.clock, infra.metrics, infra.log)
+        upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
         background += [start_loop(work) for work in (resuming, losses.run(), upkeep)]
         workers = build_workers(infra, vault, tools, losses)
         for each in workers:

@@ -124,6 +124,8 @@ INTENT_ROWS = {
     "balances": "(account_id, organization_id, as_of) VALUES ($2, $1, now())",
     "reference_prices": "(organization_id, environment, symbol, price, source, as_of)"
     " VALUES ($1, 'live', upper(left($2::uuid::text, 8)), 1, 'trade', now())",
+    "equity_points": "(account_id, organization_id, resolution, at, realized_pnl, unrealized_pnl)"
+    " VALUES ($2, $1, '1d', now(), 0, 0)",
     "paper_accounts": "(account_id, organization_id, cash) VALUES ($2, $1, 1)",
     "paper_symbols": "(organization_id, symbol, number) VALUES ($1, upper(left($2::uuid::text, 8)), 1)",
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"

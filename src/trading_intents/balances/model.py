@@ -1,6 +1,9 @@
 """A balance as it is kept and streamed, and which changes are told when. Pure: no I/O, no clock."""
 
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from enum import StrEnum
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -12,6 +15,33 @@ from trading_intents.trading import Environment, FrozenStruct, maybe_text
 
 PACE_SECONDS = 5.0
 PRICES_PACE_SECONDS = 30.0  # of a change by prices alone
+
+
+class Resolution(StrEnum):
+    """The spans of equity over time."""
+
+    MINUTE = "1m"
+    HOUR = "1h"
+    DAY = "1d"
+
+    @property
+    def seconds(self) -> int:
+        return {Resolution.MINUTE: 60, Resolution.HOUR: 3_600, Resolution.DAY: 86_400}[self]
+
+
+class EquityValues(FrozenStruct, frozen=True):
+    """What an account is worth. The results are those that a daily loss is judged by."""
+
+    equity: Decimal | None
+    cash: Decimal | None
+    realized_pnl: Decimal
+    unrealized_pnl: Decimal
+
+
+class EquityPoint(EquityValues, frozen=True):
+    """The last values of a span, which began at `at`."""
+
+    at: datetime
 
 
 class AccountBalance(FrozenStruct, frozen=True):

@@ -1,16 +1,19 @@
-"""The table of balances. Never decides what is told."""
+"""The tables of balances and of equity over time. Never decides what is told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
-from trading_intents.balances.model import AccountBalance
+from trading_intents.balances.model import AccountBalance, EquityPoint, EquityValues, Resolution
 from trading_intents.brokers.port import BrokerBalance
-from trading_intents.storage.database import Tx
+from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import Statement
 
 _FIELDS = BrokerBalance.__struct_fields__
+RECORDING_LOCK = 7469013  # one process records equity
+PRUNE_ROWS = 5_000
 
 
 def write_balances(balances: Sequence[AccountBalance]) -> Statement:
@@ -39,3 +42,100 @@ async def find_balance(tx: Tx, account_id: UUID) -> BrokerBalance | None:
         "SELECT currency, cash, buying_power, equity, as_of FROM balances WHERE account_id = $1", account_id
     )
     return None if row is None else BrokerBalance(**dict(row))
+
+
+async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
+    """The begin of the last whole minute, None if its equity is recorded, or by another process at this moment; and
+    the seconds until the next."""
+    [row] = await tx.fetch(
+        """
+        WITH span AS (
+            SELECT date_trunc('minute', now) - interval '1 minute' AS at, extract(second FROM now) AS second
+            FROM (SELECT clock_timestamp() AS now) AS read
+        )
+        SELECT at, (60 - second)::float8 AS left_seconds, pg_try_advisory_xact_lock($1) AND NOT EXISTS (
+            SELECT FROM equity_points p WHERE p.resolution = '1m' AND p.at >= span.at
+        ) AS is_due
+        FROM span
+        """,
+        RECORDING_LOCK,
+    )
+    return (row["at"] if row["is_due"] else None), row["left_seconds"]
+
+
+async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
+    """Accounts that ever held something, each with its balance and its last point, by id."""
+    return await tx.fetch(
+        """
+        SELECT a.id, a.organization_id, b.cash, b.equity, last.*
+        FROM (
+            SELECT id, organization_id FROM accounts
+            WHERE id > $1 AND closed_at IS NULL AND EXISTS (SELECT FROM positions p WHERE p.account_id = accounts.id)
+            ORDER BY id LIMIT $2
+        ) AS a
+        LEFT JOIN LATERAL (SELECT cash, equity FROM balances WHERE account_id = a.id LIMIT 1) AS b ON true
+        LEFT JOIN LATERAL (
+            SELECT equity AS last_equity, cash AS last_cash, realized_pnl AS last_realized_pnl,
+                   unrealized_pnl AS last_unrealized_pnl
+            FROM equity_points WHERE account_id = a.id AND resolution = '1d' ORDER BY resolution, at DESC LIMIT 1
+        ) AS last ON true
+        ORDER BY a.id
+        """,
+        after,
+        limit,
+    )
+
+
+async def write_points(tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], EquityValues]) -> None:
+    """By account and organization: the last values so far of the minute, hour and day of that time."""
+    rows = [
+        {"account_id": account_id, "organization_id": organization_id} | msgspec.structs.asdict(each)
+        for (account_id, organization_id), each in values.items()
+    ]
+    await tx.execute(
+        """
+        INSERT INTO equity_points (
+            account_id, organization_id, resolution, at, equity, cash, realized_pnl, unrealized_pnl
+        )
+        SELECT account_id, organization_id, span.resolution, date_trunc(span.unit, $2, 'UTC'), equity, cash,
+               realized_pnl, unrealized_pnl
+        FROM json_populate_recordset(NULL::equity_points, $1::text::json)
+        CROSS JOIN (VALUES ('1m', 'minute'), ('1h', 'hour'), ('1d', 'day')) AS span (resolution, unit)
+        ON CONFLICT (account_id, resolution, at) DO UPDATE
+        SET equity = excluded.equity, cash = excluded.cash, realized_pnl = excluded.realized_pnl,
+            unrealized_pnl = excluded.unrealized_pnl
+        """,
+        msgspec.json.encode(rows).decode(),
+        at,
+    )
+
+
+async def list_points(
+    tx: Tx, account_id: UUID, resolution: Resolution, start: datetime, end: datetime
+) -> list[EquityPoint]:
+    rows = await tx.fetch(
+        """
+        SELECT equity, cash, realized_pnl, unrealized_pnl, at FROM equity_points
+        WHERE account_id = $1 AND resolution = $2 AND at >= $3 AND at < $4 ORDER BY at
+        """,
+        account_id,
+        resolution,
+        start,
+        end,
+    )
+    return [EquityPoint(**dict(row)) for row in rows]
+
+
+async def prune_points(tx: Tx, keep_days: int) -> bool:
+    """Removes old minutes, PRUNE_ROWS at most. True: there may be more."""
+    removed = await tx.fetch(
+        """
+        DELETE FROM equity_points WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM equity_points
+            WHERE resolution = '1m' AND at < clock_timestamp() - make_interval(days => $1) ORDER BY at LIMIT $2
+        )) RETURNING at
+        """,
+        keep_days,
+        PRUNE_ROWS,
+    )
+    return len(removed) == PRUNE_ROWS

@@ -3,11 +3,14 @@ rows."""
 
 import asyncio
 
+from trading_intents.balances.store import prune_points
 from trading_intents.clock import Clock
+from trading_intents.controls.limits.equity import EquityRecorder
 from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
 from trading_intents.loops import repeat
 from trading_intents.outbox.settling import reason_of
+from trading_intents.prices.model import PriceRules
 from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
@@ -21,9 +24,10 @@ PRUNE_SECONDS = 600.0
 PARTITIONS_SECONDS = 3600.0
 RETRY_SECONDS = 5.0
 KEEP_REFUSALS_DAYS = 30
+KEEP_MINUTES_DAYS = 30  # of equity; hours and days are kept for ever
 
 
-async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
+async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics, log: Log) -> None:
     """Runs until cancelled."""
 
     async def roll() -> float:
@@ -37,7 +41,11 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
 
     async def prune() -> float:
         async with pool.transaction(plans="fresh") as tx:
-            more = [await store.prune_refusals(tx, KEEP_REFUSALS_DAYS), await stats_store.prune(tx)]
+            more = [
+                await store.prune_refusals(tx, KEEP_REFUSALS_DAYS),
+                await stats_store.prune(tx),
+                await prune_points(tx, KEEP_MINUTES_DAYS),
+            ]
         return 0.0 if any(more) else PRUNE_SECONDS
 
     async def partition() -> float:
@@ -51,6 +59,7 @@ async def keep_up(pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
     def on_error(work: str, error: Exception) -> None:
         log.warning("intents upkeep failed", work=work, reason=reason_of(error))
 
+    exposures, equity = ExposureCheck(pool, clock, metrics, log), EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:
-        for work in (roll, prune, partition, ExposureCheck(pool, clock, metrics, log).check):
+        for work in (roll, prune, partition, exposures.check, equity.record):
             group.create_task(repeat(work, RETRY_SECONDS, on_error))

@@ -31,7 +31,16 @@ from trading_intents_client.types.enums import (
     TimeWindow,
     TimeWindowName,
 )
-from trading_intents_client.types.trading import Action, Balances, CancelledAll, Position, Stats, Submitted, Trade
+from trading_intents_client.types.trading import (
+    Action,
+    Balances,
+    CancelledAll,
+    EquityHistory,
+    Position,
+    Stats,
+    Submitted,
+    Trade,
+)
 
 if TYPE_CHECKING:
     from trading_intents_client.asynchronous.client import AsyncTradingClient
@@ -205,6 +214,13 @@ class AsyncAccount:
     async def balances(self) -> Balances:
         """The account's money, as its broker last told it."""
         return await self._transport.call("GET", f"{self._path}/balances", Balances)
+
+    async def equity(
+        self, *, resolution: str | None = None, start: datetime | None = None, end: datetime | None = None
+    ) -> EquityHistory:
+        """The account's equity over time, in spans of `1m`, `1h` or `1d`, up to 1,500 of them."""
+        params = query(resolution=resolution, **{"from": start, "to": end})
+        return await self._transport.call("GET", f"{self._path}/equity", EquityHistory, params=params)
 
     def intents(
         self,

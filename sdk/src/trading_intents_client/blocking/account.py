@@ -21,7 +21,7 @@ from trading_intents_client.types.enums import (
     TimeWindow,
     TimeWindowName,
 )
-from trading_intents_client.types.trading import Action, Balances, CancelledAll, Position, Stats, Trade
+from trading_intents_client.types.trading import Action, Balances, CancelledAll, EquityHistory, Position, Stats, Trade
 
 
 class Account:
@@ -232,6 +232,12 @@ class Account:
     def balances(self) -> Balances:
         """The account's money, as its broker last told it."""
         return self._loop.run(self._wrapped.balances)
+
+    def equity(
+        self, *, resolution: str | None = None, start: datetime | None = None, end: datetime | None = None
+    ) -> EquityHistory:
+        """The account's equity over time, in spans of `1m`, `1h` or `1d`, up to 1,500 of them."""
+        return self._loop.run(lambda: self._wrapped.equity(resolution=resolution, start=start, end=end))
 
     def intents(
         self,

@@ -132,6 +132,22 @@ class Position(Struct, frozen=True, kw_only=True):
     unrealized_pnl: Decimal | None = None
 
 
+class EquityPoint(Struct, frozen=True, kw_only=True):
+    """What the account was worth at the end of the span that began at `at`."""
+
+    at: datetime
+    equity: Decimal | None
+    cash: Decimal | None
+    realized_pnl: Decimal
+    unrealized_pnl: Decimal
+
+
+class EquityHistory(Struct, frozen=True, kw_only=True):
+    """The spans in which something changed, the oldest first."""
+
+    data: tuple[EquityPoint, ...]
+
+
 class Balances(Struct, frozen=True, kw_only=True):
     """The account's money, as its broker last told it; None where it tells none."""
 

@@ -32,7 +32,7 @@ HEADERS = {
 UUID_FIELDS = frozenset(
     {"id", "account_id", "organization_id", "intent_id", "ref_intent_id", "order_id", "trade_id", "credential_id"}
 )
-TIME_FIELDS = frozenset({"as_of", "from", "to"})
+TIME_FIELDS = frozenset({"as_of", "at", "from", "to"})
 
 
 def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class AccountResults:
 
     def __init__(self, rows: Iterable[Sequence[Any]], prices: PriceRules) -> None:
         self.results: dict[str, Decimal] = {}
+        self.realized: dict[str, Decimal] = {}  # the part of the results that is
         self.baselines: dict[str, DailyBaseline] = {}
         # What openings made at the price of now, None without one, by account and symbol.
         self._openings: dict[str, dict[str, Decimal | None]] = {}
@@ -73,6 +74,7 @@ class AccountResults:
             price, position = last.price if last else None, msgspec.json.decode(text, type=HeldResult)
             with exact():
                 self.results[account_id] = self.results.get(account_id, ZERO) + result_of(position, price)
+                self.realized[account_id] = self.realized.get(account_id, ZERO) + position.realized_pnl
                 if position.opening_price is not None:
                     made = None if price is None else position.opening_quantity * (price - position.opening_price)
                     self._openings.setdefault(account_id, {})[known.symbol] = made

@@ -1,0 +1,65 @@
+"""Records accounts' equity over time, with the results by which daily losses are judged."""
+
+from datetime import datetime
+from uuid import UUID
+
+from trading_intents.balances import store
+from trading_intents.balances.model import EquityValues
+from trading_intents.controls.limits.state.losses import AccountResults
+from trading_intents.controls.limits.state.statements import read_results
+from trading_intents.prices.model import PriceRules
+from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.trading import exact, normalized
+
+PAGE_ACCOUNTS = 200
+NO_ACCOUNT = UUID(int=0)
+LATE_SECONDS = 0.1  # after a minute's end, so that the timer is not early
+
+
+class EquityRecorder:
+    def __init__(self, pool: Pool, prices: PriceRules) -> None:
+        self._pool, self._prices = pool, prices
+
+    async def record(self) -> float:
+        """Records what changed as the last minute's values, in one process; gives the seconds until the next minute's
+        end. A process that dies midway leaves the rest to the next minute."""
+        async with self._pool.transaction(plans="by_key") as tx:
+            span, left_seconds = await store.find_due_span(tx)
+            after = await self._record_page(tx, span, NO_ACCOUNT) if span else None
+        while span and after:
+            async with self._pool.transaction(plans="by_key") as tx:
+                after = await self._record_page(tx, span, after)
+        return left_seconds + LATE_SECONDS
+
+    async def _record_page(self, tx: Tx, span: datetime, after: UUID) -> UUID | None:
+        """Gives the last account; None: there are no more."""
+        rows = await store.page_equity(tx, after, PAGE_ACCOUNTS)
+        if not rows:
+            return None
+        (reply,) = await PoolTransaction(tx).run([read_results([str(row["id"]) for row in rows])])
+        results = AccountResults(reply.texts(), self._prices)
+        changed = {
+            (row["id"], row["organization_id"]): values
+            for row in rows
+            if (values := _values(row, results)) != _last_values(row)
+        }
+        if changed:
+            await store.write_points(tx, span, changed)
+        last: UUID = rows[-1]["id"]
+        return last
+
+
+def _values(row: Row, results: AccountResults) -> EquityValues:
+    account_id = str(row["id"])
+    realized = results.realized[account_id]
+    with exact():
+        unrealized = results.results[account_id] - realized
+    return EquityValues(row["equity"], row["cash"], normalized(realized), normalized(unrealized))
+
+
+def _last_values(row: Row) -> EquityValues | None:
+    if row["last_realized_pnl"] is None:
+        return None
+    names = ("equity", "cash", "realized_pnl", "unrealized_pnl")
+    return EquityValues(*(row[f"last_{name}"] for name in names))

@@ -1,0 +1,91 @@
+"""GET equity from outside: which spans are shown, who may read them, and what is refused."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.intents.http_client import Tables, TradingClient, pointers
+from tests.prices.conftest import Opener
+from tests.tenants import Tenants
+from trading_intents.clock import rfc3339
+
+DAY = datetime(2026, 3, 4, tzinfo=UTC)
+SPANS = {"1m": timedelta(minutes=1), "1h": timedelta(hours=1), "1d": timedelta(days=1)}
+
+
+def get(client: TradingClient, **query: str) -> Any:
+    url = f"/v1/accounts/{client.account['id']}/equity"
+    return client.client.get(url, params=query, headers=client.headers)
+
+
+def ats(client: TradingClient, **query: str) -> list[str]:
+    answer = get(client, **query)
+    assert answer.status_code == 200, answer.text
+    return [each["at"] for each in answer.json()["data"]]
+
+
+def put_points(tables: Tables, client: TradingClient, resolution: str, *moments: datetime) -> None:
+    for at in moments:
+        tables.execute(
+            "INSERT INTO equity_points VALUES ($1::text::uuid, $2::text::uuid, $3, $4, 1000, 900.50, 1, -2)",
+            *(client.account["id"], client.account["organization_id"], resolution, at),
+        )
+
+
+def test_a_new_account_has_no_equity_over_time(opener: Opener) -> None:
+    assert get(opener()).json() == {"data": []}
+
+
+@pytest.mark.parametrize("resolution", SPANS)
+def test_from_is_inclusive_and_to_exclusive_both_rounded_down(opener: Opener, tables: Tables, resolution: str) -> None:
+    client, span = opener(), SPANS[resolution]
+    put_points(tables, client, resolution, *(DAY + n * span for n in range(4)))
+    shown = [rfc3339(DAY + n * span) for n in range(4)]
+    bounds = {"from": rfc3339(DAY + span + span / 2), "to": rfc3339(DAY + 3 * span + span / 2)}
+    assert ats(client, resolution=resolution, **bounds) == shown[1:3]
+    assert ats(client, resolution=resolution, to=rfc3339(DAY + 9 * span)) == shown
+    [first, *_] = get(client, resolution=resolution, to=rfc3339(DAY + 9 * span)).json()["data"]
+    assert first == {
+        "at": shown[0], "equity": "1000", "cash": "900.5", "realized_pnl": "1", "unrealized_pnl": "-2",
+    }  # fmt: skip
+
+
+def test_hours_until_now_are_the_default(opener: Opener, tables: Tables) -> None:
+    client, now = opener(), datetime.now(UTC)
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    put_points(tables, client, "1h", hour - timedelta(hours=1500), hour - timedelta(hours=2), hour + timedelta(hours=2))
+    found = ats(client)
+    assert rfc3339(hour - timedelta(hours=2)) in found
+    assert rfc3339(hour + timedelta(hours=2)) not in found
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ({"resolution": "5m"}, "?resolution"),
+        ({"from": "yesterday"}, "?from"),
+        ({"to": "2026-03-04"}, "?to"),
+        ({"from": "2026-01-01T00:00:00Z", "to": "2026-03-04T13:01:00Z", "resolution": "1h"}, "?from"),
+        ({"form": "2026-01-01T00:00:00Z"}, "?form"),
+    ],
+)
+def test_a_wrong_range_is_refused(opener: Opener, query: dict[str, str], pointer: str) -> None:
+    assert pointers(get(opener(), **query)) == [pointer]
+
+
+def test_1500_spans_are_the_most_and_odd_times_are_no_error(opener: Opener) -> None:
+    client = opener()
+    start, end = DAY, DAY + timedelta(hours=1500)
+    assert get(client, **{"from": rfc3339(start), "to": rfc3339(end)}).status_code == 200
+    assert get(client, **{"from": rfc3339(start), "to": rfc3339(end + timedelta(hours=1))}).status_code == 422
+    assert ats(client, **{"from": rfc3339(end), "to": rfc3339(start)}) == []
+    assert ats(client, to="0001-01-01T00:00:00Z") == []
+    assert ats(client, **{"from": "9999-12-31T23:59:59Z"}) == []
+
+
+def test_equity_is_read_like_balances(opener: Opener, tenants: Tenants) -> None:
+    url = f"/v1/accounts/{opener().account['id']}/equity"
+    expected = {"key_all": 200, "read_only": 200, "key_live": 403, "other_key": 404, "key_none": 403, "none": 401}
+    for caller, status in expected.items():
+        assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (caller, status)
