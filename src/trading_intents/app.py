@@ -281,33 +281,36 @@ def ended_by_loops(log: Log, stop: asyncio.Event) -> Iterator[None]:
         raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
 
 
+def take_ports(settings: Settings) -> tuple[socket.socket, Settings]:
+    """Binds REST's port and tries the stream's, so that a taken one is reported before anything is started; 0 becomes
+    the free port that was found."""
+    if "stream" in settings.roles:
+        with contextlib.closing(bind(settings.grpc_host, settings.grpc_port, "GRPC")) as found:
+            settings = replace(settings, grpc_port=found.getsockname()[1])
+    listener = bind(settings.http_host, settings.http_port)
+    return listener, replace(settings, http_port=listener.getsockname()[1])
+
+
 async def serve(
     settings: Settings,
     log: Log,
     stop: asyncio.Event,
     prepare: Callable[[Infrastructure], Awaitable[Demo]],
-    greet: Callable[[Settings, str | None, Demo], None],
-    listener: socket.socket | None = None,
+    greet: Callable[[Settings, Demo], None],
+    given: socket.socket | None = None,
     render: RenderMetrics = render_metrics,
 ) -> None:
     """Runs everything that this process's roles need, until `stop` is set.
 
-    `prepare` runs before the first request is served; `greet` gets the stream's address, None without the role, and
-    what `prepare` gave. A process with a parent has its `listener` from there, and leaves PostgreSQL to it.
+    `prepare` runs before the first request is served; `greet` gets the settings with their ports, and what `prepare`
+    gave. A process with a parent is given its listener by it, and leaves PostgreSQL to it.
     """
-    is_child = listener is not None
-    if "stream" in settings.roles:  # so that a taken port is reported before anything is started
-        bind(settings.grpc_host, settings.grpc_port, "GRPC").close()
-    with (
-        ended_by_loops(log, stop),
-        contextlib.closing(listener or bind(settings.http_host, settings.http_port)) as listener,
-    ):
-        if not settings.http_port:  # asks for any free port: it is known now
-            settings = replace(settings, http_port=listener.getsockname()[1])
+    listener, settings = (given, settings) if given else take_ports(settings)
+    with ended_by_loops(log, stop), contextlib.closing(listener):
         needs_worker = "worker" in settings.roles
         async with (
             interrupted_by(stop) as interrupt,
-            open_infrastructure(settings, log, needs_worker, may_create=True, may_start=not is_child) as infra,
+            open_infrastructure(settings, log, needs_worker, may_create=True, may_start=given is None) as infra,
             open_vault(settings, infra.clock, log) as vault,
         ):
             features = build_features(infra, vault)
@@ -320,7 +323,7 @@ async def serve(
             files = certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
             async with serving(app, listener, connections, files), working(infra, features, vault) as workers:
                 interrupt.cancel()
-                greet(settings, features.grpc.address if "stream" in settings.roles else None, demo)
+                greet(settings, demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()

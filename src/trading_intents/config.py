@@ -171,8 +171,15 @@ class Settings:
 
     @property
     def http_url(self) -> str:
-        host = f"[{self.http_host}]" if ":" in self.http_host else self.http_host
-        return f"http{'s' if self.http_tls_certificate_file else ''}://{host}:{self.http_port}"
+        return f"http{'s' if self.http_tls_certificate_file else ''}://{_address(self.http_host, self.http_port)}"
+
+    @property
+    def grpc_address(self) -> str:
+        return _address(self.grpc_host, self.grpc_port)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def names() -> dict[str, str]:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-import httpx
-
 from trading_intents import __version__
 from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
@@ -40,6 +38,7 @@ from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import Environment
+from trading_intents.web.operations import read_metrics
 from trading_intents.web.server.listener import bind, find_holder
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
 from trading_intents_client.cli.login import find_login
@@ -291,20 +290,11 @@ def _port(settings: Settings, host: str, port: int, setting: str) -> CheckResult
 
 async def _processes(settings: Settings) -> list[CheckResult]:
     """Looks at the processes of a parent that runs on these settings."""
-    try:
-        async with httpx.AsyncClient(
-            verify=False,  # noqa: S501 - it sends no secret, and a certificate names the host as callers know it
-            trust_env=False,
-            timeout=METRICS_LIMIT_SECONDS,
-        ) as client:
-            text = (await client.get(f"{settings.http_url}/metrics")).text
-    except (httpx.HTTPError, httpx.InvalidURL):  # nothing runs, or another program: the port's line says so
-        return []
+    text = await read_metrics(settings.http_url, METRICS_LIMIT_SECONDS) or ""
     found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', text, re.MULTILINE)
-    if silent := [name for name, value in found if value == "0.0"]:
-        text = f"{', '.join(silent)} does not answer: it starts, or hangs; the log has its pid"
-        return [CheckResult("wrong", "processes", text)]
-    return [CheckResult("ok", "processes", f"{', '.join(name for name, _ in found)} answer")] if found else []
+    silent = [name for name, value in found if value == "0.0"]
+    wrong = [CheckResult("wrong", "processes", f"{name} does not answer: it starts, or hangs") for name in silent]
+    return wrong or [CheckResult("ok", "processes", f"{name} answers") for name, _ in found]
 
 
 async def _database(settings: Settings, log: Log) -> list[CheckResult]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import shutil
 import sys
 from bisect import bisect_left
@@ -329,24 +330,17 @@ async def render_metrics(registry: CollectorRegistry) -> bytes:
 
 def merge_metrics(texts: Mapping[str, str | None]) -> str:
     """Makes one text for Prometheus of those of several processes, whose names become the label `process`; None: the
-    process does not answer. Each metric is declared once, as the format demands. Lines are not parsed further, as a
-    scrape must not hold up requests."""
-    families: dict[str, list[str]] = {}
+    process does not answer. Each metric is declared once, as the format demands. Nothing is parsed further, as a scrape
+    must not hold up requests."""
+    families: dict[str, str] = {}
     silent = "# HELP {0} {1}\n# TYPE {0} gauge\n{0} 0.0\n".format(*PROCESS_UP)
     for process, text in texts.items():
-        for block in ("\n" + (silent if text is None else text)).split("\n# HELP ")[1:]:
-            meaning, kind, *samples = block.rstrip("\n").split("\n")
-            lines = families.setdefault(f"# HELP {meaning}\n{kind}", [])
-            lines += [_label(sample, process) for sample in samples]
-    return "".join("\n".join([declared, *lines, ""]) for declared, lines in families.items())
-
-
-def _label(sample: str, process: str) -> str:
-    name, brace, rest = sample.partition("{")
-    if brace:
-        return f'{name}{{process="{process}",{rest}'
-    name, _, value = sample.partition(" ")
-    return f'{name}{{process="{process}"}} {value}'
+        labelled = re.sub(r"^(\w+)\{", rf'\1{{process="{process}",', text or silent, flags=re.MULTILINE)
+        labelled = re.sub(r"^(\w+) ", rf'\1{{process="{process}"}} ', labelled, flags=re.MULTILINE)
+        for family in re.split(r"^(?=# HELP )", labelled, flags=re.MULTILINE):
+            declared = "".join(family.splitlines(keepends=True)[:2])
+            families[declared] = families.get(declared, "") + family.removeprefix(declared)
+    return "".join(declared + samples for declared, samples in families.items())
 
 
 class TrafficLog:

@@ -8,13 +8,13 @@ import socket
 import sys
 from functools import partial
 
-import httpx
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from trading_intents import app
 from trading_intents.config import Settings
 from trading_intents.telemetry import Log, merge_metrics, render_metrics
+from trading_intents.web.operations import read_metrics
 
 PARENT = "parent"  # as a process's name
 READY = b"ready"
@@ -56,20 +56,6 @@ async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: async
 
 
 async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:
-    own = await render_metrics(registry)
-    async with httpx.AsyncClient(
-        verify=False,  # noqa: S501 - certificates are not read: on loopback there is no TLS
-        trust_env=False,  # nor a proxy
-        timeout=SCRAPE_LIMIT_SECONDS,
-    ) as client:
-        texts = await asyncio.gather(*(_scrape(client, url) for url in part.others.values()))
-    return merge_metrics({part.name: own.decode(), **dict(zip(part.others, texts, strict=True))}).encode()
-
-
-async def _scrape(client: httpx.AsyncClient, url: str) -> str | None:
-    """None: the process does not answer, as while it starts or is stopped."""
-    try:
-        async with asyncio.timeout(SCRAPE_LIMIT_SECONDS):
-            return (await client.get(f"{url}/metrics")).raise_for_status().text
-    except (httpx.HTTPError, TimeoutError):
-        return None
+    own = (await render_metrics(registry)).decode()
+    texts = await asyncio.gather(*(read_metrics(url, SCRAPE_LIMIT_SECONDS) for url in part.others.values()))
+    return merge_metrics({part.name: own, **dict(zip(part.others, texts, strict=True))}).encode()

@@ -38,7 +38,7 @@ def add_serve_command(cli: typer.Typer, run: Callable[..., None]) -> None:
             part.die_with_parent()
 
         async def work(settings: Settings, log: Log) -> None:
-            stop = _stop_signal()
+            stop = _stop_signal(stops_at_once=part is None)
             if part:
                 await serve_child(part, settings, log, stop)
                 return
@@ -55,7 +55,9 @@ def add_serve_command(cli: typer.Typer, run: Callable[..., None]) -> None:
         run(work, roles, quiet=False, process=part.name if part else "")
 
 
-def _stop_signal() -> asyncio.Event:
+def _stop_signal(stops_at_once: bool) -> asyncio.Event:
+    """Is set by a signal. A second one ends this process at once, unless it is left to its parent: a service manager
+    signals all processes, and the parent signals its own as well."""
     stop, signalled = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
@@ -63,7 +65,7 @@ def _stop_signal() -> asyncio.Event:
         loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
-        if signalled.is_set():
+        if signalled.is_set() and stops_at_once:
             # The kernel ends the embedded PostgreSQL, and the children of a parent, together with this process.
             os._exit(STOPPED_AT_ONCE)
         signalled.set()
@@ -74,8 +76,9 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-def _greet(log: Log, settings: Settings, grpc: str | None, demo: provision.Demo | None) -> None:
+def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
     url, workers = settings.http_url, settings.worker_processes
+    grpc = settings.grpc_address if "stream" in settings.roles else ""
     if demo:
         provision.keep_demo_url(settings.data_dir, url)
     if not sys.stderr.isatty():

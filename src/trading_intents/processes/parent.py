@@ -9,16 +9,23 @@ import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 from prometheus_client import start_http_server
 
-from trading_intents.app import DRAIN_SECONDS, Infrastructure, database_urls, ended_by_loops, open_infrastructure
+from trading_intents.app import (
+    DRAIN_SECONDS,
+    Infrastructure,
+    database_urls,
+    ended_by_loops,
+    open_infrastructure,
+    take_ports,
+)
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import StartupRefused
-from trading_intents.loops import interrupted_by
+from trading_intents.loops import interrupted_by, pause_after
 from trading_intents.processes.child import PARENT, READY, ChildPart
 from trading_intents.storage.embedded.server import stop_process
 from trading_intents.telemetry import Log, Metrics
@@ -30,8 +37,7 @@ LOOPBACK = "127.0.0.1"
 # A frozen child goes on, to drain like the others; one that hangs is killed when a drain must be over.
 STOP_STEPS = ((signal.SIGTERM, 0.0), (signal.SIGCONT, DRAIN_SECONDS + 5.0), (signal.SIGKILL, 2.0))
 OWN_METRICS = ("ti_process_up", "ti_process_starts_total", "ti_embedded_postgres_starts_total")
-RESTART_PAUSE_SECONDS = 0.1
-MAX_RESTART_PAUSE_SECONDS = 10.0
+RESTART_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first pause again
 
 
@@ -51,38 +57,25 @@ async def supervise(
     log: Log,
     stop: asyncio.Event,
     prepare: Callable[[Infrastructure], Awaitable[Demo]],
-    greet: Callable[[Settings, str | None, Demo], None],
+    greet: Callable[[Settings, Demo], None],
 ) -> None:
     """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in `app.serve`."""
+    listener, settings = take_ports(settings)
     with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
-
-        def listen(host: str, port: int, setting: str = "HTTP") -> socket.socket:
-            return sockets.enter_context(contextlib.closing(bind(host, port, setting)))
-
-        listener, grpc = listen(settings.http_host, settings.http_port), None
-        if "stream" in settings.roles:  # its process binds it again: gRPC takes no socket from others
-            with contextlib.closing(bind(settings.grpc_host, settings.grpc_port, "GRPC")) as free:
-                settings = replace(settings, grpc_port=free.getsockname()[1])
-            host = f"[{settings.grpc_host}]" if ":" in settings.grpc_host else settings.grpc_host
-            grpc = f"{host}:{settings.grpc_port}"
-        settings = replace(settings, http_port=listener.getsockname()[1])
-        front = [role for role in settings.roles if role != "worker"]
-        children = [Child("api" if "api" in front else "stream", ",".join(front), listener, settings.http_url)]
+        sockets.callback(listener.close)
+        front = ",".join(role for role in settings.roles if role != "worker")
+        children = [Child("api" if "api" in front else "stream", front, listener, settings.http_url)]
         for number in range(settings.worker_processes):
-            own = listen(LOOPBACK, 0)
-            url = f"http://{LOOPBACK}:{own.getsockname()[1]}"
-            children.append(Child(f"worker-{number + 1}", "worker", own, url))
+            own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
+            children.append(Child(f"worker-{number + 1}", "worker", own, f"http://{LOOPBACK}:{own.getsockname()[1]}"))
         metrics = Metrics()
-        async with (
-            interrupted_by(stop) as interrupt,
-            database_urls(settings, log, metrics, may_create=True),
-        ):
+        async with interrupted_by(stop) as interrupt, database_urls(settings, log, metrics, may_create=True):
             async with open_infrastructure(settings, log, may_create=True) as infra:  # migrates
                 demo = await prepare(infra)
 
             def on_ready() -> None:
                 interrupt.cancel()
-                greet(settings, grpc, demo)
+                greet(settings, demo)
 
             await _ChildProcesses(settings, log, metrics, children).run(stop, on_ready)
             sockets.close()  # callers that come now are refused, and do not wait for PostgreSQL's end
@@ -113,16 +106,15 @@ class _ChildProcesses:
             raise errors.exceptions[0] from None
 
     async def _keep(self, child: Child) -> None:
-        loop, pause = asyncio.get_running_loop(), RESTART_PAUSE_SECONDS
+        loop, failures = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
             await self._run_once(child)
             if not child.ready.is_set():
                 raise StartupRefused(f"{child.name} has not started; its reason is above")
-            if loop.time() - began >= STEADY_SECONDS:
-                pause = RESTART_PAUSE_SECONDS
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_RESTART_PAUSE_SECONDS)
+            failures = 0 if loop.time() - began >= STEADY_SECONDS else failures
+            await asyncio.sleep(pause_after(RESTART_SECONDS, failures))
+            failures += 1
 
     async def _run_once(self, child: Child) -> None:
         others = self._others if child is self._children[0] else {}
@@ -134,12 +126,7 @@ class _ChildProcesses:
         try:
             # A session of its own, so that Ctrl-C in a terminal reaches only us.
             process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=DEVNULL,
-                stdout=PIPE,
-                env=self._environ,
-                pass_fds=[descriptor],
-                start_new_session=True,
+                *command, stdin=DEVNULL, stdout=PIPE, env=self._environ, pass_fds=[descriptor], start_new_session=True
             )
         except OSError as error:
             self._log.error("process not started", child=child.name, reason=str(error))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import httpx
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -20,6 +21,19 @@ T = TypeVar("T")
 
 UNROUTED_STATUSES = (400, 404, 405, 408, 413, 414, 500, 503)
 MAX_AGE_SECONDS = 0.1  # of the answers to probes and scrapers, which have no rate limit
+
+
+async def read_metrics(url: str, limit_seconds: float) -> str | None:
+    """The metrics of another process; None: it does not answer, as while it starts or is frozen."""
+    try:
+        async with (
+            asyncio.timeout(limit_seconds),
+            # Certificates are not read: what is sent is no secret, and they name the host that callers know.
+            httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501 - for this reason
+        ):
+            return (await client.get(f"{url}/metrics")).raise_for_status().text
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
 
 
 class Health(msgspec.Struct):

@@ -70,7 +70,7 @@ async def running(
     assert threading.current_thread() is threading.main_thread()
     cluster = open_cluster(data_dir, postgres_bin)
     supervisor = _Supervisor(cluster, log, on_start)
-    keeping = asyncio.create_task(supervisor.keep() if may_start else supervisor.stay())
+    keeping: asyncio.Task[Any] = asyncio.create_task(supervisor.keep() if may_start else asyncio.Event().wait())
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
         keeping.add_done_callback(tell_failure)
@@ -117,10 +117,6 @@ class _Supervisor:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 await self._make_logins()
         return await self._accepts(WORKER_LOGIN, DATABASE)
-
-    async def stay(self) -> None:
-        """Leaves the server to other processes until cancelled."""
-        await asyncio.Event().wait()
 
     async def keep(self) -> None:
         """Waits until no other process runs the server, then keeps it running until cancelled."""
