@@ -23,10 +23,11 @@ from trading_intents.brokers.fix.messages import (
     SessionRules,
     SessionTaken,
     StoreUnclear,
+    parse,
 )
 from trading_intents.brokers.fix.profile import Venue, read_venue
 from trading_intents.brokers.fix.session import FixSession
-from trading_intents.brokers.fix.store import FixStore, PairTaken
+from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.errors import PlatformError
 from trading_intents.loops import Pacer
@@ -76,9 +77,6 @@ class FixBroker:
         pair = self._secret("sender_comp_id"), self._secret("target_comp_id")
         try:
             row = await self._store.open(self.name, self._venue.begin_string, *pair)
-        except PairTaken:
-            text = "another account has this sender_comp_id and target_comp_id: a session is one account's"
-            raise AuthFailed(text) from None
         except SessionTaken:
             raise BrokerUnavailable("another worker has the session") from None
         except PlatformError as error:
@@ -217,16 +215,13 @@ class FixBroker:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 await session.flush()  # it may just be on its way into the table
-                sent = await self._store.find_sent(client_order_id)
-                if sent is None:
+                raw = await self._store.find_sent(client_order_id)
+                if raw is None:
                     return port.Absent(never_sent=True)
                 if self._venue.lookup == "none":
                     return port.LookupUnknown("the venue answers no status requests")
-                fields = [
-                    (11, client_order_id),
-                    (37, broker_order_id or ""),
-                    *((tag, sent.get(tag)) for tag in (1, 55, 54)),
-                ]
+                about = [(tag, parse(raw).get(tag)) for tag in (1, 55, 54)]
+                fields = [(11, client_order_id), (37, broker_order_id or ""), *about]
                 await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields))
                 received = await asyncio.shield(answer)
             return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)

@@ -7,18 +7,10 @@ from uuid import UUID
 
 import asyncpg
 
-from trading_intents.brokers.fix.messages import (
-    FixMessage,
-    Numbers,
-    ReceivedMessage,
-    SentMessage,
-    SessionTaken,
-    masked,
-    parse,
-)
+from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionTaken, masked, parse
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
 from trading_intents.brokers.fix.wire import BUSINESS_REJECT, answered_id, order_of
-from trading_intents.brokers.port import IntegrationContext
+from trading_intents.brokers.port import AuthFailed, IntegrationContext
 from trading_intents.errors import NotFound
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import GroupCommit
@@ -28,10 +20,6 @@ MAX_RETOLD = 500  # in a page
 MAX_PRUNED = 5_000
 KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
-
-
-class PairTaken(Exception):
-    """Another account has this pair of CompIDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +228,7 @@ class FixStore:
         self._numbers = Numbers()  # as they are stored
 
     async def open(self, *pair: str) -> Row:
-        """Takes the session of this broker, begin string, sender and target for the lease. PairTaken, SessionTaken."""
+        """Takes the session of this broker, begin string, sender and target for the lease. AuthFailed, SessionTaken."""
         take = """
             INSERT INTO fix_sessions AS s
                 (account_id, broker, begin_string, sender, target, organization_id, token)
@@ -257,7 +245,8 @@ class FixStore:
                 if row is not None and tuple(row[n] for n in ("broker", "begin_string", "sender", "target")) != pair:
                     row = await tx.fetchrow(rename, self._account_id, *pair)
         except asyncpg.UniqueViolationError:
-            raise PairTaken from None
+            text = "another account has this sender_comp_id and target_comp_id: a session is one account's"
+            raise AuthFailed(text) from None
         if row is None:
             raise SessionTaken
         self._numbers = Numbers(row["epoch"], row["next_in"], row["next_out"])
@@ -295,10 +284,10 @@ class FixStore:
             skipped = await tx.fetch(SKIP, *limits)
             return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(skipped)
 
-    async def find_sent(self, client_order_id: str) -> FixMessage | None:
+    async def find_sent(self, client_order_id: str) -> bytes | None:
         """The command that was sent, or stored to be, under this id."""
         rows = await self._fetch(FIND_SENT, client_order_id)
-        return parse(rows[0]["raw"]) if rows else None
+        return rows[0]["raw"] if rows else None
 
     async def list_open(self, epoch: int) -> list[ReceivedMessage]:
         """The last reports of orders that work, of this epoch and later."""
@@ -353,13 +342,9 @@ async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
     epoch = await tx.fetchval(f"{RESET} WHERE account_id = $1 RETURNING epoch", account_id)
     if epoch is None:
         raise NotFound("the account has no FIX session")
-    await tx.execute(
-        "INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, 'reset', $3, true)",
-        account_id,
-        epoch,
-        note.encode(),
+    insert = "INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, '', $3, true)"
+    await tx.execute(insert, account_id, epoch, note.encode())
+    count = (
+        "SELECT count(*) FROM fix_out WHERE (account_id, epoch) = ($1, $2) AND NOT is_answered AND skipped_at IS NULL"
     )
-    unanswered = (
-        "SELECT count(*) FROM fix_out WHERE account_id = $1 AND NOT is_answered AND epoch = $2 AND skipped_at IS NULL"
-    )
-    return epoch, await tx.fetchval(unanswered, account_id, epoch - 1)
+    return epoch, await tx.fetchval(count, account_id, epoch - 1)

@@ -89,11 +89,12 @@ def is_absent(message: FixMessage) -> bool:
 def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     """What a message reports. ValueError, AssertionError: it lacks what makes it one event and no other."""
     message, epoch = received.message, received.epoch
+    refusal = message.get(58) or refusal_code(message)
     if received.refused:
-        yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, _refusal_reason(message))
+        yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, refusal)
     elif message.type == CANCEL_REJECT:
         kind = _E.REPLACE_REJECTED if message.get(434) == "2" else _E.CANCEL_REJECTED
-        yield _event(message, epoch, kind, reason=_refusal_reason(message))
+        yield _event(message, epoch, kind, reason=refusal)
     elif is_absent(message):
         return
     elif is_status(message):
@@ -114,10 +115,6 @@ def refusal_event(name: str, msg_type: str, client_order_id: str, reason: str) -
     )
 
 
-def _refusal_reason(message: FixMessage) -> str:
-    return message.get(58) or refusal_code(message)
-
-
 def _end_of(message: FixMessage) -> EventKind | None:
     """How an order has ended, but for its being filled. The end of the day ends an order that is for the day."""
     is_over_today = message.get(39) == "3" and message.get(59) == "0"
@@ -126,15 +123,11 @@ def _end_of(message: FixMessage) -> EventKind | None:
 
 def _state(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
     """The events that lead to an order's state, under the keys that the stream gives."""
-    status, end = message.get(39), _end_of(message)
-    if status in ("8", "A"):
-        if end:
-            yield _event(message, epoch, end)
-        return
-    yield _event(message, epoch, _E.ACCEPTED, counts=False)
-    if _amount(message, 14):
-        yield _event(message, epoch, _E.STATUS, name=f"filled:{message.get(14)}")
-    if end:
+    if message.get(39) not in ("8", "A"):
+        yield _event(message, epoch, _E.ACCEPTED, counts=False)
+        if _amount(message, 14):
+            yield _event(message, epoch, _E.STATUS, name=f"filled:{message.get(14)}")
+    if end := _end_of(message):
         yield _event(message, epoch, end)
 
 
