@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from trading_intents.balances.http import balance_routes
 from trading_intents.balances.service import Balances
 from trading_intents.brokers.paper.http import quote_routes
 from trading_intents.brokers.paper.quotes import Quotes
-from trading_intents.brokers.registry import Registry, installed_brokers
+from trading_intents.brokers.registry import BUILT_IN, Registry, installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import LOCAL_PROVIDER, Settings, broker_settings
 from trading_intents.console.http import console_routes
@@ -46,7 +45,7 @@ from trading_intents.intents.writing.batch import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer
-from trading_intents.loops import interrupted_by, start_loop, stop_tasks, watch_loops
+from trading_intents.loops import collect_rarely, interrupted_by, start_loop, stop_tasks, watch_loops
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
@@ -84,7 +83,6 @@ RenderMetrics = Callable[[CollectorRegistry], Awaitable[bytes]]
 
 USERS_POLL_SECONDS = 5.0  # removing a person's data is not urgent
 DRAIN_SECONDS = 10
-GC_THRESHOLD_OBJECTS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
     limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
-    price_rules = PriceRules(settings.paper_seed, settings.reference_price_max_age_seconds)
+    simulations = brokers.simulations(partial(broker_settings, settings))
+    price_rules = PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN])
     tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
@@ -217,7 +216,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *outbox_routes(gates["outbox_health"], pool),
         *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
-        *balance_routes(read_accounts, accounts, Balances(pool, settings.paper_seed), infra.clock),
+        *balance_routes(read_accounts, accounts, Balances(pool, simulations), infra.clock),
         *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules), accounts),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),
@@ -316,7 +315,7 @@ async def serve(
             features = build_features(infra, vault)
             infra.metrics.watch_folder(settings.data_dir)
             app = build_app(infra, features, render)
-            _tune_gc()
+            collect_rarely()
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
             is_public = listener.getsockname()[1] == settings.http_port  # else a port on loopback, for its parent
@@ -393,10 +392,3 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
             await each.stop(0)
         with contextlib.suppress(PlatformError):
             await features.callers.report_use()
-
-
-def _tune_gc() -> None:
-    """Excludes present objects from garbage collection, and collects rarely: requests leave no cycles."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD_OBJECTS)

@@ -6,10 +6,11 @@ from decimal import Decimal
 import msgspec
 import pytest
 
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.controls.limits.state.losses import AccountResults, HeldResult, day_at, result_of
 from trading_intents.prices.model import PriceRules
 
-PRICES = PriceRules(seed=1, max_age_seconds=900)
+PRICES = PriceRules(900, PaperSimulation(1))
 NOW = datetime(2026, 3, 9, 12, tzinfo=UTC)
 NEW_YORK, BERLIN = "America/New_York", "Europe/Berlin"
 

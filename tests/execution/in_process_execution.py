@@ -15,6 +15,7 @@ from tests.intents.in_process_writer import PRICES, InProcessWriter, open_in_pro
 from tests.kept_connections import make_pipeline, open_pools
 from tests.waiting import eventually_async
 from trading_intents.accounts.vault import SecretRef
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, SystemClock
@@ -233,7 +234,7 @@ async def executing(
             RecordingActions(tools, signals, in_process.system_cancels),
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,
-            PriceRules(seed=1, max_age_seconds=900),
+            PriceRules(900, PaperSimulation(1)),
         )
         execution.start()
         try:

@@ -19,6 +19,7 @@ from tests.conftest import Databases, Urls
 from tests.execution.listed_history import History, Listed, random_orders, random_trades
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.store import find_account
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
@@ -34,7 +35,7 @@ STEP_SECONDS, LIMIT = 5.0, 50
 RARE_EVERY, OPEN_ROWS = 1_000, 20
 MAX_SEARCHED = 2 * 2 * 20  # two bounds, by halves; the log's ends; what is around a bound
 MAX_BLOCKS_PER_ROW = 8  # of an index and of the table, for a row that is read
-PRICES = PriceRules(seed=1, max_age_seconds=900)
+PRICES = PriceRules(900, PaperSimulation(1))
 S = OrderStatus
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.recorded_orders import Books, fill, open_books, told
 from trading_intents.accounts.store import find_account
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
@@ -110,7 +111,7 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
     async with books.database.service.transaction([organization]) as tx:
         account = await find_account(tx, organization, books.accounts[0])
     assert account
-    orders = Orders(books.database.service, PriceRules(seed=1, max_age_seconds=900))
+    orders = Orders(books.database.service, PriceRules(900, PaperSimulation(1)))
     walks: list[list[list[int]]] = []
     for is_descending in (False, True):
         after: int | None = None

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from tests.kept_connections import make_pipeline, open_owner, open_pools
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import Integration
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.clock import SystemClock
@@ -29,7 +30,7 @@ from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
 POOL_SIZE = 5
-PRICES = PriceRules(seed=1, max_age_seconds=900)
+PRICES = PriceRules(900, PaperSimulation(1))
 
 
 @functools.cache

@@ -8,11 +8,12 @@ from uuid import UUID
 import pytest
 
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.prices.model import PriceMarket, PriceRules, PriceSource, ReferencePrice, StoredPrices, newest
 from trading_intents.trading import Environment, Symbol
 
 NOW = datetime(2026, 3, 4, 15, 30, 0, 100_000, tzinfo=UTC)
-RULES = PriceRules(seed=7, max_age_seconds=900)
+RULES = PriceRules(900, PaperSimulation(7))
 POSTED, TRADE, QUOTE = PriceSource.POSTED, PriceSource.TRADE, PriceSource.QUOTE
 SIMULATED, PAPER, LIVE = PriceMarket.SIMULATED, PriceMarket.PAPER, PriceMarket.LIVE
 AAPL = Symbol("AAPL")

@@ -12,7 +12,7 @@ from uuid import UUID
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Pool
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
@@ -319,14 +319,30 @@ class IntegrationContext:
         return cast(T, self.shared[name])
 
 
+class SimulatedPrice(FrozenStruct, frozen=True):
+    price: Decimal
+    as_of: datetime
+
+
+class Simulation(Protocol):
+    """A venue inside the platform: what it would report is computed when it is asked for."""
+
+    def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:
+        """Of a symbol for which the organization posts no quotes; there is one of every symbol at any time."""
+
+    async def value(self, tx: Tx, organization_id: OrganizationId, account_id: UUID) -> BrokerBalance | None:
+        """The account's balance now. None: it was never opened there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Integration:
     """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect` makes the adapter
-    without I/O."""
+    without I/O, `simulate` its venue from its settings, if the integration is a simulation."""
 
     name: str
     capabilities: Capabilities
     connect: Callable[[IntegrationContext], BrokerAdapter]
+    simulate: Callable[[Mapping[str, str]], Simulation] | None = None
 
     def __post_init__(self) -> None:
         assert self.name == self.capabilities.name

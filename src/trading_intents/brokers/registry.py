@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import msgspec
 
-from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities, Integration
+from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities, Integration, Simulation
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import Log
 
@@ -24,6 +24,11 @@ class Registry:
 
     def integration(self, name: str) -> Integration | None:
         return self._by_name.get(name)
+
+    def simulations(self, settings_of: Callable[[str], Mapping[str, str]]) -> dict[str, Simulation]:
+        """By the brokers' names."""
+        found = self._by_name.items()
+        return {name: each.simulate(settings_of(name)) for name, each in found if each.simulate}
 
     def all(self) -> list[Manifest]:
         return [found.capabilities for found in self._by_name.values()]

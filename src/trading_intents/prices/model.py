@@ -10,8 +10,8 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.paper.model import CAPABILITIES as SIMULATOR
-from trading_intents.brokers.paper.prices import tick_number, walk_quote
+from trading_intents.brokers.port import Simulation
+from trading_intents.brokers.registry import BUILT_IN
 from trading_intents.trading import Environment, FrozenStruct, Symbol, exact, normalized
 
 
@@ -29,7 +29,7 @@ class PriceMarket(StrEnum):
 
 
 def market_of(broker: str, environment: Environment) -> PriceMarket:
-    return PriceMarket.SIMULATED if broker == SIMULATOR.name else PriceMarket(environment)
+    return PriceMarket.SIMULATED if broker == BUILT_IN else PriceMarket(environment)
 
 
 def markets_of(environment: Environment) -> tuple[PriceMarket, ...]:
@@ -118,22 +118,22 @@ def _rank(price: ReferencePrice) -> tuple[datetime, int]:
 
 @dataclass(frozen=True, slots=True)
 class PriceRules:
-    """How a reference price is picked. `seed` is that of the paper broker's walk."""
+    """How a reference price is picked; `simulation` is the simulated market."""
 
-    seed: int
     max_age_seconds: int
+    simulation: Simulation
 
     def pick(self, known: StoredPrices) -> ReferencePrice | None:
         """The newest price that is not too old.
 
-        In the simulated market the walk counts where the organization posts no quotes of the symbol, and stands back
-        behind a price that was posted, until that is too old.
+        In the simulated market its own price counts where the organization posts no quotes of the symbol, and stands
+        back behind a price that was posted, until that is too old.
         """
         oldest = known.now - timedelta(seconds=self.max_age_seconds)
         young = [each for each in (known.stored, known.posted_quote) if each is not None and each.as_of >= oldest]
-        is_walked = known.market is PriceMarket.SIMULATED and known.bid is None
-        if is_walked and all(each.source is PriceSource.TRADE for each in young):
-            young.append(self._walk(known))
+        is_simulated = known.market is PriceMarket.SIMULATED and known.bid is None
+        if is_simulated and all(each.source is PriceSource.TRADE for each in young):
+            young.append(self._simulate(known))
         return newest(young)
 
     def pick_last(self, known: StoredPrices) -> ReferencePrice | None:
@@ -141,7 +141,6 @@ class PriceRules:
         old = [each for each in (known.stored, known.posted_quote) if each is not None]
         return self.pick(known) or newest(old)
 
-    def _walk(self, known: StoredPrices) -> ReferencePrice:
-        quote = walk_quote(self.seed, known.symbol, tick_number(known.now))
-        middle = middle_of(quote.bid, quote.ask)
-        return ReferencePrice(known.symbol, known.market.environment, middle, PriceSource.QUOTE, quote.at)
+    def _simulate(self, known: StoredPrices) -> ReferencePrice:
+        found = self.simulation.price(known.symbol, known.now)
+        return ReferencePrice(known.symbol, known.market.environment, found.price, PriceSource.QUOTE, found.as_of)

@@ -17,6 +17,7 @@ from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.brokers.port import (
     BrokerBalance,
@@ -361,4 +362,8 @@ def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
     )
 
 
-INTEGRATION = port.Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker)
+def simulate(settings: Mapping[str, str]) -> port.Simulation:
+    return PaperSimulation(int(settings["PAPER_SEED"]))
+
+
+INTEGRATION = port.Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)

@@ -25,6 +25,10 @@ def tick_number(at: datetime) -> int:
     return (at - _EPOCH) // _TICK
 
 
+def tick_time(tick: int) -> datetime:
+    return _EPOCH + tick * _TICK
+
+
 def walk_middle_cents(seed: int, symbol: Symbol, tick: int) -> int:
     """Gives the walk's middle price, which moves by one cent a tick."""
     return _number(seed, symbol, "base") % CENTS_RANGE + LOWEST_CENTS + _level(seed, symbol, tick)
@@ -36,7 +40,7 @@ def walk_quote(seed: int, symbol: Symbol, tick: int) -> Quote:
     return Quote(
         source=Source.WALK,
         number=tick,
-        at=_EPOCH + tick * _TICK,
+        at=tick_time(tick),
         bid=(middle - HALF_SPREAD_CENTS) * CENT,
         ask=(middle + HALF_SPREAD_CENTS) * CENT,
         bid_size=Decimal((chance % MAX_LOTS + 1) * LOT),
