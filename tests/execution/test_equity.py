@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.execution.recorded_orders import Books, D, fill, told
+from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.controls.limits.equity import EquityRecorder
 from trading_intents.prices.model import PriceRules
@@ -16,7 +17,7 @@ class Recorder:
 
     def __init__(self, books: Books) -> None:
         self.books = books
-        self.recorder = EquityRecorder(books.database.worker, PriceRules(seed=1, max_age_seconds=900))
+        self.recorder = EquityRecorder(books.database.worker, PriceRules(900, PaperSimulation(1)))
 
     async def record(self) -> None:
         await self.books.owner.execute("UPDATE equity_points SET at = at - interval '1 h' WHERE resolution = '1m'")

@@ -13,12 +13,12 @@ from decimal import Decimal
 import asyncpg
 import pytest
 
+from tests.intents.in_process_writer import PRICES
 from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
 from trading_intents.intents import store
 from trading_intents.intents.upkeep import keep_up
-from trading_intents.prices.model import PriceRules
 from trading_intents.secret import Secret
 from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store
@@ -293,7 +293,7 @@ async def test_refusals_are_removed_after_their_days(database: Database, book: B
 
 async def test_upkeep_rolls_up_and_makes_the_days_partitions(database: Database, book: Book, metrics: Metrics) -> None:
     await book.append(random_actions(1, 500))
-    task = asyncio.create_task(keep_up(database.worker, PriceRules(1, 900), SystemClock(), metrics, make_log("error")))
+    task = asyncio.create_task(keep_up(database.worker, PRICES, SystemClock(), metrics, make_log("error")))
 
     async def done() -> bool:
         partitions = await book.owner.fetchval(
