@@ -66,12 +66,13 @@ def test_kubernetes_knows_every_field(manifest: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_haproxy_takes_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["haproxy.cfg", "primary.cfg"])
+def test_haproxy_takes_its_files(tmp_path: Path, name: str) -> None:
     certificate, key = make_certificate(tmp_path)
     (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
-    text = (DEPLOY / "haproxy" / "haproxy.cfg").read_text()
-    (tmp_path / "haproxy.cfg").write_text(text.replace("/etc/haproxy/tls/trading-intents.pem", f"{tmp_path}/both.pem"))
-    done = run("haproxy", "-c", "-f", tmp_path / "haproxy.cfg")
+    text = (DEPLOY / "haproxy" / name).read_text()
+    (tmp_path / name).write_text(text.replace("/etc/haproxy/tls/trading-intents.pem", f"{tmp_path}/both.pem"))
+    done = run("haproxy", "-c", "-f", tmp_path / name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
 
