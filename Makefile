@@ -64,7 +64,7 @@ dist: $(VENV)/run.stamp ## build wheels and sdists of the server and the client,
 	@for folder in . sdk; do (cd $$folder && $(abspath $(BIN))/python -c "$(BUILD)" $(abspath $(DIST))) || exit 1; done
 	@chmod 644 $(DIST)/*
 
-client: $(VENV)/client.stamp ## install openapi-python-client, with which a test generates a client
+client: $(VENV)/client.stamp ## install openapi-python-client and openapi-typescript, with which tests generate clients
 
 browser: $(VENV)/browser.stamp ## install what the console's tests need: playwright and, by npm, its checkers
 
@@ -115,11 +115,14 @@ $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/run.stamp
 	@$(PIP) install --require-hashes -r requirements-dev.lock
 	@touch $@
 
-# Apart from the rest: it needs an older typer than ours.
+# Apart from the rest: it needs an older typer than ours, and openapi-typescript an older typescript than the console's.
+NPM_TYPES := openapi-typescript@7.13.0 typescript@5.9.3
 $(VENV)/client.stamp: requirements-client.lock $(VENV)/run.stamp
 	@echo "installing the client generator ..."
 	@test -x $(VENV)/client/bin/python || $(PYTHON) -m venv $(VENV)/client
 	@$(VENV)/client/bin/python -m pip --disable-pip-version-check -q install --require-hashes -r requirements-client.lock
+	@npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/npm-types $(NPM_TYPES) \
+		|| echo "no npm here: its test will say so"
 	@touch $@
 
 # The browser itself comes from the system: `apt-get install chromium`. Nothing here needs a build.

@@ -76,6 +76,8 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
 def _add_formats(components: dict[str, Any]) -> None:
     for component in components.values():
         for name, schema in component.get("properties", {}).items():
+            if schema.get("default", ...) is None:
+                del schema["default"]  # generators of types take a field with a default for one that is always there
             kind = "uuid" if name in UUID_FIELDS else "date-time" if _is_time(name) else None
             for choice in schema.get("anyOf", [schema]) if kind else ():
                 if choice.get("type") == "string":
