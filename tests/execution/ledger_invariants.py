@@ -41,9 +41,10 @@ async def _page(database: Database, after: UUID) -> list[OrderHistory]:
         rows = await tx.fetch(
             "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
         )
-        names = ConcernedNames([id_text(row["order_id"]) for row in rows], (), (), ())
-        read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names, ())))
-        return [read.histories[order_id] for order_id in names.order_ids]
+        order_ids = [id_text(row["order_id"]) for row in rows]
+        names = ConcernedNames(set(order_ids), set(), set(), set(), set())
+        read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names)))
+        return [read.histories[order_id] for order_id in order_ids]
 
 
 def assert_true_order(book: OrderHistory, bust_reopens: bool = True) -> None:

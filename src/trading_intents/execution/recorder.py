@@ -147,7 +147,7 @@ class Recorder:
                 return [RecorderResult(None, {})]
             cancelled = {order_id for each in recorded for order_id in each.cancelled}
             entries = [_make_due_now(entry, cancelled) for entry in entries]
-            ends = [*self._follow(entries, recorded), *self._end_rows(entries)]
+            ends = self._end_rows(entries, recorded)
             try:
                 await tx.commit([*write_statements(recorded), *ends, *publish_statements(recorded)])
             except StatementRefused as error:
@@ -161,24 +161,21 @@ class Recorder:
         orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
         return [RecorderResult(self._status(entry), orders) for entry in entries]
 
-    def _follow(self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]) -> list[Statement]:
+    def _end_rows(self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]) -> list[Statement]:
+        """Plans look-ups, changes the marks of sends, and completes rows or puts them back."""
         doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
         resurrected = {order_id for each in recorded for order_id in each.resurrected}
         unclear, unsent = (
             [(entry.account_ref.account_id, entry.client_order_id) for entry in entries if getattr(entry, name)]
             for name in ("is_unclear", "is_unsent")
         )
+        done = [entry.row for entry in entries if entry.row and not entry.failed_attempt]
+        failed_attempts = [entry.failed_attempt for entry in entries if entry.failed_attempt]
         return [
             *([store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0])] if doubted else ()),
             *([store.looking_up(resurrected, 0)] if resurrected else ()),
             *([store.marking_unclear(unclear)] if unclear else ()),
             *([store.unmarking_sent(unsent)] if unsent else ()),
-        ]
-
-    def _end_rows(self, entries: Sequence[RecorderEntry]) -> list[Statement]:
-        done = [entry.row for entry in entries if entry.row and not entry.failed_attempt]
-        failed_attempts = [entry.failed_attempt for entry in entries if entry.failed_attempt]
-        return [
             *([outbox.completing(done)] if done else ()),
             *([outbox.retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),
         ]

@@ -80,25 +80,17 @@ class PreparedRecording(FrozenStruct, frozen=True):
 
 def prepare(recording: AccountRecording) -> PreparedRecording:
     events, left_out = sanitize(recording.events)
-    own = [
-        (
-            own_fact(
-                each.kind,
-                each.client_order_id,
-                NEW_ARRIVAL,
-                each.reason and sanitize_text(each.reason),
-                each.broker_order_id and sanitize_id(each.broker_order_id),
-            ),
-            id_text(each.order_id),
-        )
-        for each in recording.own
-    ]
+    own = []
+    for each in recording.own:
+        reason, broker_id = each.reason and sanitize_text(each.reason), each.broker_order_id
+        sanitized = reason, broker_id and sanitize_id(broker_id)
+        own.append((own_fact(each.kind, each.client_order_id, NEW_ARRIVAL, *sanitized), id_text(each.order_id)))
     event_facts = {
         place: event_fact(event, NEW_ARRIVAL + 1 + place)
         for place, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
-    account_ref, also_locked = recording.account_ref, frozenset(id_text(each) for each in recording.also_locked)
+    account_ref, also_locked = recording.account_ref, frozenset(map(id_text, recording.also_locked))
     account_id, _ = account_ref.id_texts
     return PreparedRecording(
         account_ref, account_id, events, left_out, event_facts, own, also_locked, recording.balance
@@ -113,25 +105,19 @@ def account_balance(account_ref: AccountRef, balance: BrokerBalance | None, now:
 
 
 def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
-    order_ids, clients, brokers, keys = set[IdText](), set[AccountName](), set[AccountName](), set[AccountName]()
+    names = ConcernedNames(set(), set(), set(), set(), set())
     for each in prepared:
         account_id = each.account_id
-        order_ids |= {*(order_id for _, order_id in each.own), *each.also_locked}
+        names.order_ids.update(each.also_locked, (order_id for _, order_id in each.own))
         for fact in (*each.event_facts.values(), *(fact for fact, _ in each.own)):
-            clients |= {AccountName(account_id, name) for name in (fact.client_order_id, fact.replaces) if name}
+            clients = (fact.client_order_id, fact.replaces)
+            names.client_order_ids.update(AccountName(account_id, name) for name in clients if name)
             if fact.broker_order_id:
-                brokers.add(AccountName(account_id, fact.broker_order_id))
-        keys |= {AccountName(account_id, fact.key) for fact in each.event_facts.values()}
-    return ConcernedNames(order_ids, clients, brokers, keys)
-
-
-def reported_symbols(prepared: Sequence[PreparedRecording]) -> set[AccountName]:
-    return {
-        AccountName(each.account_id, event.symbol)
-        for each in prepared
-        for event in each.events
-        if event.kind in (EventKind.POSITION, EventKind.FEE) and event.symbol
-    }
+                names.broker_order_ids.add(AccountName(account_id, fact.broker_order_id))
+        names.keys.update(AccountName(account_id, fact.key) for fact in each.event_facts.values())
+        held = (event.symbol for event in each.events if event.kind in (EventKind.POSITION, EventKind.FEE))
+        names.symbols.update(AccountName(account_id, symbol) for symbol in held if symbol)
+    return names
 
 
 class LedgerIndex:

@@ -15,26 +15,17 @@ def reported_prices(
     account_ref: AccountRef, changes: Sequence[TradeChange], reports: Iterable[BrokerEvent], now: datetime
 ) -> tuple[ReferencePrice, ...]:
     """A corrected trade tells its price again, at its own time; a fill that we only infer tells none."""
-    trades = [
-        ReferencePrice(
-            Symbol(change.after.symbol),
-            account_ref.environment,
-            change.after.price,
-            PriceSource.TRADE,
-            change.after.at,
-        )
-        for change in changes
-        if change.is_published and change.after.quantity and change.after.price > 0
-        if TradeFlag.GAP not in change.after.flags
-    ]
-    quotes = [
-        ReferencePrice(
-            event.symbol, account_ref.environment, event.price, PriceSource.QUOTE, min(event.venue_time or now, now)
-        )
-        for event in reports
-        if event.symbol and event.price is not None and event.price > 0
-    ]
-    return (*trades, *quotes)
+    environment = account_ref.environment
+    trades = (change.after for change in changes if change.is_published)
+    quotes = ((e.symbol, e.price, min(e.venue_time or now, now)) for e in reports if e.symbol and e.price)
+    return (
+        *(
+            ReferencePrice(Symbol(trade.symbol), environment, trade.price, PriceSource.TRADE, trade.at)
+            for trade in trades
+            if trade.quantity and trade.price > 0 and TradeFlag.GAP not in trade.flags
+        ),
+        *(ReferencePrice(symbol, environment, p, PriceSource.QUOTE, at) for symbol, p, at in quotes if p > 0),
+    )
 
 
 def newest_prices(told: Iterable[tuple[AccountRef, ReferencePrice]]) -> Mapping[PriceKey, ReferencePrice]:

@@ -39,7 +39,6 @@ from trading_intents.orders.ledger.matching import (
     concerned_names,
     find_new_facts,
     prepare,
-    reported_symbols,
 )
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
@@ -101,7 +100,7 @@ async def record(
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
     prepared = [prepare(each) for each in recordings]
-    reads = read_ledger(concerned_names(prepared), reported_symbols(prepared))
+    reads = read_ledger(concerned_names(prepared))
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
@@ -267,7 +266,7 @@ async def _book_positions(
 
 async def _is_outdated(tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[TradeChange]) -> bool:
     """Whether the report has a quantity that we held before recent fills. Only asked where the two differ."""
-    (reply,) = await tx.run([ledger.last_bookings(row, MAX_OVERTAKING_FILLS)])
+    (reply,) = await tx.run([ledger.read_bookings(row, MAX_OVERTAKING_FILLS, direction="DESC")])
     since = now - REPORT_AGE
     recent = [change.after.as_booking() for change in reversed(trades) if change.before is None]
     recent += [trade.as_booking() for trade in ledger.parse_bookings(reply) if trade.received_at >= since]
@@ -281,7 +280,7 @@ async def sum_trades(tx: StatementRunner, row: PositionRow, changes: Sequence[Tr
     fee_quantity, row = row.fee_quantity, replace(row, fee_quantity=ZERO)
     after, more = 0, True
     while more:
-        (reply,) = await tx.run([ledger.read_bookings(row, after, REBOOK_PAGE)])
+        (reply,) = await tx.run([ledger.read_bookings(row, REBOOK_PAGE, after)])
         trades = ledger.parse_bookings(reply)
         row = from_trades((numbers.get(trade.trade_id, trade).as_booking() for trade in trades), row)
         more, after = len(trades) == REBOOK_PAGE, trades[-1].booking if trades else 0

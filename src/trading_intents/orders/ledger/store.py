@@ -1,6 +1,6 @@
 """Locks and reads what a booking needs, over many accounts. Rows come as JSON, each as one text. Never decides."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -23,12 +23,13 @@ class AccountName(NamedTuple):
 
 
 class ConcernedNames(NamedTuple):
-    """The names in events and facts by which their orders are found."""
+    """The names in events and facts by which their orders are found, and the symbols whose positions are reported."""
 
-    order_ids: Iterable[IdText]
-    client_order_ids: Iterable[AccountName]
-    broker_order_ids: Iterable[AccountName]
-    keys: Iterable[AccountName]
+    order_ids: set[IdText]
+    client_order_ids: set[AccountName]
+    broker_order_ids: set[AccountName]
+    keys: set[AccountName]
+    symbols: set[AccountName]
 
 
 _NAMES = {"account_id": "uuid", "name": "text"}
@@ -114,15 +115,15 @@ _LOCK_POSITIONS = f"""
 """  # noqa: S608 - our own constants
 
 
-def read_ledger(names: ConcernedNames, symbols: Iterable[AccountName]) -> list[Statement]:
-    """Locks the orders by id, then their positions and those of `symbols`; reads all that a booking needs."""
-    _, *asked = names
-    clients, brokers, keys = map(_FIRST.pack, asked)
+def read_ledger(names: ConcernedNames) -> list[Statement]:
+    """Locks the orders by id, then their positions and those that are reported; reads all that a booking needs."""
+    order_ids, *asked = names
+    clients, brokers, keys, symbols = map(_FIRST.pack, asked)
     return [
-        Statement(_LOCK_ORDERS, (*clients, *brokers, *keys, array_text(names.order_ids))),
+        Statement(_LOCK_ORDERS, (*clients, *brokers, *keys, array_text(order_ids))),
         Statement(_FIND, (*brokers, *keys)),
         Statement(_READ_HISTORIES),
-        Statement(_LOCK_POSITIONS, _FIRST.pack(symbols)),
+        Statement(_LOCK_POSITIONS, symbols),
         Statement("SELECT to_json(clock_timestamp())::text"),
     ]
 
@@ -163,26 +164,15 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
 _BOOKED = "json_build_object({})".format(", ".join(f"'{name}', {name}" for name in BookedTrade.__struct_fields__))
 
 
-def read_bookings(position: PositionRow, after: int, limit: int) -> Statement:
-    """The symbol's trades as they were booked, a page at a time."""
+def read_bookings(position: PositionRow, limit: int, after: int = 0, direction: str = "ASC") -> Statement:
+    """The symbol's trades in the order of their booking, or with DESC newest first."""
     return Statement(
         f"""
         SELECT {_BOOKED}::text FROM trades
         WHERE account_id = $1::text::uuid AND symbol = $2::text AND booking > $3::text::bigint
-        ORDER BY booking LIMIT $4::text::bigint
+        ORDER BY booking {direction} LIMIT $4::text::bigint
         """,  # noqa: S608 - our own constants
         (position.account_id, position.symbol, str(after), str(limit)),
-    )
-
-
-def last_bookings(position: PositionRow, limit: int) -> Statement:
-    """The symbol's trades as they were booked, newest first."""
-    return Statement(
-        f"""
-        SELECT {_BOOKED}::text FROM trades
-        WHERE account_id = $1::text::uuid AND symbol = $2::text ORDER BY booking DESC LIMIT $3::text::bigint
-        """,  # noqa: S608 - our own constants
-        (position.account_id, position.symbol, str(limit)),
     )
 
 

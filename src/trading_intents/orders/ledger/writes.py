@@ -33,7 +33,6 @@ _OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"
 _MATCH_FACTS = f"""
     UPDATE facts f SET order_id = n.order_id FROM {_OWNERS.rows} AS n
     WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
-      AND f.account_id = ANY (from_column($1)::uuid[]) AND f.key = ANY (from_column($2))
 """  # noqa: S608 - our own constants
 
 
@@ -46,7 +45,6 @@ _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker
 _NAME_COMMANDS = f"""
     UPDATE commands c SET broker_order_id = n.broker_order_id FROM {_NAMED.rows} AS n
     WHERE c.account_id = n.account_id AND c.client_order_id = n.client_order_id AND c.broker_order_id IS NULL
-      AND c.account_id = ANY (from_column($1)::uuid[]) AND c.client_order_id = ANY (from_column($2))
 """  # noqa: S608 - our own constants
 
 
