@@ -2,7 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from uuid import uuid4
 
+import msgspec
 import psycopg
 import pytest
 
@@ -11,6 +15,7 @@ from tests.old_postgres import postgres_15
 from tests.proxy import proxied
 from tests.waiting import eventually_async
 from trading_intents.errors import Unavailable
+from trading_intents.ids import IdText
 from trading_intents.secret import Secret
 from trading_intents.storage import pipeline as module
 from trading_intents.storage.database import IDLE_LIMIT_SECONDS, SERVICE_ROLE
@@ -19,8 +24,10 @@ from trading_intents.storage.pipeline import (
     ConnectionLost,
     Pipeline,
     Reply,
+    RowParameters,
     Statement,
     StatementRefused,
+    column_types,
 )
 
 ONE = [Statement("SELECT 1")]
@@ -52,6 +59,44 @@ async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
         assert row.rows == [("it's é".encode(), rb"\x00ff", None, b"42")]
         assert rows.rows == [(b"1",), (b"2",), (b"3",)]
         assert none.rows == []
+
+
+class _Row(msgspec.Struct, frozen=True):
+    id: IdText
+    text: str | None
+    words: tuple[str, ...]
+    count: int
+    amount: Decimal | None
+    done: bool
+    at: datetime | None
+    day: date | None
+
+
+HOSTILE = ["", " ", "a,b", "{a}", '"', "'", "\\", "\\N", "NULL", "null", "é\U0001f600", "\n\t", "$1", None]
+
+
+@pytest.mark.parametrize("count", [0, 1, len(HOSTILE)])
+async def test_rows_arrive_as_they_were_sent(link: Pipeline, count: int) -> None:
+    moment = datetime(2026, 3, 2, 12, 30, 1, 234567, tzinfo=UTC)
+    rows = [
+        _Row(
+            IdText(str(uuid4())),
+            text,
+            () if number % 3 == 0 else ("late_fill", "overfill")[: number % 3],
+            number - 2**40,
+            None if number % 2 else Decimal(10) ** number + Decimal("1e-18"),
+            number % 2 == 0,
+            None if number % 3 else moment,
+            None if number % 4 else moment.date(),
+        )
+        for number, text in enumerate(HOSTILE[:count])
+    ]
+    types = column_types(_Row)
+    assert set(types.values()) == {"uuid", "text", "text[]", "bigint", "numeric", "boolean", "timestamptz", "date"}
+    sent = RowParameters(types)
+    query = f"SELECT row_to_json(n)::text FROM {sent.rows} AS n ORDER BY ordinality"
+    (reply,) = await run(link, [Statement(query, sent.pack(map(msgspec.structs.astuple, rows)))])
+    assert [msgspec.json.decode(text or b"", type=_Row) for (text,) in reply.rows] == rows
 
 
 async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:

@@ -5,36 +5,29 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
 from trading_intents.balances.model import AccountBalance, EquityPoint, EquityValues, Resolution
 from trading_intents.brokers.port import BrokerBalance
 from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
-_FIELDS = BrokerBalance.__struct_fields__
 RECORDING_LOCK = 7469013  # one process records equity
 PRUNE_ROWS = 5_000
+_ROWS = RowParameters({"account_id": "uuid", "organization_id": "uuid"} | column_types(BrokerBalance))
+_WRITE = f"""
+    INSERT INTO balances AS b ({_ROWS.columns}) SELECT {_ROWS.columns} FROM {_ROWS.rows} AS n ORDER BY ordinality
+    ON CONFLICT (account_id) DO UPDATE
+    SET currency = excluded.currency, cash = excluded.cash, buying_power = excluded.buying_power,
+        equity = excluded.equity, as_of = excluded.as_of
+    WHERE excluded.as_of >= b.as_of
+"""  # noqa: S608 - our own constants
 
 
 def write_balances(balances: Sequence[AccountBalance]) -> Statement:
-    """One of each account. An older one never takes the place of a newer one."""
-    rows = [
-        {"account_id": each.account_id, "organization_id": each.organization_id}
-        | {name: getattr(each.balance, name) for name in _FIELDS}
-        for each in sorted(balances, key=lambda each: str(each.account_id))
-    ]
-    return Statement(
-        """
-        INSERT INTO balances AS b (account_id, organization_id, currency, cash, buying_power, equity, as_of)
-        SELECT account_id, organization_id, currency, cash, buying_power, equity, as_of
-        FROM json_populate_recordset(NULL::balances, $1::text::json)
-        ON CONFLICT (account_id) DO UPDATE
-        SET currency = excluded.currency, cash = excluded.cash, buying_power = excluded.buying_power,
-            equity = excluded.equity, as_of = excluded.as_of
-        WHERE excluded.as_of >= b.as_of
-        """,
-        (msgspec.json.encode(rows).decode(),),
-    )
+    """One of each account, which are locked by id. An older one never takes the place of a newer one."""
+    rows = [(str(each.account_id), str(each.organization_id), *astuple(each.balance)) for each in balances]
+    return Statement(_WRITE, _ROWS.pack(sorted(rows, key=lambda row: row[0])))
 
 
 async def find_balance(tx: Tx, account_id: UUID) -> BrokerBalance | None:
