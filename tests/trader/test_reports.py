@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from tests.proxy import FaultProxy, Verdict
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
-from trading_intents_client import Account, Interrupted, PlacedOrder, TradingClient, errors
+from trading_intents_client import Account, ConnectionState, Interrupted, PlacedOrder, TradingClient, errors
 from trading_intents_client.cli.output import exit_codes
 from trading_intents_client.cli.tables import print_table
 
@@ -61,6 +62,21 @@ def test_a_wait_without_the_permission_to_stream_reads_the_order(run: Command, t
         late = run("buy", "ACME", "1", "--limit", "1", "--wait", "--timeout", "0.3", TRADING_INTENTS_URL=url)
     assert late.exit_code == REFUSED
     assert "is NEW after 0.3 s" in late.stderr
+
+
+def test_an_order_whose_broker_is_away_is_accepted_with_a_warning(
+    run: Command, tenants: Tenants, account: Account
+) -> None:
+    known = msgspec.json.encode(msgspec.structs.replace(account.get(), connection=ConnectionState.DISCONNECTED))
+    path = f"GET /v1/accounts/{account.id} ".encode()
+    with answers_replaced(tenants, path, http(b"200 OK", known)) as url:
+        for mode in ((), ("--wait",)):
+            done = run("buy", "AAPL", "1", *mode, TRADING_INTENTS_URL=url)
+            assert done.exit_code == 0, done.output
+            assert "the account's broker is disconnected" in done.stderr
+    with answers_replaced(tenants, path, FORBIDDEN) as url:
+        assert run("buy", "AAPL", "1", TRADING_INTENTS_URL=url).stderr == "", "a key that may only trade is not told"
+    assert run("buy", "AAPL", "1").stderr == ""
 
 
 def test_a_wait_that_runs_out_tells_programs_which_order_it_was(run: Command) -> None:

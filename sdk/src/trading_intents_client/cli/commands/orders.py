@@ -2,12 +2,21 @@
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from typing import Annotated
 
 import typer
 
-from trading_intents_client import Order, PlacedOrder, TradingError, WaitTimeout, cancel_command
+from trading_intents_client import (
+    Account,
+    ConnectionState,
+    Order,
+    PlacedOrder,
+    TradingError,
+    WaitTimeout,
+    cancel_command,
+)
 from trading_intents_client.cli.commands.arguments import (
     WAIT_SECONDS,
     AccountName,
@@ -59,13 +68,23 @@ def _placing(name: str) -> Callable[..., None]:
             submit = {"buy": chosen.buy, "sell": chosen.sell, "short": chosen.short}[name]
             placed = submit(symbol, quantity, limit=limit, stop=stop, time_in_force=tif, idempotency_key=key)
             if wait:
+                _warn_of_broker(chosen)
                 _report_end(placed, timeout, as_json)
-            elif as_json:
-                print_json(placed)
-            else:
-                typer.echo(f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}")
+                return
+            told = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
+            print_json(placed) if as_json else typer.echo(told)
+            _warn_of_broker(chosen)
 
     return place
+
+
+def _warn_of_broker(account: Account) -> None:
+    """After the order, so that it holds up none; a caller that may not read accounts is told nothing."""
+    with suppress(TradingError):
+        connection = account.get().connection
+        if connection != ConnectionState.CONNECTED:
+            told = f"warning: the account's broker is {connection}: the order waits for it, or ends EXPIRED"
+            typer.echo(told, err=True)
 
 
 def typed(*words: str | Mapping[str, object]) -> list[str]:
