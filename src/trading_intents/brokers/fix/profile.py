@@ -103,7 +103,5 @@ def read_venue(path: Path) -> Venue:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    tables = {
-        name: _merged(base[name], value) for name, value in own.items() if isinstance(value, dict) and name in base
-    }
+    tables = {name: _merged(base[name], each) for name, each in own.items() if isinstance(each, dict) and name in base}
     return {**base, **own, **tables}

@@ -342,9 +342,11 @@ async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
     epoch = await tx.fetchval(f"{RESET} WHERE account_id = $1 RETURNING epoch", account_id)
     if epoch is None:
         raise NotFound("the account has no FIX session")
-    insert = "INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, '', $3, true)"
+    insert = """
+        INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, 'reset', $3, true)
+    """
     await tx.execute(insert, account_id, epoch, note.encode())
     count = (
-        "SELECT count(*) FROM fix_out WHERE (account_id, epoch) = ($1, $2) AND NOT is_answered AND skipped_at IS NULL"
+        "SELECT count(*) FROM fix_out WHERE account_id = $1 AND epoch = $2 AND NOT is_answered AND skipped_at IS NULL"
     )
     return epoch, await tx.fetchval(count, account_id, epoch - 1)

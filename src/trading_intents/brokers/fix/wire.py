@@ -110,9 +110,8 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
 
 def refusal_event(name: str, msg_type: str, client_order_id: str, reason: str) -> BrokerEvent:
     """A command is refused that is not in an order's reports."""
-    return BrokerEvent(
-        kind=_REFUSED[msg_type], dedupe_key=f"fix:{name}", client_order_id=client_order_id, reason=reason
-    )
+    kind, key = _REFUSED[msg_type], f"fix:{name}"
+    return BrokerEvent(kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason)
 
 
 def _end_of(message: FixMessage) -> EventKind | None:
