@@ -223,6 +223,8 @@ async def executing(
         brokers = Registry([integration or in_process.venue.integration, *others])
         link = stack.enter_context(contextlib.closing(make_pipeline(login, WORKER_ROLE)))
         tools = BatchDependencies(link, brokers, id_text_maker(), clock, PRICES)
+        actions = RecordingActions(tools, signals, in_process.system_cancels)
+        stack.enter_context(contextlib.closing(actions))
         execution = Execution(
             worker_context,
             brokers,
@@ -231,7 +233,7 @@ async def executing(
             signals,
             id_maker(clock),
             max_age_millis,
-            RecordingActions(tools, signals, in_process.system_cancels),
+            actions,
             lambda: stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))),
             reconcile_seconds,
             PriceRules(900, PaperSimulation(1)),
