@@ -13,12 +13,12 @@ from tests.conftest import Urls
 from tests.execution.recorded_orders import Books, fill, open_books, told
 from tests.intents.in_process_writer import PRICES
 from tests.waiting import COUNT_BLOCKED, eventually_async
+from trading_intents.accounts.service import AccountTarget
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import SystemClock
 from trading_intents.controls.limits.model import TradingLimits
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.limits.upkeep import LossJudge
-from trading_intents.controls.service import ControlTarget
 from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.storage.database import Database
 from trading_intents.storage.signals import open_signals
@@ -44,7 +44,7 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
     """Ten were bought at 100, with a limit of 50; 100 are lost by now."""
     log = make_log("critical")
     async with open_books(urls, database) as books, open_signals(urls.login, log) as signals:
-        target = ControlTarget(OrganizationId(books.organization), books.accounts[0], lambda *_: None)
+        target = AccountTarget(OrganizationId(books.organization), books.accounts[0], lambda *_: None)
         limits = TradingLimits(max_daily_loss=Decimal(50))
         await LimitsService(database.service, PRICES).put(target, lambda: ("", limits), None)
         order = await books.create("10", limit="100")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from trading_intents.accounts.model import AccountId
+from trading_intents.controls.bodies import read_zones
 from trading_intents.controls.model import (
     Controls,
     Reason,
@@ -23,7 +24,6 @@ from trading_intents.controls.model import (
     closed_at,
     evaluate,
 )
-from trading_intents.controls.zones import read_zones
 from trading_intents.errors import ValidationFailed
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol, parse_symbol

@@ -14,11 +14,11 @@ from tests.execution.in_process_execution import InProcessExecution, executing, 
 from tests.execution.test_openings import fill_order, put_price, reconcile, report, until_position, up
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES
+from trading_intents.accounts.service import AccountTarget, lock_target
 from trading_intents.clock import SystemClock
 from trading_intents.controls.limits.model import TradingLimits
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.limits.upkeep import LossJudge
-from trading_intents.controls.service import ControlTarget, lock_target
 from trading_intents.errors import ControlRejected
 from trading_intents.ids import OrganizationId, id_maker
 from trading_intents.intents.model import Create, Spec
@@ -39,7 +39,7 @@ class LimitedAccount:
     async def put(self, tx: Tx | None = None, **limits: Any) -> None:
         """Sets limits, or does so in a transaction that is under way."""
         organization = OrganizationId(self.in_process.in_process_writer.organization)
-        target = ControlTarget(organization, self.in_process.account, lambda *_: None)
+        target = AccountTarget(organization, self.in_process.account, lambda *_: None)
         service = LimitsService(self.database.service, PRICES)
         wanted = TradingLimits(**limits)
         if tx is None:

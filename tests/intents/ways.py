@@ -9,7 +9,7 @@ from uuid import UUID
 from prometheus_client import generate_latest
 
 from tests.fakes import ManualClock
-from trading_intents.accounts.service import Accounts
+from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.config import Rate
 from trading_intents.errors import NotFound, Unauthorized, Unavailable
 from trading_intents.identity.access import RULES, Gate
@@ -57,7 +57,7 @@ class KnownKeys:
 
 
 class NoAccounts:
-    async def find(self, organization_id: OrganizationId, account_id: UUID | None) -> Any:
+    async def find(self, target: AccountTarget) -> Any:
         raise NotFound
 
 

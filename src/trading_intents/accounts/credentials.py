@@ -11,7 +11,14 @@ import msgspec
 
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, CredentialRecord
-from trading_intents.accounts.service import Expected, check_no_open_orders, check_open, check_version, lock
+from trading_intents.accounts.service import (
+    AccountTarget,
+    Expected,
+    check_no_open_orders,
+    check_open,
+    check_version,
+    lock_target,
+)
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import (
@@ -54,7 +61,7 @@ class Credentials:
         ref = SecretRef(account.organization_id, account.id, self._make_id())
 
         async def write(tx: Tx, sealed: bytes) -> CredentialRecord:
-            current = await lock(tx, account.organization_id, account.id, _check_free)
+            current = await lock_target(tx, AccountTarget(account.organization_id, account.id, _check_free))
             fingerprint = await _fingerprint(tx, account.organization_id, given)
             made = await store.insert_credential(tx, ref.credential_id, current, label or None, fields, fingerprint)
             await store.insert_sealed(tx, self._make_id(), made, sealed)
@@ -156,7 +163,7 @@ def _check_free(account: Account) -> None:
 async def _lock_credential(
     tx: Tx, organization_id: OrganizationId, account_id: UUID, credential_id: UUID | None, expected: Expected
 ) -> CredentialRecord:
-    account = await lock(tx, organization_id, account_id, lambda account: None)
+    account = await lock_target(tx, AccountTarget(organization_id, account_id, lambda account: None))
     credential = credential_id and await store.lock_credential(tx, account.id, credential_id)
     if not credential:
         raise NotFound("no such credential")

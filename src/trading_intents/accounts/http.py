@@ -7,7 +7,7 @@ import msgspec
 
 from trading_intents.accounts.credentials import CredentialChange, Credentials
 from trading_intents.accounts.model import Account, AccountChange, AccountDetails, ConnectionState, CredentialRecord
-from trading_intents.accounts.service import Accounts
+from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
 from trading_intents.identity.access import Gate, caller_of, organization_of
@@ -140,24 +140,13 @@ class AccountHandlers:
             body = request.body(ChangedAccount)
             return AccountChange(body.name, body.external_account_id, body.disabled)
 
-        account = await self.accounts.change(
-            organization_of(request),
-            parse_id(request.params["account_id"]),
-            lambda account: self.write.permit_object(request, account.environment),
-            read_change,
-            request.if_match(),
-        )
+        account = await self.accounts.change(target_of(request, self.write), read_change, request.if_match())
         return answer_json(self._show(account), version=account.version)
 
     @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
     async def close_account(self, request: Request) -> Answer:
         """Close an account for good; it and its history stay readable."""
-        await self.accounts.close(
-            organization_of(request),
-            parse_id(request.params["account_id"]),
-            lambda account: self.write.permit_object(request, account.environment),
-            request.if_match(),
-        )
+        await self.accounts.close(target_of(request, self.write), request.if_match())
         return Answer(status=204)
 
 
@@ -259,11 +248,17 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
     return Route("GET", "/v1/brokers", gate, list_brokers)
 
 
-async def find_account(request: Request, gate: Gate, accounts: Accounts, named: str | None = None) -> Account:
-    """The account of that id, or that the path names, if the caller may see it."""
-    account = await accounts.find(organization_of(request), parse_id(named or request.params["account_id"]))
-    gate.permit_object(request, account.environment)
-    return account
+def target_of(request: Request, gate: Gate, account_id: str | None = None) -> AccountTarget:
+    """The account that the path names, or the one of this id."""
+    return AccountTarget(
+        organization_of(request),
+        parse_id(request.params["account_id"] if account_id is None else account_id),
+        lambda account: gate.permit_object(request, account.environment),
+    )
+
+
+async def find_account(request: Request, gate: Gate, accounts: Accounts, account_id: str | None = None) -> Account:
+    return await accounts.find(target_of(request, gate, account_id))
 
 
 def _secrets(given: dict[str, Any]) -> dict[str, Secret]:

@@ -1,6 +1,7 @@
 """Use cases of accounts. Each change and its event are one transaction."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts import store
@@ -34,7 +35,15 @@ from trading_intents.trading import Environment
 MAX_ACCOUNTS_PER_ORGANIZATION = 10_000
 
 Expected = frozenset[int] | None  # the versions that If-Match accepts
-Check = Callable[[Account], None]  # 403 for environment, once the account is found
+
+
+@dataclass(frozen=True, slots=True)
+class AccountTarget:
+    """The account that a caller names, not yet known to be the organization's or of the caller's environment."""
+
+    organization_id: OrganizationId
+    account_id: UUID | None
+    check: Callable[[Account], None]  # 403 for the environment, once the account is found
 
 
 class Accounts:
@@ -48,12 +57,9 @@ class Accounts:
         self._signals.notify(channel(Queue.ACCOUNTS))
         return account
 
-    async def find(self, organization_id: OrganizationId, account_id: UUID | None) -> Account:
-        async with self._pool.transaction([organization_id], read_only=True) as tx:
-            account = account_id and await store.find_account(tx, organization_id, account_id)
-        if not account:
-            raise NotFound("no such account")
-        return account
+    async def find(self, target: AccountTarget) -> Account:
+        async with self._pool.transaction([target.organization_id], read_only=True) as tx:
+            return await find_target(tx, target)
 
     async def list(
         self, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
@@ -62,15 +68,10 @@ class Accounts:
             return await store.list_accounts(tx, organization_id, environment, page)
 
     async def change(
-        self,
-        organization_id: OrganizationId,
-        account_id: UUID | None,
-        check: Check,
-        read_change: Callable[[], AccountChange],
-        expected: Expected,
+        self, target: AccountTarget, read_change: Callable[[], AccountChange], expected: Expected
     ) -> Account:
-        async with self._pool.transaction([organization_id]) as tx:
-            account = await lock(tx, organization_id, account_id, check)
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await lock_target(tx, target)
             change = read_change()
             check_open(account)
             check_version(account.version, expected)
@@ -78,12 +79,10 @@ class Accounts:
         self._signals.notify(channel(Queue.ACCOUNTS))
         return account
 
-    async def close(
-        self, organization_id: OrganizationId, account_id: UUID | None, check: Check, expected: Expected
-    ) -> None:
+    async def close(self, target: AccountTarget, expected: Expected) -> None:
         """Closes the account for good; it and its history stay readable."""
-        async with self._pool.transaction([organization_id]) as tx:
-            account = await lock(tx, organization_id, account_id, check)
+        async with self._pool.transaction([target.organization_id]) as tx:
+            account = await lock_target(tx, target)
             check_open(account)
             check_version(account.version, expected)
             await check_no_open_orders(tx, account)
@@ -130,12 +129,21 @@ async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, give
     return account
 
 
-async def lock(tx: Tx, organization_id: OrganizationId, account_id: UUID | None, check: Check) -> Account:
-    """Locks the account: 404, then 403 for the environment."""
-    account = account_id and await store.lock_account(tx, organization_id, account_id)
+async def find_target(tx: Tx, target: AccountTarget) -> Account:
+    """The account: 404, then 403 for the environment."""
+    account_id = target.account_id
+    return _checked(target, await store.find_account(tx, target.organization_id, account_id) if account_id else None)
+
+
+async def lock_target(tx: Tx, target: AccountTarget) -> Account:
+    account_id = target.account_id
+    return _checked(target, await store.lock_account(tx, target.organization_id, account_id) if account_id else None)
+
+
+def _checked(target: AccountTarget, account: Account | None) -> Account:
     if not account:
         raise NotFound("no such account")
-    check(account)
+    target.check(account)
     return account
 
 

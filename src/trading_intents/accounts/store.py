@@ -121,16 +121,8 @@ async def update_account(
 async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
     """Read under the head's lock, which every new order takes, so that none can follow unseen."""
     await tx.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account_id)
-    return bool(
-        await tx.fetchval(
-            """
-            SELECT EXISTS (
-                SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL
-            )
-            """,
-            account_id,
-        )
-    )
+    query = "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)"
+    return bool(await tx.fetchval(query, account_id))
 
 
 async def close_account(tx: Tx, account_id: AccountId) -> Account:

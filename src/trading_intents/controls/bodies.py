@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from datetime import time
+from importlib.resources import files
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from trading_intents.web.body import INVISIBLE
 from trading_intents.web.request import render
 
 MAX_REASON_CHARACTERS = 500
+NO_ZONES = {"Factory"}  # a placeholder for "not set up yet", at UTC
 MAX_STALE_ORDER_MILLIS = 7 * 24 * 60 * 60 * 1000
 _TIME_CHARACTERS = len("HH:MM:SS")
 _TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
@@ -38,6 +40,12 @@ Names = Annotated[
     list[Any],
     msgspec.Meta(extra_json_schema={"items": {"enum": list(TimeField)}, "uniqueItems": True}),
 ]
+
+
+def read_zones() -> frozenset[str]:
+    """The IANA names in the pinned tzdata, the same on every machine. A name that is not among them is never used as a
+    path."""
+    return frozenset(files("tzdata").joinpath("zones").read_text("ascii").split()) - NO_ZONES
 
 
 class ManualSwitch(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from trading_intents.accounts.http import target_of
 from trading_intents.controls.bodies import (
     AccountControl,
     ChangedTime,
@@ -21,10 +22,9 @@ from trading_intents.controls.bodies import (
     show_time,
 )
 from trading_intents.controls.model import ManualControl, Switch, SymbolControl, TimeChange
-from trading_intents.controls.service import ControlsService, ControlTarget
+from trading_intents.controls.service import ControlsService
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, organization_of
-from trading_intents.ids import parse_id
 from trading_intents.trading import Symbol, parse_symbol
 from trading_intents.web.body import read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
@@ -153,14 +153,6 @@ def switch_routes(
 
 def _show(request: Request, kind: type[Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
     return answer_json(show_switch(kind, owner_of(request), control, symbol), version=control.version)
-
-
-def target_of(request: Request, gate: Gate, account_id: str | None = None) -> ControlTarget:
-    return ControlTarget(
-        organization_of(request),
-        parse_id(request.params["account_id"] if account_id is None else account_id),
-        lambda account: gate.permit_object(request, account.environment),
-    )
 
 
 def owner_of(request: Request) -> Owner:

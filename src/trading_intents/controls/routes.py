@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
+from trading_intents.controls.bodies import read_zones
 from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.http import switch_routes
 from trading_intents.controls.limits.http import limit_routes
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.service import ControlsService
-from trading_intents.controls.zones import read_zones
 from trading_intents.identity.access import Gate
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool

@@ -1,12 +1,16 @@
 """Use cases of controls. A change is committed before it is answered, so it holds for every later command."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from uuid import UUID
 
 from trading_intents.accounts.model import Account
-from trading_intents.accounts.service import Check, Expected, check_open, check_version, lock
-from trading_intents.accounts.store import find_account
+from trading_intents.accounts.service import (
+    AccountTarget,
+    Expected,
+    check_open,
+    check_version,
+    find_target,
+    lock_target,
+)
 from trading_intents.controls import store
 from trading_intents.controls.model import (
     ManualControl,
@@ -34,15 +38,6 @@ ReadSymbolSwitch = Callable[[], tuple[Symbol, Switch]]
 ReadTimeChange = Callable[[], tuple[Symbol, TimeChange]]
 
 
-@dataclass(frozen=True, slots=True)
-class ControlTarget:
-    """The account that a caller names, not yet known to be the organization's or of the caller's environment."""
-
-    organization_id: OrganizationId
-    account_id: UUID | None
-    check: Check
-
-
 class ControlsService:
     """Switches and windows of an organization, its accounts and their symbols."""
 
@@ -65,12 +60,12 @@ class ControlsService:
                 return control
             return await store.put_organization_control(tx, organization_id, switch)
 
-    async def find_account(self, target: ControlTarget) -> ManualControl:
+    async def find_account(self, target: AccountTarget) -> ManualControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_account_control(tx, account.id))
 
-    async def put_account(self, target: ControlTarget, read: ReadSwitch, expected: Expected) -> ManualControl:
+    async def put_account(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             switch = read()
@@ -81,17 +76,17 @@ class ControlsService:
                 return control
             return await store.put_account_control(tx, account.organization_id, account.id, switch)
 
-    async def list_symbols(self, target: ControlTarget, read: ReadPage) -> list[SymbolControl]:
+    async def list_symbols(self, target: AccountTarget, read: ReadPage) -> list[SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return await store.list_symbol_controls(tx, account.id, read())
 
-    async def find_symbol(self, target: ControlTarget, read: ReadSymbol) -> SymbolControl:
+    async def find_symbol(self, target: AccountTarget, read: ReadSymbol) -> SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _either(await store.find_symbol_control(tx, account.id, read()))
 
-    async def put_symbol(self, target: ControlTarget, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
+    async def put_symbol(self, target: AccountTarget, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, switch = read()
@@ -103,7 +98,7 @@ class ControlsService:
             await _check_room(tx, present, account)
             return await store.put_symbol_manual(tx, account.organization_id, account.id, symbol, switch)
 
-    async def change_time(self, target: ControlTarget, read: ReadTimeChange, expected: Expected) -> TimeControl:
+    async def change_time(self, target: AccountTarget, read: ReadTimeChange, expected: Expected) -> TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, change = read()
@@ -116,7 +111,7 @@ class ControlsService:
             await _check_room(tx, present, account)
             return await store.put_symbol_time(tx, account.organization_id, account.id, symbol, rule)
 
-    async def remove_symbol(self, target: ControlTarget, read: ReadSymbol, expected: Expected) -> None:
+    async def remove_symbol(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             control = _either(await store.find_symbol_control(tx, account.id, read()))
@@ -135,18 +130,6 @@ def _either(control: SymbolControl) -> SymbolControl:
     if not (control.manual or control.time):
         raise NotFound("no control is set here")
     return control
-
-
-async def find_target(tx: Tx, target: ControlTarget) -> Account:
-    account = target.account_id and await find_account(tx, target.organization_id, target.account_id)
-    if not account:
-        raise NotFound("no such account")
-    target.check(account)
-    return account
-
-
-async def lock_target(tx: Tx, target: ControlTarget) -> Account:
-    return await lock(tx, target.organization_id, target.account_id, target.check)
 
 
 def _check_version(control: ManualControl | TimeControl | None, expected: Expected) -> None:

@@ -190,17 +190,16 @@ async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -
 
 
 async def count_symbols(tx: Tx, account_id: AccountId) -> int:
-    return int(
-        await tx.fetchval(
-            """
-            SELECT count(*) FROM (
-                SELECT symbol FROM symbol_controls WHERE account_id = $1
-                UNION SELECT symbol FROM symbol_times WHERE account_id = $1
-            ) AS controlled
-            """,
-            account_id,
-        )
+    count: int = await tx.fetchval(
+        """
+        SELECT count(*) FROM (
+            SELECT symbol FROM symbol_controls WHERE account_id = $1
+            UNION SELECT symbol FROM symbol_times WHERE account_id = $1
+        ) AS controlled
+        """,
+        account_id,
     )
+    return count
 
 
 # The first rows of both together are among the first rows of each.

@@ -7,12 +7,11 @@ from typing import Annotated
 import msgspec
 
 from trading_intents import errors
-from trading_intents.accounts.http import find_account
+from trading_intents.accounts.http import find_account, target_of
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts
 from trading_intents.clock import TimeRange
 from trading_intents.controls.bodies import Evaluation
-from trading_intents.controls.http import target_of
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import Entitlement
 from trading_intents.identity.service import Callers

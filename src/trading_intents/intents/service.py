@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
+from trading_intents.accounts.service import AccountTarget, find_target
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import TimeRange
 from trading_intents.controls.limits.model import LimitOwner, judge
 from trading_intents.controls.limits.service import find_limit_state
 from trading_intents.controls.limits.store import read_applied
 from trading_intents.controls.model import Triggered, evaluate
-from trading_intents.controls.service import ControlTarget, find_target
 from trading_intents.controls.store import read_one
 from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
@@ -71,7 +71,7 @@ class Intents:
         return rows
 
     async def evaluate(
-        self, target: ControlTarget, symbol: Symbol | None, command: ClientCommand | None
+        self, target: AccountTarget, symbol: Symbol | None, command: ClientCommand | None
     ) -> tuple[Triggered, ...]:
         """What controls and limits say to the command, or without one controls alone. Nothing is sent."""
         async with self._pool.transaction(

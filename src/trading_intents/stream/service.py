@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from trading_intents.accounts.service import Accounts
+from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.errors import (
     CursorExpired,
     InternalError,
@@ -148,8 +148,13 @@ class Streams:
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
             return Subscription(None, environment, requested.kinds, None)
         symbol = parse_symbol(requested.symbol) if requested.symbol else None
-        account = await self._accounts.find(caller.organization_id, parse_id(requested.account))
-        self._gate.permit_object(request, account.environment)
+        account = await self._accounts.find(
+            AccountTarget(
+                caller.organization_id,
+                parse_id(requested.account),
+                lambda account: self._gate.permit_object(request, account.environment),
+            )
+        )
         return Subscription(account.id, None, requested.kinds, symbol)
 
     def _leave(self, stream: Stream, account_id: UUID | None) -> StreamScope | None:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
+from trading_intents.accounts.http import target_of
 from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
 from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltState, HaltTerms
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.http import target_of
 from trading_intents.controls.model import Scope
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of, organization_of

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from trading_intents.accounts.service import check_open
+from trading_intents.accounts.service import AccountTarget, check_open, find_target
 from trading_intents.controls.halts import store
 from trading_intents.controls.halts.model import (
     Halt,
@@ -15,7 +15,6 @@ from trading_intents.controls.halts.model import (
     first_state,
     halt_event,
 )
-from trading_intents.controls.service import ControlTarget, find_target
 from trading_intents.errors import NotFound, NotHalted
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.storage.database import Pool, Tx
@@ -68,7 +67,7 @@ class Halts:
         self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
 
     async def start_account(
-        self, target: ControlTarget, read: ReadTerms, principal: HaltPrincipal
+        self, target: AccountTarget, read: ReadTerms, principal: HaltPrincipal
     ) -> tuple[Halt, bool]:
         # The account is read and not locked: a transaction that holds its row must not delay a halt.
         async with self._pool.transaction([target.organization_id]) as tx:
@@ -88,7 +87,7 @@ class Halts:
         self._tell_started(halt, is_new)
         return halt, is_new
 
-    async def resume_account(self, target: ControlTarget, principal: HaltPrincipal) -> Halt:
+    async def resume_account(self, target: AccountTarget, principal: HaltPrincipal) -> Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await find_target(tx, target)
             check_open(account)
@@ -102,7 +101,7 @@ class Halts:
         self._tell_resumed(halt, principal)
         return halt
 
-    async def find_account(self, target: ControlTarget) -> Halt:
+    async def find_account(self, target: AccountTarget) -> Halt:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_last(tx, HaltScope(target.organization_id, account.id)))

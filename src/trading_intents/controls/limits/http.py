@@ -3,7 +3,8 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trading_intents.controls.http import owner_of, symbol_of, target_of
+from trading_intents.accounts.http import target_of
+from trading_intents.controls.http import owner_of, symbol_of
 from trading_intents.controls.limits.bodies import (
     AMOUNTS,
     AccountLimits,

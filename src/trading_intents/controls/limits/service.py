@@ -6,7 +6,14 @@ from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
-from trading_intents.accounts.service import Expected, check_open, check_version
+from trading_intents.accounts.service import (
+    AccountTarget,
+    Expected,
+    check_open,
+    check_version,
+    find_target,
+    lock_target,
+)
 from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits import store
@@ -16,7 +23,7 @@ from trading_intents.controls.limits.state.recent import NOWHERE, RecentRead, pu
 from trading_intents.controls.limits.state.statements import read_recent, read_results, record_baselines
 from trading_intents.controls.limits.state.tracking import LimitStateReads, TrackedState, limited_place
 from trading_intents.controls.model import DEFAULT_TIMEZONE
-from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT, ControlTarget, find_target, lock_target
+from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
@@ -87,19 +94,19 @@ class LimitsService:
             await lock_organization(tx, organization_id)
             await self._remove(tx, organization_id, "", expected)
 
-    async def find(self, target: ControlTarget, read: ReadPlace) -> StoredLimits:
+    async def find(self, target: AccountTarget, read: ReadPlace) -> StoredLimits:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_limits(tx, account.id, read()))
 
-    async def put(self, target: ControlTarget, read: ReadLimits, expected: Expected) -> StoredLimits:
+    async def put(self, target: AccountTarget, read: ReadLimits, expected: Expected) -> StoredLimits:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, limits = read()
             check_open(account)
             return await self._put(tx, account.organization_id, account.id, symbol, limits, expected, account)
 
-    async def remove(self, target: ControlTarget, read: ReadPlace, expected: Expected) -> None:
+    async def remove(self, target: AccountTarget, read: ReadPlace, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol = read()
