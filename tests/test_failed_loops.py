@@ -45,7 +45,7 @@ async def test_a_loop_that_fails_ends_the_process(
         raise KeyError("an error that nobody expected")
 
     monkeypatch.setattr(owner, name, run)
-    monkeypatch.setattr(app, "_tune_gc", lambda: None)  # it would hold for the tests after it
+    monkeypatch.setattr(app, "collect_rarely", lambda: None)  # it would hold for the tests after it
     settings = load(environment(tmp_path, {"DATABASE_URL": urls.login.reveal()}))
 
     def greet(*_: Any) -> None:
