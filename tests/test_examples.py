@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -190,3 +192,18 @@ def test_a_strategy_whose_order_is_rejected_ends_with_a_line_and_can_be_started_
     assert (code, told) == (1, "not filled: no_position_to_sell\n")
     assert json.loads(state.read_text())["holds"]
     assert run("moving_average.py", folder, *asked) == (0, "")
+
+
+def test_research_draws_the_equity_and_sums_up_trades(folder: Path, platform: Platform) -> None:
+    with contextlib.chdir(folder), TradingClient(platform.url) as client:
+        account = client.find_account("sim")
+        account.buy("AAPL", 2).wait()
+        trades, history = account.trades().to_dicts(), account.equity(resolution="1m")
+    assert [point["equity"] for point in history.to_dicts()] == [point.equity for point in history.data]
+    code, told, wrong = ended(fork("research.py", folder, platform.url))
+    assert (code, wrong) == (0, "")
+    assert told.startswith(f"{len(trades)} trades\n  AAPL ")
+    assert "equity" in told
+    draw = runpy.run_path(str(EXAMPLES / "research.py"))["draw"]
+    assert draw([Decimal(1), Decimal(2), Decimal(3)]) == " ▄█"
+    assert draw([Decimal(5)] * 100) == "▄" * 72

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from trading_intents_client.types.enums import (
     FINAL_STATES,
@@ -146,6 +147,10 @@ class EquityHistory(Struct, frozen=True, kw_only=True):
     """The spans in which something changed, the oldest first."""
 
     data: tuple[EquityPoint, ...]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Each point's fields by name, as a table's rows: for pandas, polars or csv."""
+        return [structs.asdict(point) for point in self.data]
 
 
 class Balances(Struct, frozen=True, kw_only=True):
