@@ -7,8 +7,9 @@ from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.brokers.paper.model import made_id
-from trading_intents.brokers.paper.venue.store import Fault
 from trading_intents.trading import exact
 
 
@@ -21,6 +22,17 @@ class FaultKind(StrEnum):
     REORDER = "reorder"  # its events come last first
     OVERFILL = "overfill"  # its first fill is twice what it should be
     DISCONNECT = "disconnect"  # taken, then the connection breaks
+
+
+class Fault(msgspec.Struct):
+    """A scripted fault."""
+
+    account_id: UUID
+    kind: str
+    command: str | None
+    chance: Decimal
+    remaining: int | None
+    millis: int
 
 
 @dataclass(frozen=True, slots=True)

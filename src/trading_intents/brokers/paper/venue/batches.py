@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind, draw_faults
+from trading_intents.brokers.paper.faults import ActiveFaults, Fault, FaultKind, draw_faults
 from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
 from trading_intents.brokers.paper.model import (
     PaperAccount,
@@ -25,7 +25,7 @@ from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents,
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
-from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes, BookKey, Fault
+from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes, BookKey
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     BrokerEvent,

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict
 
+from trading_intents.brokers.paper.faults import Fault
 from trading_intents.brokers.paper.matching import PaperEvent
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, Quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
@@ -24,17 +25,6 @@ class BookKey(NamedTuple):
 
     account_id: UUID
     symbol: Symbol
-
-
-class Fault(msgspec.Struct):
-    """A scripted fault."""
-
-    account_id: UUID
-    kind: str
-    command: str | None
-    chance: Decimal
-    remaining: int | None
-    millis: int
 
 
 class Arrival(msgspec.Struct):
