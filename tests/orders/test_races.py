@@ -242,6 +242,16 @@ def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
     assert carry_flags(filled, after).flags == (OrderFlag.RESURRECTED,)
 
 
+def test_a_late_replace_and_its_end_together_are_what_they_are_one_after_the_other() -> None:
+    both, pending = terms("10", "20"), PendingCommands(replace="R")
+    facts = [told(E.ACCEPTED), fill("e1", "10", coid="C"), told(E.REPLACED, coid="R", replaces="C")]
+    filled, opened = (view(*facts[:count], terms=both, pending=pending) for count in (2, 3))
+    ended = view(*facts, told(E.CANCELLED, coid="R"), terms=both, pending=pending)
+    in_turn = carry_flags(carry_flags(filled, opened), ended)
+    assert (in_turn.status, in_turn.flags) == (S.CANCELLED, (OrderFlag.RESURRECTED,))
+    assert carry_flags(filled, ended) == in_turn
+
+
 def test_a_second_end_changes_nothing_of_a_final_order() -> None:
     before = view(told(E.EXPIRED))
     after = view(told(E.EXPIRED), told(E.CANCELLED))

@@ -159,8 +159,8 @@ def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
         if fills:
             less = after.filled_quantity < before.filled_quantity
             flags.add(OrderFlag.CONFLICTING_EXECUTION if less else OrderFlag.LATE_FILL)
-        elif after.state is OrderState.OPEN:
-            flags.add(OrderFlag.RESURRECTED)  # a REPLACE to more than was filled is confirmed late
+        elif after.state is OrderState.OPEN or (before.status is OrderStatus.FILLED and after.status != before.status):
+            flags.add(OrderFlag.RESURRECTED)  # a REPLACE to more than was filled is confirmed late, and perhaps ended
         elif not flags:
             after = replace(after, status=before.status, state=state_of(before.status))
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
