@@ -173,6 +173,19 @@ def test_a_value_with_line_breaks_stays_one_json_line(breaks: str) -> None:
     assert line["timestamp"].endswith("Z")
 
 
+def test_a_line_and_its_end_are_written_at_once() -> None:
+    """Several processes write to one log: another's line must not come between the two."""
+    written: list[str] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written.append(text)
+            return len(text)
+
+    make_log("info", Stream()).info("told")
+    assert [text[-1:] for text in written] == ["\n"]
+
+
 def test_a_traceback_stays_in_its_json_line() -> None:
     out = io.StringIO()
     make_log("info", out).error("failed", exc_info=ValueError("two\nlines"))

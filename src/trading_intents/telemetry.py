@@ -62,8 +62,9 @@ AlertKind = Literal[
 FixIncident = Literal["garbled", "gap", "reject", "resend", "reset", "skipped"]
 
 
-class _LineWriter(structlog.PrintLogger):
-    """Drops a line that cannot be written: a closed terminal or a full disk must not end the process."""
+class _LineWriter(structlog.WriteLogger):
+    """Writes a line and its end at once, since other processes may write to the same stream. Drops a line that cannot
+    be written: a closed terminal or a full disk must not end the process."""
 
     def msg(self, message: str) -> None:
         with contextlib.suppress(OSError):
