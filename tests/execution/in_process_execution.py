@@ -167,6 +167,12 @@ class InProcessExecution:
         )
         return found
 
+    async def until_connected(self) -> None:
+        async def is_connected() -> bool:
+            return await self.connection() == "connected"
+
+        await self.until(is_connected)
+
     def fill(self, coid: str, quantity: str = "10", price: str = "100") -> None:
         self.venue.fill(coid, Decimal(quantity), Decimal(price))
 

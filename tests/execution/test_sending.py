@@ -45,11 +45,7 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
         assert (order["filled_quantity"], order["average_price"], order["external_order_id"]) == (10, 100, "v1")
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
         await in_process.until_rows_are("completed")
-
-        async def is_connected() -> bool:  # shown a moment after the first command was sent
-            return await in_process.connection() == "connected"
-
-        await in_process.until(is_connected)
+        await in_process.until_connected()  # shown a moment after the first command was sent
 
 
 async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(urls: Urls) -> None:
