@@ -104,13 +104,15 @@ class Streams:
 
         async def check() -> None:
             await self._gate.identify(request)
-            self._gate.permit(request)
+            if stream.scopes:  # else its first request is still to be read, and that comes before the permission
+                self._gate.permit(request)
 
         caller = caller_of(request)
         organization_id = caller.organization.id if caller.organization else None
         limited_by = (caller.limit_key, organization_id)
         session = Session(transport, *limited_by, _credential(request), caller.expires_at, check)
-        return Stream(request, self._hub.open(session, notify))
+        stream = Stream(request, self._hub.open(session, notify))
+        return stream
 
     def close(self, stream: Stream) -> None:
         for scope in stream.scopes.values():
