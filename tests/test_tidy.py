@@ -26,6 +26,7 @@ MAX_FUNCTION_LINES = 70
 MAX_MODULES = 9
 MAX_INTEGRATION_MODULES = 4
 MAX_INTEGRATION_LINES = 800
+MAX_FILES_OF_A_TERM = 18
 # The package's own folder holds the ground, a file for each job, and the composition root: no name would fit a folder.
 MAX_TOP_MODULES = 12
 MAX_DOCSTRING_LINES = 2
@@ -141,6 +142,11 @@ def test_an_integration_stays_small() -> None:
     modules = [path for path in SOURCES if path.parent == PACKAGE / "brokers" / "alpaca" and path.stem != "__init__"]
     assert len(modules) <= MAX_INTEGRATION_MODULES
     assert sum(len(text_of(path).splitlines()) for path in modules) < MAX_INTEGRATION_LINES
+
+
+def test_a_term_of_an_order_is_named_in_few_files() -> None:
+    naming = [path for path in PACKAGE.rglob("*.py") if "stop_price" in path.read_text()]
+    assert len(naming) <= MAX_FILES_OF_A_TERM, "a new term should need no more"
 
 
 def test_a_module_says_its_job_in_a_line_or_two() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
-from typing import Annotated, NewType
+from typing import Annotated, Any, NewType
 
 import msgspec
 
@@ -115,6 +115,20 @@ class TimeInForce(StrEnum):
     AT_OPEN = "AT_OPEN"
     AT_CLOSE = "AT_CLOSE"
     EXT = "EXT"
+
+
+class VersionTerms(FrozenStruct, frozen=True, kw_only=True):
+    """The terms of a CREATE or a REPLACE: whatever has terms is made of this, so that a new one is added here."""
+
+    quantity: Decimal
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    time_in_force: TimeInForce = TimeInForce.DAY
+
+
+def terms_of(version: VersionTerms) -> dict[str, Any]:
+    """The terms alone, by name."""
+    return {name: getattr(version, name) for name in VersionTerms.__struct_fields__}
 
 
 class RouteStrategy(StrEnum):

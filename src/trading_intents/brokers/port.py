@@ -16,7 +16,16 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
-from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    Environment,
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+    VersionTerms,
+)
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
@@ -58,7 +67,7 @@ class EventKind(StrEnum):
     FEE = "FEE"  # taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back
 
 
-class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
+class OrderTicket(VersionTerms, frozen=True, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
 
     client_order_id: str  # of this command, a CANCEL's too
@@ -67,10 +76,6 @@ class OrderTicket(FrozenStruct, frozen=True, kw_only=True):
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
-    quantity: Decimal
-    limit_price: Decimal | None = None
-    stop_price: Decimal | None = None
-    time_in_force: TimeInForce
     extended_hours: bool = False
     route: RouteStrategy = RouteStrategy.SMART
     not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale

@@ -1,7 +1,6 @@
 """Makes of a claimed command's texts the values by which it is decided, sent and recorded. No I/O, no clock."""
 
 from datetime import datetime
-from decimal import Decimal
 from uuid import UUID
 
 import msgspec
@@ -14,22 +13,26 @@ from trading_intents.execution.store import ClaimedCommand
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.outbox.model import ClaimedRow, Queue
-from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    ORDER_KINDS,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+    VersionTerms,
+    terms_of,
+)
 
 TRUE = "t"  # PostgreSQL's text of a boolean
 
 
-class _Record(msgspec.Struct):
+class _Record(VersionTerms, frozen=True, kw_only=True):
     """The fields of an action's record that a ticket needs."""
 
-    symbol: str
+    symbol: Symbol
     order_side: OrderSide
     order_type: str
-    quantity: str
-    time_in_force: TimeInForce
     route_strategy: RouteStrategy
-    limit_price: str | None = None
-    stop_price: str | None = None
 
 
 def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
@@ -54,15 +57,12 @@ def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float
         client_order_id=client_id,
         broker_order_id=None if is_create else command.external_order_id,
         orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
-        symbol=Symbol(record.symbol),
+        symbol=record.symbol,
         side=record.order_side,
         kind=ORDER_KINDS[record.order_type],
-        quantity=Decimal(record.quantity),
-        limit_price=Decimal(record.limit_price) if record.limit_price else None,
-        stop_price=Decimal(record.stop_price) if record.stop_price else None,
-        time_in_force=record.time_in_force,
         extended_hours=record.time_in_force is TimeInForce.EXT,
         route=record.route_strategy,
+        **terms_of(record),
     )
     return SendContext(
         command=COMMANDS[command.event_type],

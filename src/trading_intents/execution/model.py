@@ -21,7 +21,7 @@ from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
 from trading_intents.orders.ledger.matching import PlatformFact
 from trading_intents.orders.model import FINAL_STATUSES
-from trading_intents.trading import ZERO, FrozenStruct
+from trading_intents.trading import ZERO, FrozenStruct, terms_of
 
 CALL_SECONDS = 3.5  # from the claim: the handler's four, less the time to write the answer down
 SEND_SECONDS = 2.0  # from the claim: a command that waited longer is claimed again
@@ -161,9 +161,7 @@ def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
         symbol=ticket.symbol,
         side=ticket.side,
         kind=ticket.kind,
-        quantity=ticket.quantity,
-        limit_price=ticket.limit_price,
-        stop_price=ticket.stop_price,
+        **terms_of(ticket),
     )
     return judge_again(context.limits.levels(owner, ticket.symbol), asked)
 

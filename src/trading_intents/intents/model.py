@@ -4,6 +4,8 @@ from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.limits.model import AskedOrder, Levels, LimitState, judge
 from trading_intents.controls.model import Controls, evaluate
@@ -54,6 +56,9 @@ class Spec(FrozenStruct, frozen=True):
     limit_price: str | None
     stop_price: str | None
     time_in_force: TimeInForce | None  # None: DAY in a CREATE, the order's own in a REPLACE
+
+
+SPEC_AMOUNTS = Spec.__struct_fields__[1:-1]
 
 
 class Create(FrozenStruct, frozen=True):
@@ -349,9 +354,7 @@ def _judged_controls(submission: Submission, controls: Controls) -> Controls:
 
 def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
     """The spec, with this time in force if it has none."""
-    if spec.time_in_force is not None:
-        return spec
-    return Spec(spec.kind, spec.quantity, spec.limit_price, spec.stop_price, time_in_force)
+    return replace(spec, time_in_force=time_in_force) if spec.time_in_force is None else spec
 
 
 def _check_account(submission: Submission, account: AccountState, manifest: Manifest | None) -> None:

@@ -2,6 +2,7 @@
 meet."""
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
@@ -16,6 +17,7 @@ from trading_intents.controls.store import read_one
 from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
 from trading_intents.intents.model import (
+    SPEC_AMOUNTS,
     Cancel,
     ClientCommand,
     Create,
@@ -31,7 +33,7 @@ from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.pages import PageRequest
-from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce, amount_text
+from trading_intents.trading import ORDER_KINDS, OrderSide, RouteStrategy, Symbol, TimeInForce, maybe_text
 
 
 class Intents:
@@ -102,20 +104,13 @@ async def _find_order(tx: Tx, account: Account, order_id: str) -> KnownOrder | N
     row = await store.find_order(tx, account.id, UUID(order_id))
     if row is None:
         return None
-    prices = (row["limit_price"], row["stop_price"])
-    limit_price, stop_price = (None if price is None else amount_text(price) for price in prices)
+    amounts: dict[str, Any] = {name: maybe_text(row[name]) for name in SPEC_AMOUNTS}
     return KnownOrder(
         account_id=str(account.id),
         symbol=Symbol(row["symbol"]),
         side=OrderSide(row["order_side"]),
         route=RouteStrategy(row["route_strategy"]),
-        spec=Spec(
-            ORDER_KINDS[row["order_type"]],
-            amount_text(row["quantity"]),
-            limit_price,
-            stop_price,
-            TimeInForce(row["time_in_force"]),
-        ),
+        spec=Spec(ORDER_KINDS[row["order_type"]], time_in_force=TimeInForce(row["time_in_force"]), **amounts),
         client_reference_id=row["client_reference_id"],
         status=row["order_status"],
         cancel_requested=row["cancel_requested"],

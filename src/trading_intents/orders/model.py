@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import REPLACED_BY_BROKER
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
-from trading_intents.trading import ZERO, FrozenStruct, TimeInForce, exact, normalized, quotient, total
+from trading_intents.trading import ZERO, FrozenStruct, VersionTerms, exact, normalized, quotient, total
 
 
 class OrderStatus(StrEnum):
@@ -40,15 +40,6 @@ class OrderFlag(StrEnum):
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
     RESURRECTED = "resurrected"  # the broker has it though it had ended
-
-
-class VersionTerms(FrozenStruct, frozen=True, kw_only=True):
-    """The terms of a CREATE or a REPLACE."""
-
-    quantity: Decimal
-    limit_price: Decimal | None = None
-    stop_price: Decimal | None = None
-    time_in_force: TimeInForce = TimeInForce.DAY
 
 
 class OrderVersion(VersionTerms, frozen=True, kw_only=True):

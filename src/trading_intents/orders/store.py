@@ -11,11 +11,11 @@ import msgspec
 from trading_intents.clock import TimeRange
 from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
-from trading_intents.orders.model import OrderFlag, OrderStatus, VersionTerms
+from trading_intents.orders.model import OrderFlag, OrderStatus
 from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
-from trading_intents.trading import ActionType, Environment, FrozenStruct, OrderSide
+from trading_intents.trading import ActionType, Environment, FrozenStruct, OrderSide, VersionTerms
 
 Parsed = TypeVar("Parsed")
 

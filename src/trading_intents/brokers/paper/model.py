@@ -16,6 +16,7 @@ from trading_intents.trading import (
     RouteStrategy,
     Symbol,
     TimeInForce,
+    VersionTerms,
 )
 
 QUOTE_LIFE = timedelta(seconds=15)
@@ -91,16 +92,12 @@ class PaperOrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-class PaperTerms(FrozenStruct, frozen=True, kw_only=True):
+class PaperTerms(VersionTerms, frozen=True, kw_only=True):
     """The terms of a submit or a replace."""
 
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
-    quantity: Decimal
-    limit_price: Decimal | None
-    stop_price: Decimal | None
-    time_in_force: TimeInForce
 
 
 class PaperOrder(PaperTerms, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from trading_intents.trading import (
     OrderKind,
     OrderSide,
     Symbol,
+    VersionTerms,
     amount_text,
     exact,
     quotient,
@@ -130,16 +131,13 @@ class AppliedLimits(FrozenStruct, frozen=True):
 NO_LIMITS = AppliedLimits()
 
 
-class AskedOrder(FrozenStruct, frozen=True, kw_only=True):
+class AskedOrder(VersionTerms, frozen=True, kw_only=True):
     """The order that a CREATE or REPLACE asks for."""
 
     is_create: bool
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
-    quantity: Decimal
-    limit_price: Decimal | None = None
-    stop_price: Decimal | None = None
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
@@ -18,7 +18,6 @@ from trading_intents.orders.model import (
     OrderView,
     PendingCommands,
     ShownOrder,
-    VersionTerms,
     carry_flags,
     derive,
     is_acknowledged,
@@ -27,7 +26,7 @@ from trading_intents.orders.model import (
 from trading_intents.orders.positions import Booking, PositionRow, from_trades, open_quantity, take_fee
 from trading_intents.orders.store import OrderHistory, OrderRow, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
-from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, OrderSide, exact
+from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, OrderSide, exact, terms_of
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
 
@@ -95,7 +94,7 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderT
     """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = tuple(
-        OrderVersion(seq=action.seq, client_order_id=ids[action.seq], **asdict(action.record))
+        OrderVersion(seq=action.seq, client_order_id=ids[action.seq], **terms_of(action.record))
         for action in history.actions
         if action.action_type is not ActionType.CANCEL
     )
@@ -143,7 +142,7 @@ def _row_after(
     else:
         shown = replace(
             row,
-            **{name: getattr(confirmed, name) for name in VersionTerms.__struct_fields__} | {"quantity": view.quantity},
+            **terms_of(confirmed) | {"quantity": view.quantity},
             order_status=view.status,
             command_seq=confirmed.seq,
             filled_quantity=view.filled_quantity,

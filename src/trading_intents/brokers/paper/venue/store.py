@@ -239,6 +239,10 @@ def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
     )
 
 
+_FIXED = frozenset({"number", "broker_order_id", "symbol", "side", "kind", "accepted_at"})  # of an order
+_CHANGING = ", ".join(f"{name} = excluded.{name}" for name in PaperOrder.__struct_fields__ if name not in _FIXED)
+
+
 def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
     columns = f"account_id, {_columns(PaperOrder)}"
     rows = [{"account_id": account_id, **asdict(order)} for account_id, order in orders]
@@ -246,12 +250,7 @@ def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
         f"""
         INSERT INTO paper_orders ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
-        ON CONFLICT (account_id, number) DO UPDATE
-        SET client_order_id = excluded.client_order_id, quantity = excluded.quantity,
-            limit_price = excluded.limit_price, stop_price = excluded.stop_price,
-            time_in_force = excluded.time_in_force, place = excluded.place, status = excluded.status,
-            triggered = excluded.triggered, filled = excluded.filled, paid = excluded.paid, covers = excluded.covers,
-            reserve_price = excluded.reserve_price, expires_at = excluded.expires_at
+        ON CONFLICT (account_id, number) DO UPDATE SET {_CHANGING}
         """,  # noqa: S608 - our own constants
         (json_text(rows),),
     )

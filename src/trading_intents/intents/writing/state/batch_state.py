@@ -5,6 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits.model import AskedOrder, Levels, LimitOwner, LimitState
@@ -14,6 +15,7 @@ from trading_intents.controls.limits.state.tracking import LimitedPlaces, LimitS
 from trading_intents.errors import Unavailable
 from trading_intents.intents import store
 from trading_intents.intents.model import (
+    SPEC_AMOUNTS,
     Cancel,
     Close,
     Create,
@@ -277,19 +279,14 @@ async def _read_for_limits(
 
 
 def _order(row: OrderTexts) -> KnownOrder:
-    spec = Spec(
-        ORDER_KINDS[row.order_type],
-        trimmed(row.quantity),
-        row.limit_price and trimmed(row.limit_price),
-        row.stop_price and trimmed(row.stop_price),
-        TimeInForce(row.time_in_force),
-    )
+    texts = ((name, getattr(row, name)) for name in SPEC_AMOUNTS)
+    amounts: dict[str, Any] = {name: text and trimmed(text) for name, text in texts}
     return KnownOrder(
         account_id=row.account_id,
         symbol=Symbol(row.symbol),
         side=OrderSide(row.order_side),
         route=RouteStrategy(row.route_strategy),
-        spec=spec,
+        spec=Spec(ORDER_KINDS[row.order_type], time_in_force=TimeInForce(row.time_in_force), **amounts),
         client_reference_id=row.client_reference_id,
         status=row.order_status,
         cancel_requested=row.cancel_requested == "t",
