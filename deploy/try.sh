@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # The cluster of docs/operating.md#several-machines on one machine, each of its machines a network namespace of its own: three
 # nodes with etcd and Patroni, HAProxy, two API processes, workers. Its addresses are those of the files here, and nobody
-# outside can reach them. Needs root; `make deploy-checkers` gets the programs. WORKERS=4, TRY_DIR=/var/tmp/trading-intents-try.
+# outside can reach them. Needs root; `make deploy-checkers` gets the programs. WORKERS=4. Several can run side by side, each
+# with its TRY_NAME=ti, which its namespaces begin with, and its TRY_DIR=/var/tmp/trading-intents-try-ti.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 HERE=$PWD
-DIR=${TRY_DIR:-/var/tmp/trading-intents-try}
+NAME=${TRY_NAME:-ti}
+[[ $NAME =~ ^[a-z0-9]+$ ]] || { echo "TRY_NAME is of small letters and digits: $NAME" >&2; exit 2; }
+DIR=${TRY_DIR:-/var/tmp/trading-intents-try-$NAME}
 WORKERS=${WORKERS:-4}
 FETCHED=$HERE/.venv/deploy
 PROGRAM=$HERE/.venv/bin/trading-intents
@@ -26,11 +29,11 @@ address() {
   esac
 }
 
-on() { ip netns exec "ti-$1" "${@:2}"; }
+on() { ip netns exec "$NAME-$1" "${@:2}"; }
 
 # start NODE NAME COMMAND...: in the background, with a log and a pid of its own.
 start() {
-  setsid ip netns exec "ti-$1" "${@:3}" >>"$DIR/log/$1-$2.log" 2>&1 </dev/null &
+  setsid ip netns exec "$NAME-$1" "${@:3}" >>"$DIR/log/$1-$2.log" 2>&1 </dev/null &
   echo $! >"$DIR/run/$1-$2.pid"
 }
 
@@ -51,16 +54,16 @@ until_true() {
 }
 
 make_network() {
-  ip netns add ti-net
-  ip -n ti-net link add name switch type bridge
-  ip -n ti-net link set switch up
+  ip netns add "$NAME-net"
+  ip -n "$NAME-net" link add name switch type bridge
+  ip -n "$NAME-net" link set switch up
   for node in "${NODES[@]}"; do
-    ip netns add "ti-$node"
-    ip -n "ti-$node" link set lo up
-    ip -n ti-net link add name "$node" type veth peer name eth0 netns "ti-$node"
-    ip -n ti-net link set "$node" master switch up
-    ip -n "ti-$node" addr add "$(address "$node")/16" dev eth0
-    ip -n "ti-$node" link set eth0 up
+    ip netns add "$NAME-$node"
+    ip -n "$NAME-$node" link set lo up
+    ip -n "$NAME-net" link add name "$node" type veth peer name eth0 netns "$NAME-$node"
+    ip -n "$NAME-net" link set "$node" master switch up
+    ip -n "$NAME-$node" addr add "$(address "$node")/16" dev eth0
+    ip -n "$NAME-$node" link set eth0 up
   done
 }
 
@@ -160,14 +163,14 @@ up() {
   make_network
   start_postgresql
   start_platform
-  echo "ready: https://10.0.0.10 in the namespace ti-lb, the primary is $(primary)"
+  echo "ready: https://10.0.0.10 in the namespace $NAME-lb, the primary is $(primary)"
 }
 
 down() {
   stop "$DIR"/run/*-serve.pid "$DIR"/run/*-haproxy.pid
   sleep 1
   stop "$DIR"/run/*.pid
-  for namespace in $(ip netns list | awk '/^ti-/ {print $1}'); do
+  for namespace in $(ip netns list | awk -v own="^$NAME-" '$1 ~ own {print $1}'); do
     for _ in $(seq 50); do [ -n "$(ip netns pids "$namespace")" ] || break; sleep 0.2; done
     ip netns pids "$namespace" | xargs -r kill -9
     ip netns del "$namespace"
@@ -190,7 +193,7 @@ case ${1:-} in
   platform) platform "${@:2}" ;;
   switchover) until_true "the switchover" switch_over ;;
   kill-primary) kill -9 "$(head -1 "$DIR/$(primary)/data/postmaster.pid")" ;;
-  cut) ip -n ti-net link set "$2" down ;;
-  join) ip -n ti-net link set "$2" up ;;
+  cut) ip -n "$NAME-net" link set "$2" down ;;
+  join) ip -n "$NAME-net" link set "$2" up ;;
   *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | switchover | kill-primary | cut NODE | join NODE" >&2; exit 2 ;;
 esac

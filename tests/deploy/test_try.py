@@ -32,7 +32,8 @@ DOCUMENT: dict[str, Any] = {
 class Cluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._environ = os.environ | {"TRY_DIR": str(folder), "WORKERS": "2"}
+        self.name = f"t{os.getpid()}"  # beside others on this machine
+        self._environ = os.environ | {"TRY_NAME": self.name, "TRY_DIR": str(folder), "WORKERS": "2"}
 
     def run(self, *arguments: str, stdin: str = "", limit_seconds: int = COMMAND_SECONDS) -> str:
         done = subprocess.run(
@@ -46,6 +47,12 @@ class Cluster:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
+
+    def make_namespace(self, node: str, name: str | None = None) -> str:
+        made = f"{name or self.name}-{node}"
+        if os.getuid() != 0 or subprocess.run(["ip", "netns", "add", made], check=False).returncode != 0:
+            pytest.skip("no network namespaces of one's own here")
+        return made
 
     def has_other_primary(self, before: str) -> bool:
         try:
@@ -61,17 +68,28 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     for program in ("etcd", "patroni", "haproxy", "ip", "openssl", "curl"):
         find(program)
-    if os.getuid() != 0 or subprocess.run(["ip", "netns", "add", "ti-net"], check=False).returncode != 0:
-        pytest.skip("no network namespaces of one's own here")
-    subprocess.run(["ip", "netns", "del", "ti-net"], check=True)
+    made = Cluster(tmp_path / "cluster")
+    subprocess.run(["ip", "netns", "del", made.make_namespace("net")], check=True)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o711)  # the nodes run as nobody
-    made = Cluster(tmp_path / "cluster")
     try:
         made.run("up", limit_seconds=START_SECONDS)
         yield made
     finally:
         made.run("down")
+
+
+def test_the_end_of_one_cluster_leaves_those_beside_it_alone(tmp_path: Path) -> None:
+    own = Cluster(tmp_path / "cluster")
+    own.make_namespace("net")
+    others = [own.make_namespace("net", f"{own.name}{more}") for more in ("0", "x")]
+    try:
+        own.run("down")
+        listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
+        assert {f"{own.name}-net", *others} & set(listed.split()) == set(others)
+    finally:
+        for name in others:
+            subprocess.run(["ip", "netns", "del", name], check=True)
 
 
 def until_more(lines: list[str]) -> None:
@@ -86,7 +104,7 @@ def test_a_failover_loses_nothing_and_sends_nothing_twice(cluster: Cluster) -> N
     api_key, account = made["api_keys"][0]["api_key"], made["accounts"][0]["id"]
     certificate = str(cluster.folder / "tls" / "server.pem")
     command = [sys.executable, str(LOAD), api_key, account, str(LOAD_SECONDS), certificate]
-    arguments = ["ip", "netns", "exec", "ti-lb", *command]
+    arguments = ["ip", "netns", "exec", f"{cluster.name}-lb", *command]
     lines: list[str] = []
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as load:
         reading = threading.Thread(target=lines.extend, args=(load.stdout,))
