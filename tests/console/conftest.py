@@ -93,7 +93,7 @@ class Screen:
         if limit:
             ticket.get_by_label("Limit price").fill(limit)
         ticket.get_by_label("Quantity").press("Enter")
-        ticket.get_by_text("Accepted:").wait_for()
+        ticket.locator(".outcome").get_by_text(symbol).wait_for()
 
     def row(self, text: str) -> Any:
         return self.page.get_by_role("row").filter(has_text=text)

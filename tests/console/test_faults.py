@@ -124,7 +124,7 @@ def test_a_late_answer_leaves_the_next_order_as_it_is_typed(screens: Screens, te
         fields["Quantity"].fill("3")
         fields["Limit price"].press_sequentially("18")
         held.release()
-        ticket.get_by_text("Accepted: BUY 10").wait_for()
+        ticket.locator(".outcome").get_by_text("Buy 10 ").wait_for()
         screen.page.keyboard.type("7.50")
         assert [fields[name].input_value() for name in ("Quantity", "Limit price")] == ["3", "187.50"]
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from trading_intents_client.cli.reasons import SENTENCES
+
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
@@ -59,6 +61,69 @@ def test_amounts_are_added_exactly() -> None:
 def test_amounts_are_shown_with_their_digits() -> None:
     shown = evaluate("amounts.js", '["1234567.891","-1000","0.5",null].map((a) => [m.showAmount(a), m.showMoney(a)])')
     assert shown == [["1,234,567.891", "1,234,567.89"], ["−1,000", "−1,000.00"], ["0.5", "0.50"], ["–", "–"]]  # noqa: RUF001 - the signs that are shown
+
+
+def test_amounts_are_multiplied_and_rounded_exactly() -> None:
+    assert evaluate("amounts.js", '[m.multiply("99999999", "424.1"), m.multiply("0.1", "-0.2")]') == [
+        "42409999575.9",
+        "-0.02",
+    ]
+    rounded = (
+        '[["1.005", 2], ["-1.005", 2], ["0.004", 2], ["-0.004", 2], ["2.5", 0]].map(([a, p]) => m.roundAmount(a, p))'
+    )
+    assert evaluate("amounts.js", rounded) == ["1.01", "-1.01", "0.00", "0.00", "3"]
+    averages = 'm.showAverage("187.333333333", "187.5"), m.showAverage("0.123456", "0.1234"), m.showAverage("1.23456")'
+    assert evaluate("amounts.js", f"[{averages}]") == ["187.33", "0.1235", "1.2346"]
+
+
+def test_reasons_are_the_sentences_of_the_terminal_and_a_brokers_words_come_first() -> None:
+    assert evaluate("orders.js", "m.SENTENCES") == SENTENCES
+    orders = [
+        {"reason": "stale"},
+        {"reason": "stale", "detail": "the broker was not connected"},
+        {"reason": "mine"},
+        {},
+    ]
+    assert evaluate("orders.js", f"{json.dumps(orders)}.map(m.explainOrder)") == [
+        "it could not be sent in time and was given up (stale)",
+        "the broker was not connected (stale)",
+        "mine",
+        "",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "added", "said"),
+    [
+        ("PENDING_NEW", {}, "Accepted: Short 10 AAPL. It waits: the broker is not connected."),
+        ("NEW", {"limit_price": "187.5"}, "Working: Short 10 AAPL at 187.5."),
+        ("PARTIALLY_FILLED", {}, "Partially filled: Short 10 AAPL; 4 were filled at 187.3333."),
+        ("FILLED", {"limit_price": "187.5"}, "Filled: Short 10 AAPL at 187.33."),
+        ("REJECTED", {"reason": "x", "filled_quantity": "0"}, "Rejected: Short 10 AAPL, because x."),
+        ("CANCELLED", {}, "Cancelled: Short 10 AAPL; 4 were filled at 187.3333."),
+    ],
+)
+def test_what_became_of_an_order_is_a_sentence(status: str, added: dict[str, str], said: str) -> None:
+    order = {"order_status": status, "order_side": "SELL_SHORT", "quantity": "10", "symbol": "AAPL"}
+    order |= {"filled_quantity": "4", "average_price": "187.333333"} | added
+    assert evaluate("orders.js", f"m.describeOutcome({json.dumps(order)}, false).text") == said
+
+
+def test_the_header_names_all_that_keeps_orders_the_worst_first() -> None:
+    halts = [{"reason": "r", "created_at": "2026-01-01T00:00:00Z", "scope": {"Organization": "o"}}]
+    states = """(() => {
+        const states = [];
+        for (const [state, connection, halts] of %s) {
+            const troubles = m.troublesOf({ connection }, halts);
+            states.push(m.describeStatus({ state, since: new Date() }, troubles));
+        }
+        return states;
+    })()""" % json.dumps([["live", "connected", []], ["live", "disconnected", halts], ["lost", "connected", halts]])
+    fine, away, lost = evaluate("status.js", states)
+    assert fine == {"text": "Up to date", "look": "live"}
+    assert away == {"text": "Halted · Broker away", "look": "live halted"}
+    assert lost["text"].startswith("Disconnected since ")
+    assert lost["text"].endswith(" · Halted")
 
 
 def test_events_are_read_wherever_the_text_is_cut() -> None:

@@ -77,6 +77,12 @@ interface FormOptions {
   isDangerous?: boolean;
 }
 
+// orders.js, status.js
+/** A sentence, and the class that colours it. */
+type Outcome = { text: string; look: string };
+/** What keeps an account's orders: in a word or two for the header, and as a sentence. */
+type Trouble = { name: string; text: string; look: string };
+
 // list.js
 type Cell = { text: string; class?: string };
 interface Column<Row> {
@@ -86,6 +92,8 @@ interface Column<Row> {
   /** With it the column can be sorted by. */
   compare?: (one: Row, other: Row) => number;
   isNumber?: boolean;
+  /** Its whole text is shown where the pointer rests. */
+  isLong?: boolean;
 }
 interface ListOptions<Row> {
   /** The class that gives the columns their widths. */
@@ -131,6 +139,8 @@ interface Context {
   account: Account;
   feed: AccountFeed;
   submit: Submit;
+  /** Shows a text in the page's one notice, which screen readers read out. */
+  notify: (outcome: Outcome) => void;
   accounts: () => Account[];
   readAccounts: () => Promise<void>;
   choose: (accountId: string) => void;

@@ -5,24 +5,16 @@ import { messageOf, path } from "./api.js";
 import { button, el, fill, hint, makeView, openDialog, panel, repeat, table, terms } from "./dom.js";
 import { Form } from "./form.js";
 import { KeyedList, byText } from "./list.js";
+import { CONNECTIONS } from "./status.js";
 
 const READ_SECONDS = 5;
 const MAX_CREDENTIALS = 10;
 const MAX_KEYS = 1_000;
 const PERMISSIONS = "intent:read intent:edit control:read control:edit account:read account:edit stream:read";
 
-/** @type {Record<string, string>} */
-const CONNECTIONS = {
-  connected: "orders are sent, and what the broker tells is recorded",
-  connecting: "a worker opens the session, or sends orders while the broker's updates are missing",
-  disconnected: "no worker has opened it, or the broker cannot be reached; a worker tries again",
-  credential_missing: "the broker wants a credential, and none is stored",
-  credential_rejected: "the broker refuses the stored credential: replace its secrets",
-};
-
 /** @param {Account} account */
 const explain = ({ connection, closed_at: closed }) =>
-  closed ? "closed for good; its history stays" : (CONNECTIONS[connection] ?? "");
+  closed ? "closed for good; its history stays" : (CONNECTIONS[connection]?.why ?? "");
 
 /** @type {Column<Account>[]} */
 const COLUMNS = [

@@ -26,6 +26,29 @@ export function compareAmounts(one, other) {
   return difference < 0n ? -1 : difference > 0n ? 1 : 0;
 }
 
+/** @type {(one: string, other: string) => string} Cut to 18 places, as it is for showing. */
+export const multiply = (one, other) => unscaled((scaled(one) * scaled(other)) / ONE);
+
+/** @type {(amount: string, places: number) => string} Half away from zero; with that many places. */
+export function roundAmount(amount, places) {
+  const step = 10n ** BigInt(PLACES - places);
+  const value = scaled(amount);
+  const units = ((value < 0n ? -value : value) * 2n + step) / (step * 2n);
+  const digits = units.toString().padStart(places + 1, "0");
+  const text = places ? `${digits.slice(0, -places)}.${digits.slice(-places)}` : digits;
+  return value < 0n && units ? `-${text}` : text;
+}
+
+/** @param {Amount} amount */
+const placesOf = (amount) => amount?.split(".")[1]?.length ?? 0;
+
+/** @type {(amount: Amount, ...prices: Amount[]) => string} An average with the digits of its prices; without any, 4. */
+export function showAverage(amount, ...prices) {
+  if (!amount) return "–";
+  const known = prices.filter((price) => price);
+  return showAmount(roundAmount(amount, known.length ? Math.max(2, ...known.map(placesOf)) : 4));
+}
+
 /** @param {Amount} amount */
 export function showAmount(amount) {
   if (!amount) return "–";

@@ -1,10 +1,11 @@
 // The blotter: open and recent orders as they change, beside the ticket. A row opens the order's story.
 
-import { showAge, showAmount, words } from "./amounts.js";
+import { showAge, words } from "./amounts.js";
 import { el, listen, makeView, repeat } from "./dom.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
+import { describeAverage, describePrice, describeSide, explainOrder } from "./orders.js";
 import { openStory } from "./story.js";
-import { describePrice, describeSide, makeTicket } from "./ticket.js";
+import { makeTicket } from "./ticket.js";
 
 /** @type {Column<Order>[]} */
 const COLUMNS = [
@@ -20,14 +21,19 @@ const COLUMNS = [
   { id: "type", title: "Type", cell: (order) => words(String(order.order_type)) },
   { id: "price", title: "Price", isNumber: true, cell: describePrice },
   amountColumn("filled", "Filled", "filled_quantity"),
-  { id: "average", title: "Average", isNumber: true, cell: (order) => showAmount(order.average_price) },
+  { id: "average", title: "Average", isNumber: true, cell: describeAverage },
   {
     id: "status",
     title: "Status",
     cell: (order) => ({ text: words(order.order_status), class: `status ${order.order_status.toLowerCase()}` }),
     compare: byText("order_status"),
   },
-  { id: "reason", title: "Reason", cell: (order) => [order.reason, ...(order.flags ?? [])].filter(Boolean).join(", ") },
+  {
+    id: "reason",
+    title: "Reason",
+    isLong: true,
+    cell: (order) => [explainOrder(order), ...(order.flags ?? [])].filter(Boolean).join(", "),
+  },
   { id: "reference", title: "Reference", cell: (order) => order.client_reference_id ?? "" },
 ];
 const STATES = { "": "all orders", OPEN: "open", CLOSED: "finished", REJECTED: "rejected" };

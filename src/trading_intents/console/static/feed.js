@@ -10,6 +10,7 @@ const PRUNE_STEP = 500;
 const MAX_OPEN_ORDERS = 10_000;
 const MAX_POSITIONS = 2_000;
 const RELOAD_MILLIS = 2_000;
+const NEWS = ["PARTIALLY_FILLED", "FILLED", "REJECTED", "EXPIRED"];
 const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT_ACTION_TYPE|INTENT_PRINCIPAL_TYPE)_/;
 
 /** @type {(message: Json) => Json} An event's fields, with the names that the lists use. */
@@ -35,7 +36,12 @@ export class AccountFeed extends EventTarget {
     /** @type {string | undefined} the credential that opened the stream */
     this.streamedBy = undefined;
     this.membership = 0; // grows when an order comes or goes
-    this.halts = 0; // grows with each event of a halt
+    /** @type {Json[]} those that stand, of the account or its organization; another array with each that changes */
+    this.halts = [];
+    /** @type {Map<string, Json>} the resumed ones too */
+    this._halts = new Map();
+    /** @type {Set<string>} orders that were filled or refused since somebody took the news */
+    this.news = new Set();
     /** @type {Set<string>} orders of which something was told since the last frame */
     this.touched = new Set();
     this._isScheduled = false;
@@ -71,6 +77,21 @@ export class AccountFeed extends EventTarget {
     return positions;
   }
 
+  /** How the account is connected, which no event tells. */
+  async readAccount() {
+    if (!this._api.pick("read_accounts")) return;
+    const told = await this._api.find("read_accounts", path`/v1/accounts/${this.account.id}`);
+    Object.assign(this.account, told); // in place: views hold the object
+    this.dispatchEvent(new Event("status"));
+  }
+
+  /** @type {() => Order[]} The orders that were filled or refused since the last call. */
+  takeNews() {
+    const orders = [...this.news].flatMap((id) => this.orders.get(id) ?? []);
+    this.news.clear();
+    return orders;
+  }
+
   /** @param {StreamEvent[]} events */
   _take(events) {
     for (const { kind, data } of events) {
@@ -80,7 +101,7 @@ export class AccountFeed extends EventTarget {
       else if (kind === "intent_action") this._keepAction(told);
       else if (kind === "broker_trade") this.touched.add(told.order_id);
       else if (kind === "broker_position") this._keepPosition(told);
-      else if (kind === "halt") this.halts += 1;
+      else if (kind === "halt") this._keepHalt(told);
     }
     this._schedule();
   }
@@ -106,6 +127,7 @@ export class AccountFeed extends EventTarget {
         }
       }
       await this.readPositions();
+      await this._readHalts();
       if (mine !== this._snapshot) return;
       this._hasSnapshot = true;
       this._become("live", "");
@@ -117,6 +139,23 @@ export class AccountFeed extends EventTarget {
     }
   }
 
+  async _readHalts() {
+    if (!this._api.pick("read_halts")) return;
+    for (const place of [path`/v1/controls/accounts/${this.account.id}/halt`, "/v1/controls/organization/halt"]) {
+      const halt = await this._api.find("read_halts", place);
+      if (halt) this._keepHalt(halt);
+    }
+  }
+
+  /** @param {Json} told */
+  _keepHalt(told) {
+    const known = this._halts.get(told.id);
+    if (known && Date.parse(known.updated_at) > Date.parse(told.updated_at)) return;
+    this._halts.set(told.id, told);
+    this.halts = [...this._halts.values()].filter(({ state }) => state !== "resumed");
+    this.dispatchEvent(new Event("status"));
+  }
+
   /** @param {Json} told */
   _keepOrder(told) {
     const version = Number(told.version ?? 0);
@@ -125,6 +164,7 @@ export class AccountFeed extends EventTarget {
     const created = told.created_at ?? known?.created_at ?? told.received_at;
     // In place: lists hold the object. What an event leaves out is not known any more.
     const order = known ?? /** @type {Order} */ ({});
+    const before = order.order_status;
     for (const name of Object.keys(order)) if (!(name in told)) delete order[name];
     Object.assign(order, told, { version, created_at: created });
     if (!known) {
@@ -132,6 +172,7 @@ export class AccountFeed extends EventTarget {
       this.membership += 1;
     }
     this.touched.add(told.order_id);
+    if (before && before !== order.order_status && NEWS.includes(order.order_status)) this.news.add(told.order_id);
   }
 
   /** @param {Json} action a CREATE's order is shown before its broker has heard of it */
@@ -155,6 +196,7 @@ export class AccountFeed extends EventTarget {
     this._hasSnapshot = false;
     this.orders.clear();
     this.positions.clear();
+    this._halts.clear();
     this.membership += 1;
     this._schedule();
   }
@@ -168,6 +210,7 @@ export class AccountFeed extends EventTarget {
     for (const { order_id: id } of finished.slice(0, excess)) {
       this.orders.delete(id);
       this.touched.delete(id);
+      this.news.delete(id);
     }
     if (excess) this.membership += 1;
     this._pruneAt = this.orders.size + PRUNE_STEP;

@@ -109,7 +109,7 @@ export class Form {
   fail(error) {
     this._forgetProblems();
     const { errors, triggered } = error instanceof Problem ? error : { errors: [], triggered: [] };
-    const rest = triggered.map((trigger) => `${trigger.reason}: ${trigger.detail}`);
+    const rest = triggered.map((trigger) => `${trigger.detail} (${trigger.reason})`);
     for (const { pointer, detail } of errors)
       if (!this._mark(pointer.replace("?", "/").split("/").pop() ?? "", detail)) rest.push(`${pointer}: ${detail}`);
     if (!errors.length && !triggered.length) rest.push(messageOf(error));

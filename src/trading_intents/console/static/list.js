@@ -158,6 +158,7 @@ export class KeyedList {
       const told = column.cell(row);
       const { text, class: own = "" } = typeof told === "string" ? { text: told } : told;
       setText(cell, text);
+      if (column.isLong && cell.title !== text) cell.title = text;
       setClass(cell, `cell c-${column.id}${column.isNumber ? " number" : ""} ${own}`);
     });
   }

@@ -1,17 +1,19 @@
 // The page: signs in, follows the chosen account, shows one view at a time, and says when what it shows is not fresh.
 
 import { openAccounts } from "./accounts.js";
-import { showAge, showClock } from "./amounts.js";
+import { showClock } from "./amounts.js";
 import { Api, messageOf } from "./api.js";
 import { openBlotter } from "./blotter.js";
 import { openControls } from "./controls.js";
-import { button, el, fill, openDialog, repeat, setText } from "./dom.js";
+import { button, el, fill, openDialog, repeat, setText, throttle } from "./dom.js";
 import { AccountFeed } from "./feed.js";
 import { openLog } from "./log.js";
 import { openOperator } from "./operator.js";
+import { describeOutcome } from "./orders.js";
 import { openPositions } from "./positions.js";
 import { Session } from "./session.js";
 import { finishSignIn, signInForm } from "./signin.js";
+import { describeStatus, troublesOf } from "./status.js";
 import { makeSubmit } from "./ticket.js";
 
 /** @type {Record<string, {title: string, open: OpenView, policy: string, needsNoAccount?: boolean}>} */
@@ -25,13 +27,8 @@ const VIEWS = {
 };
 const MAX_ACCOUNTS = 1_000;
 const RETRY_MILLIS = 2_000;
-const STATUS = {
-  connecting: "Connecting",
-  loading: "Reading",
-  live: "Up to date",
-  lost: "Disconnected",
-  refused: "Not allowed to follow",
-};
+const CONNECTION_SECONDS = 3;
+const NEWS_MILLIS = 300;
 /** @type {Environment[]} */
 const ENVIRONMENTS = ["paper", "live"];
 
@@ -53,6 +50,9 @@ class Page {
     this._powers = "";
     this._changes = 0; // of the session; what was read for an earlier one does not count
     this._banner = el("div", { class: "banner", role: "alert", hidden: true });
+    this._trouble = el("div", { class: "trouble", role: "status", hidden: true });
+    this._notice = el("footer", { class: "notice", role: "status", "aria-live": "polite" });
+    this._news = throttle(NEWS_MILLIS, () => this._showNews());
     this._band = el("div", { class: "band" });
     this._state = el("div", { class: "connection", role: "status" });
     const onchange = () => this._choose(this._picker.value);
@@ -65,7 +65,9 @@ class Page {
     const brand = el("strong", { class: "brand" }, "Trading Intents");
     const parts = [skip, brand, this._picker, this._band, this._state, this._credentials];
     this._header = el("header", { class: "top" }, ...parts);
-    document.body.replaceChildren(this._header, this._nav, this._banner, this._main);
+    document.body.replaceChildren(
+      ...[this._header, this._nav, this._trouble, this._banner, this._main, this._notice],
+    );
     this._session.addEventListener("change", () => void this._onSession());
     this._session.addEventListener("ended", (event) => {
       const ended = `The ${/** @type {CustomEvent} */ (event).detail} is no longer accepted`;
@@ -75,6 +77,7 @@ class Page {
     window.addEventListener("hashchange", () => (isLink() ? void this._finish() : this._route()));
     window.addEventListener("keydown", (event) => this._onKey(event));
     repeat(1, () => this._showStatus());
+    repeat(CONNECTION_SECONDS, () => this._feed?.readAccount().catch(() => undefined));
     repeat(10, () => this._session.refresh(), true);
     this._showSignIn();
     void this._finish();
@@ -178,6 +181,8 @@ class Page {
     this._close();
     this._feed?.stop();
     this._feed = null;
+    fill(this._notice);
+    this._trouble.hidden = true;
     this._picker.hidden = this._band.hidden = this._state.hidden = !account;
     delete document.body.dataset.environment;
     document.body.classList.remove("not-fresh");
@@ -187,6 +192,7 @@ class Page {
     this._submit = makeSubmit(api, account);
     this._feed = new AccountFeed(api, account);
     this._feed.addEventListener("status", () => this._showStatus());
+    this._feed.addEventListener("change", () => this._feed?.news.size && this._news.run());
     this._picker.value = id;
     document.body.dataset.environment = environment;
     fill(this._band, environment === "live" ? "LIVE · real money" : "PAPER · simulated");
@@ -216,6 +222,7 @@ class Page {
       account: feed?.account,
       feed,
       submit: this._submit,
+      notify: (outcome) => this._notify(outcome),
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),
       choose: (accountId) => this._choose(accountId),
@@ -231,12 +238,30 @@ class Page {
 
   _showStatus() {
     if (!this._feed) return;
-    const { state, since, detail } = this._feed.status;
-    const isFresh = state === "live";
-    document.body.classList.toggle("not-fresh", !isFresh);
-    setText(this._state, `${STATUS[state]}${isFresh ? "" : ` since ${showClock(since)} (${showAge(since)})`}`);
-    this._state.className = `connection ${state}`;
-    this._state.title = detail;
+    const { status, account, halts } = this._feed;
+    document.body.classList.toggle("not-fresh", status.state !== "live");
+    const troubles = troublesOf(account, halts);
+    const { text, look } = describeStatus(status, troubles);
+    setText(this._state, text);
+    this._state.className = `connection ${look}`;
+    this._state.title = status.detail;
+    this._trouble.hidden = !troubles.length;
+    this._trouble.className = `trouble ${troubles[0]?.look ?? ""}`;
+    setText(this._trouble, troubles.map((trouble) => trouble.text).join(" "));
+  }
+
+  /** @param {Outcome} outcome the one text that is read out, whatever the view */
+  _notify({ text, look }) {
+    fill(this._notice, el("span", { class: "hint" }, showClock(new Date())), " ", el("span", { class: look }, text));
+  }
+
+  /** Tells of fills and refusals, wherever the orders were placed; of many at once a refusal, else the last. */
+  _showNews() {
+    const orders = this._feed?.takeNews() ?? [];
+    const order = orders.findLast(({ order_status: status }) => !status.includes("FILLED")) ?? orders.at(-1);
+    if (!order) return;
+    const { text, look } = describeOutcome(order);
+    this._notify({ text: orders.length > 1 ? `${text} And ${orders.length - 1} more.` : text, look });
   }
 
   _showCredentials() {

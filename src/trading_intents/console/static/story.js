@@ -4,7 +4,8 @@ import { showAmount, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
 import { el, fill, hint, listen, openDialog, table, terms, throttle } from "./dom.js";
 import { Form } from "./form.js";
-import { NEEDS_KEY, describePrice, describeSide, hasLimit, hasStop, specOf } from "./ticket.js";
+import { describeAverage, describePrice, describeSide, explainOrder } from "./orders.js";
+import { NEEDS_KEY, hasLimit, hasStop, specOf } from "./ticket.js";
 
 const MAX_ACTIONS = 500;
 const MAX_TRADES = 1_000;
@@ -56,11 +57,11 @@ export function openStory(context, orderId) {
     const now = feed.orders.get(orderId);
     if (!now) return;
     const shown = terms([
-      ["Status", `${words(now.order_status)}${now.reason ? `: ${now.reason}` : ""}`],
+      ["Status", [words(now.order_status), explainOrder(now)].filter(Boolean).join(": ")],
       ["Order", `${describeSide(now)} ${showAmount(now.quantity)} ${now.symbol}`],
       ["Type", `${words(String(now.order_type))}, ${words(String(now.time_in_force ?? ""))}`],
       ["Price", describePrice(now)],
-      ["Filled", `${showAmount(now.filled_quantity)} at ${showAmount(now.average_price)}`],
+      ["Filled", `${showAmount(now.filled_quantity)} at ${describeAverage(now)}`],
       ["Flags", (now.flags ?? []).join(", ")],
       ["Reference", now.client_reference_id],
       ["Broker's id", now.external_order_id],

@@ -1,14 +1,17 @@
 // The order ticket: says before sending what the controls would answer, shows the price, and sends each order once.
 
-import { showAge, showAmount, words } from "./amounts.js";
+import { compareAmounts, multiply, showAge, showAmount, showMoney, words } from "./amounts.js";
 import { Problem, Unreachable, messageOf, path } from "./api.js";
-import { el, fill, hint, listen, makeView, repeat } from "./dom.js";
+import { el, fill, hint, listen, makeView, repeat, setText } from "./dom.js";
 import { Form } from "./form.js";
+import { describeOutcome } from "./orders.js";
+import { warningOf } from "./status.js";
 
 const EVALUATE_MILLIS = 250;
 const PRICE_SECONDS = 2;
 const RETRIES = 3;
 const RETRY_MILLIS = 700;
+const AMOUNT = /^\d{1,18}(\.\d{1,18})?$/;
 export const NEEDS_KEY = "Needs an API key with intent:edit.";
 
 /** @type {[string, string][]} */
@@ -24,17 +27,6 @@ export const hasLimit = (kind) => kind === "Limit" || kind === "StopLimit";
 /** @param {string} kind */
 export const hasStop = (kind) => kind === "Stop" || kind === "StopLimit";
 
-/** @param {Order} order */
-export const describeSide = ({ order_side: side }) => (side === "SELL_SHORT" ? "Short" : words(String(side)));
-
-/** @param {Order} order */
-export function describePrice(order) {
-  const parts = [];
-  if (order.limit_price) parts.push(showAmount(order.limit_price));
-  if (order.stop_price) parts.push(`stop ${showAmount(order.stop_price)}`);
-  return parts.join(" ") || "market";
-}
-
 /** @param {Values} values the fields of an order's spec */
 export function specOf(values) {
   const kind = String(values.kind);
@@ -44,6 +36,29 @@ export function specOf(values) {
   if (hasStop(kind)) spec.stop_price = values.stop_price;
   if (values.time_in_force) spec.time_in_force = values.time_in_force;
   return { [kind]: spec };
+}
+
+/**
+ * What an order would cost, beside what there is for it; null where nothing can be said.
+ * @type {(values: Values, quote: Json, power: Amount, held: Amount) => Outcome | null}
+ */
+export function estimate({ symbol, order_side: side, kind, quantity, ...prices }, quote, power, held) {
+  const market = (side === "BUY" ? quote.ask : quote.bid) ?? quote.price;
+  const limit = hasLimit(String(kind)) ? prices.limit_price : hasStop(String(kind)) ? prices.stop_price : market;
+  const [count, price] = [String(quantity), String(limit)];
+  if (!AMOUNT.test(count)) return null;
+  if (side === "SELL" && compareAmounts(count, held) > 0) {
+    const has = compareAmounts(held, "0") > 0 ? `only ${showAmount(held)}` : "no";
+    return { text: `The account holds ${has} ${symbol} to sell.`, look: "unknown" };
+  }
+  if (!AMOUNT.test(price)) return null;
+  const cost = multiply(count, price);
+  if (side === "SELL") return { text: `Brings about ${showMoney(cost)}.`, look: "" };
+  const about = `Costs about ${showMoney(cost)}`;
+  if (!power) return { text: `${about}.`, look: "" };
+  const isTooMuch = compareAmounts(cost, power) > 0;
+  const text = `${about}, ${isTooMuch ? "more than" : "within"} the buying power of ${showMoney(power)}.`;
+  return { text, look: isTooMuch ? "refuses" : "" };
 }
 
 export function makeIdempotencyKey() {
@@ -83,10 +98,19 @@ export function makeSubmit(api, account) {
 
 /** @type {(context: Context) => View} */
 export function makeTicket(context) {
-  const { api, session, account } = context;
+  const { api, session, account, feed } = context;
   const isLive = account.environment === "live";
   const verdict = el("div", { class: "verdict", role: "status" });
   const price = el("div", { class: "price" });
+  const cost = el("p", { class: "cost" });
+  const warning = el("p", { class: "warn", role: "status" });
+  const outcome = el("p", { class: "outcome" }); // the page's notice reads it out
+  /** @type {Order | null} the order as it was sent, while this ticket follows it */
+  let followed = null;
+  /** @type {Json} of the symbol in the form */
+  let quote = {};
+  /** @type {Amount} */
+  let power = null;
   let timer = 0;
   let asked = 0;
   let edits = 0; // made by hand
@@ -108,7 +132,9 @@ export function makeTicket(context) {
     ],
     onInput: () => {
       edits += 1;
+      follow(null);
       layOut();
+      showCost();
       window.clearTimeout(timer);
       timer = window.setTimeout(() => void evaluate(), EVALUATE_MILLIS);
     },
@@ -121,10 +147,38 @@ export function makeTicket(context) {
         if (document.activeElement === focused) form.focus("quantity");
         forgetVerdict();
       }
-      const order = `${values.order_side} ${values.quantity} ${values.symbol}`;
-      return `Accepted: ${order}, action ${answer.seq} of the account.`;
+      const { symbol, order_side, quantity } = values;
+      const sentOrder = { symbol, order_side, quantity, order_id: answer.intent_id, order_status: "PENDING_NEW" };
+      follow(/** @type {Order} */ (/** @type {Json} */ (sentOrder)));
+      context.notify({ text: outcome.textContent ?? "", look: "" });
     },
   });
+
+  /** @param {Order | null} order */
+  function follow(order) {
+    followed = order;
+    if (order) showOutcome();
+    else setText(outcome, "");
+  }
+
+  /** What became of the order that was sent last, until it is final or another is begun. */
+  function showOutcome() {
+    setText(warning, warningOf(account, feed.halts));
+    if (!followed) return;
+    const order = feed.orders.get(followed.order_id) ?? followed;
+    const { text, look } = describeOutcome(order, account.connection === "connected");
+    setText(outcome, text);
+    outcome.className = `outcome ${look}`;
+    if (order.order_state && order.order_state !== "OPEN") followed = null;
+  }
+
+  function showCost() {
+    const { values } = form;
+    const held = feed.positions.get(String(values.symbol))?.quantity ?? "0";
+    const { text, look } = (values.symbol && estimate(values, quote, power, held)) || { text: "", look: "" };
+    setText(cost, text);
+    cost.className = `cost ${look}`;
+  }
 
   /** @param {Values} values */
   function commandOf(values) {
@@ -147,6 +201,7 @@ export function makeTicket(context) {
     asked += 1; // an answer that is still on its way is not shown
     window.clearTimeout(timer);
     fill(verdict);
+    setText(cost, "");
   }
 
   /** What the controls and limits would answer to what stands in the form. */
@@ -166,7 +221,7 @@ export function makeTicket(context) {
       const passes = command ? "Controls and limits let this pass." : "Controls let this symbol trade.";
       shown = told.allowed
         ? [el("p", { class: "passes" }, passes)]
-        : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail}`));
+        : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail} (${trigger.reason})`));
     } catch (error) {
       const detail = (error instanceof Problem && error.errors[0]?.detail) || messageOf(error);
       shown = [el("p", { class: "unknown" }, `Cannot be judged yet: ${detail}`)];
@@ -174,18 +229,21 @@ export function makeTicket(context) {
     return mine === asked ? fill(verdict, ...shown) : undefined;
   }
 
-  /** @param {string} symbol @returns {Promise<Child[]>} */
-  async function readPrice(symbol) {
-    const reader = api.pick("read_accounts");
-    if (!symbol || !reader) return [];
+  /** @param {string} symbol @returns {Promise<Json>} */
+  async function readQuote(symbol) {
+    if (!symbol || !api.pick("read_accounts")) return {};
+    power = (await api.find("read_accounts", path`/v1/accounts/${account.id}/balances`))?.buying_power;
     const hasQuotes = account.broker === "paper" && api.pick("read_paper_quotes");
-    const quote = hasQuotes && (await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`));
-    const query = reader.caller.environment ? {} : { environment: account.environment };
-    const told = quote || (await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query }));
-    if (!told) return [el("span", { class: "hint" }, "No price is known.")];
+    const found = hasQuotes && (await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`));
+    const query = { account_id: account.id };
+    return found || ((await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query })) ?? {});
+  }
+
+  /** @type {(told: Json) => Child[]} */
+  function describeQuote(told) {
     const shown = (/** @type {string} */ title, /** @type {Amount[]} */ ...amounts) =>
       el("span", {}, `${title} ${amounts.map(showAmount).join(" × ")}`);
-    const prices = quote
+    const prices = told.bid
       ? [shown("Bid", told.bid, told.bid_size), shown("Ask", told.ask, told.ask_size)]
       : [shown("Reference", told.price)];
     return [...prices, el("span", { class: "hint" }, `${told.source}, ${showAge(told.as_of)} ago`)];
@@ -193,8 +251,13 @@ export function makeTicket(context) {
 
   async function showPrice() {
     const symbol = form.text("symbol");
-    const shown = await readPrice(symbol).catch(() => [el("span", { class: "hint" }, "The price cannot be read now.")]);
-    if (form.text("symbol") === symbol) fill(price, ...shown);
+    let text = symbol && api.pick("read_accounts") ? "No price is known." : "";
+    /** @type {Json} */
+    const told = await readQuote(symbol).catch(() => ((text = "The price cannot be read now."), {}));
+    if (form.text("symbol") !== symbol) return;
+    quote = told;
+    fill(price, ...(told.as_of ? describeQuote(told) : [el("span", { class: "hint" }, text)]));
+    showCost();
   }
 
   async function readBroker() {
@@ -208,6 +271,7 @@ export function makeTicket(context) {
     if (event.key !== "Escape") return;
     event.preventDefault();
     form.clear();
+    follow(null);
     forgetVerdict();
     fill(price);
     layOut();
@@ -216,9 +280,15 @@ export function makeTicket(context) {
   layOut();
   void readBroker().catch(() => undefined);
   form.element.querySelector(".field")?.after(price);
-  form.element.querySelector(".actions")?.before(verdict);
+  form.element.querySelector(".actions")?.before(cost, verdict, warning);
+  form.element.append(outcome);
+  showOutcome();
+  const onChange = () => {
+    if (followed && feed.touched.has(followed.order_id)) showOutcome();
+  };
+  const stops = [listen(feed, "change", onChange), listen(feed, "status", showOutcome), forgetVerdict];
   const heading = el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order");
   const attributes = { class: "panel ticket-panel", "aria-labelledby": heading.id };
   const element = el("section", attributes, heading, form.element, hint("Enter sends, Esc clears."));
-  return makeView(element, repeat(PRICE_SECONDS, showPrice), listen(session, "change", layOut), forgetVerdict);
+  return makeView(element, repeat(PRICE_SECONDS, showPrice), listen(session, "change", layOut), ...stops);
 }

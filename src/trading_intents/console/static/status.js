@@ -1,0 +1,64 @@
+// The one status of the account that is followed: its stream, its broker's connection and the halts that stand.
+
+import { showAge, showClock, showTime } from "./amounts.js";
+
+const STREAM = {
+  connecting: "Connecting",
+  loading: "Reading",
+  live: "Up to date",
+  lost: "Disconnected",
+  refused: "Not allowed to follow",
+};
+const WAITS = "an order is accepted, waits, and is given up when it has waited too long (30 s, or the symbol's limit)";
+
+/** @type {Record<string, {name: string, why: string, warning: string}>} */
+export const CONNECTIONS = {
+  connected: { name: "Connected", why: "orders are sent, and what the broker tells is recorded", warning: "" },
+  connecting: {
+    name: "Broker connecting",
+    why: "a worker opens the session, or sends orders while the broker's updates are missing",
+    warning: `The broker is not connected yet: ${WAITS}.`,
+  },
+  disconnected: {
+    name: "Broker away",
+    why: "no worker has opened it, or the broker cannot be reached; a worker tries again",
+    warning: `The broker is not connected: ${WAITS}.`,
+  },
+  credential_missing: {
+    name: "No credential",
+    why: "the broker wants a credential, and none is stored",
+    warning: "No credential is stored: orders are refused.",
+  },
+  credential_rejected: {
+    name: "Credential refused",
+    why: "the broker refuses the stored credential: replace its secrets",
+    warning: `The broker refuses the credential: ${WAITS}.`,
+  },
+};
+
+/** @type {(account: Account, halts: Json[]) => Trouble[]} What keeps orders of the account, the worst first. */
+export function troublesOf(account, halts) {
+  if (account.closed_at) return [{ name: "Closed", text: "The account is closed for good.", look: "away" }];
+  const troubles = halts.map(({ scope, account_id: id, created_at: since, reason }) => {
+    const whose = id || scope?.Account ? "" : "Organization ";
+    return { name: "Halted", text: `${whose}HALTED since ${showTime(since)}: ${reason}`, look: "halted" };
+  });
+  const text = "The account is disabled: it takes only cancels.";
+  if (account.disabled) troubles.push({ name: "Disabled", text, look: "away" });
+  const { name, why } = CONNECTIONS[account.connection] ?? { name: account.connection, why: "" };
+  if (account.connection !== "connected") troubles.push({ name, text: `${name}: ${why}.`, look: "away" });
+  return troubles;
+}
+
+/** @type {(status: FeedStatus, troubles: Trouble[]) => {text: string, look: string}} For the header. */
+export function describeStatus({ state, since }, troubles) {
+  const names = [...new Set(troubles.map(({ name }) => name))];
+  if (state !== "live") names.unshift(`${STREAM[state]} since ${showClock(since)} (${showAge(since)})`);
+  return { text: names.join(" · ") || STREAM.live, look: `${state} ${troubles[0]?.look ?? ""}`.trim() };
+}
+
+/** @type {(account: Account, halts: Json[]) => string} What a trader should know before sending an order. */
+export function warningOf(account, halts) {
+  if (halts.length) return "Trading is halted: new orders are refused.";
+  return CONNECTIONS[account.connection]?.warning ?? "";
+}
