@@ -111,14 +111,16 @@ def test_what_became_of_an_order_is_a_sentence(status: str, added: dict[str, str
 
 def test_the_header_names_all_that_keeps_orders_the_worst_first() -> None:
     halts = [{"reason": "r", "created_at": "2026-01-01T00:00:00Z", "scope": {"Organization": "o"}}]
+    cases = [["live", "connected", []], ["live", "disconnected", halts], ["lost", "connected", halts]]
     states = """(() => {
         const states = [];
-        for (const [state, connection, halts] of %s) {
+        for (const [state, connection, halts] of CASES) {
             const troubles = m.troublesOf({ connection }, halts);
             states.push(m.describeStatus({ state, since: new Date() }, troubles));
         }
         return states;
-    })()""" % json.dumps([["live", "connected", []], ["live", "disconnected", halts], ["lost", "connected", halts]])
+    })()"""
+    states = states.replace("CASES", json.dumps(cases))
     fine, away, lost = evaluate("status.js", states)
     assert fine == {"text": "Up to date", "look": "live"}
     assert away == {"text": "Halted · Broker away", "look": "live halted"}
