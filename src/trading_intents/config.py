@@ -15,7 +15,8 @@ from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
 
 PREFIX = "TRADING_INTENTS_"
-CLIENT_VARIABLES = ("URL", "API_KEY", "ACCOUNT")  # the client's and the trader's commands': no settings of the server
+# The client's and the trader's commands': no settings of the server.
+CLIENT_VARIABLES = ("URL", "API_KEY", "ACCOUNT", "WEBHOOK_SECRET")
 ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
 MAX_WORKERS, MAX_DEFAULT_WORKERS, CORES_PER_WORKER = 32, 8, 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from trading_intents_client import NotConfigured, TradingClient
+from trading_intents_client import AsyncTradingClient, NotConfigured, TradingClient
 from trading_intents_client.transport.credentials import KEY_VARIABLE, URL_VARIABLE
 
 FOLDER, FILE = "trading-intents", "login.json"
@@ -60,6 +60,11 @@ def find_login(environ: Mapping[str, str]) -> Login | None:
 def open_client(environ: Mapping[str, str]) -> TradingClient:
     login = find_login(environ)
     return TradingClient(login.url, api_key=login.api_key) if login else TradingClient()
+
+
+def open_async_client(environ: Mapping[str, str]) -> AsyncTradingClient:
+    login = find_login(environ)
+    return AsyncTradingClient(login.url, api_key=login.api_key) if login else AsyncTradingClient()
 
 
 def account_name(chosen: str, environ: Mapping[str, str]) -> str | None:

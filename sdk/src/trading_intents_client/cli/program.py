@@ -11,6 +11,7 @@ from trading_intents_client.cli.commands.export import add_export_command
 from trading_intents_client.cli.commands.halts import add_halt_commands
 from trading_intents_client.cli.commands.orders import add_order_commands
 from trading_intents_client.cli.commands.views import add_view_commands
+from trading_intents_client.cli.commands.webhooks import add_forward_command
 
 ADDED_COMMANDS = "trading_intents.commands"  # entry points: the name is their title in --help, the value a Typer
 TRADING = "Trading"
@@ -62,3 +63,4 @@ add_order_commands(cli, TRADING)
 add_halt_commands(cli, TRADING)
 add_view_commands(cli, TRADING)
 add_export_command(cli, TRADING)
+add_forward_command(cli, TRADING)
