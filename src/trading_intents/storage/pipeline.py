@@ -73,10 +73,18 @@ class RowParameters:
         """`rows` goes into FROM: it has these columns, and `ordinality`. Parameters are numbered from `first`."""
         self._types, self.columns = list(types.values()), ", ".join(types)
         casts = [f"::{kind}[]".replace("text[][]", "text[]") for kind in self._types]
-        arrays = ", ".join(f"from_column(${number}){cast}" for number, cast in enumerate(casts, first))
+        sent = enumerate(zip(types, casts, strict=True), first)
+        self._arrays = {name: (f"from_column(${number})", cast) for number, (name, cast) in sent}
+        arrays = ", ".join(array + cast for array, cast in self._arrays.values())
         values = [f"string_to_array({name}, ',') AS {name}" if types[name] == "text[]" else name for name in types]
         unnested = f"unnest({arrays}) WITH ORDINALITY AS sent ({self.columns}, ordinality)"
         self.rows = f"(SELECT {', '.join(values)}, ordinality FROM {unnested})"  # noqa: S608 - our own names
+
+    def any_of(self, alias: str, *names: str) -> str:
+        """The condition that an UPDATE names beside its join, so that its rows are probed, whatever the planner thinks
+        of the table's size. An array is read once, not for each row."""
+        arrays = [(name, *self._arrays[name]) for name in names]
+        return " AND ".join(f"{alias}.{name} = ANY ((SELECT {array}{cast}){cast})" for name, array, cast in arrays)
 
     def pack(self, rows: Iterable[Sequence[Any]]) -> tuple[str | None, ...]:
         """The parameters. Without a row each is NULL, of which unnest makes none."""

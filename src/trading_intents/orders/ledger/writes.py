@@ -33,6 +33,7 @@ _OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"
 _MATCH_FACTS = f"""
     UPDATE facts f SET order_id = n.order_id FROM {_OWNERS.rows} AS n
     WHERE f.account_id = n.account_id AND f.key = n.key AND f.order_id IS NULL
+      AND {_OWNERS.any_of("f", "account_id", "key")}
 """  # noqa: S608 - our own constants
 
 
@@ -45,6 +46,7 @@ _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker
 _NAME_COMMANDS = f"""
     UPDATE commands c SET broker_order_id = n.broker_order_id FROM {_NAMED.rows} AS n
     WHERE c.account_id = n.account_id AND c.client_order_id = n.client_order_id AND c.broker_order_id IS NULL
+      AND {_NAMED.any_of("c", "account_id", "client_order_id")}
 """  # noqa: S608 - our own constants
 
 
@@ -59,7 +61,7 @@ _ORDERS = RowParameters(_ORDER_TYPES)
 _order_values = attrgetter(*_ORDER_TYPES)
 _UPDATE_ORDERS = f"""
     UPDATE orders o SET {", ".join(f"{name} = n.{name}" for name in _ORDER_TYPES if name != "order_id")}
-    FROM {_ORDERS.rows} AS n WHERE o.order_id = n.order_id
+    FROM {_ORDERS.rows} AS n WHERE o.order_id = n.order_id AND {_ORDERS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
 
 
@@ -75,6 +77,7 @@ _INSERT_POSITIONS = f"""
 _UPDATE_POSITIONS = f"""
     UPDATE positions p SET {", ".join(f"{name} = n.{name}" for name in PositionRow.__struct_fields__)}
     FROM {_POSITIONS.rows} AS n WHERE p.account_id = n.account_id AND p.symbol = n.symbol
+      AND {_POSITIONS.any_of("p", "account_id", "symbol")}
 """  # noqa: S608 - our own constants
 
 
