@@ -41,7 +41,7 @@ from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.reductions import reduction_routes
 from trading_intents.intents.service import Intents
 from trading_intents.intents.upkeep import keep_up
-from trading_intents.intents.writing.batch import BatchDependencies
+from trading_intents.intents.writing.state.batch_state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer
@@ -200,7 +200,9 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
     simulations = brokers.simulations(partial(broker_settings, settings))
     price_rules = PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN])
-    tools = BatchDependencies(infra.link, brokers, id_text_maker(), infra.clock, price_rules)
+    tools = BatchDependencies(
+        link=infra.link, brokers=brokers, make_id=id_text_maker(), clock=infra.clock, prices=price_rules
+    )
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
     quotes = Quotes(pool, signals, settings.paper_seed)

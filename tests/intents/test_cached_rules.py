@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +17,7 @@ from tests.intents.test_held import creates_of
 from tests.intents.test_rules import CHANGES
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
-from trading_intents.controls.limits.state.tracking import LimitStateReads
+from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitTracking
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.writing import statements
 from trading_intents.storage.pipeline import Statement
@@ -166,7 +166,7 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
     local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits after the batch has begun, and before it reads the positions."""
-    read, names = LimitStateReads.statements, (str(local.accounts[0]), str(local.organization))
+    read, names = LimitTracking.needs, (str(local.accounts[0]), str(local.organization))
     opening = f"""
         INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity, open_cost, opening_quantity,
                                opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10, 1000, 10, 100);
@@ -179,12 +179,12 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
         with contextlib.closing(Tables(urls.owner)) as tables:
             tables.execute(opening)
 
-    def open_and_read(reads: LimitStateReads) -> list[Statement]:
+    def open_and_read(limits: LimitTracking, places: Collection[LimitedPlace]) -> list[Statement]:
         with ThreadPoolExecutor(1) as threads:
             threads.submit(commit_opening).result()
-        return read(reads)
+        return read(limits, places)
 
-    monkeypatch.setattr(LimitStateReads, "statements", open_and_read)
+    monkeypatch.setattr(LimitTracking, "needs", open_and_read)
     assert await reasons(local) == []
 
 

@@ -14,7 +14,7 @@ from tests.tenants import Tenants
 from trading_intents.config import Rate
 from trading_intents.controls.model import Reason, Triggered
 from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
-from trading_intents.intents.writing.queue import Outcome
+from trading_intents.intents.writing.batch import Outcome
 from trading_intents.web.limits import Bucket
 
 Reply = tuple[int, dict[str, Any], set[str]]

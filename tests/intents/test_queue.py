@@ -10,10 +10,10 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
+from trading_intents.intents.writing.batch import Outcome
 from trading_intents.intents.writing.queue import (
     CANCEL_RESERVE,
     MAX_WAITING,
-    Outcome,
     PendingSubmission,
     SubmissionQueue,
 )

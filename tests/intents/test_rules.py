@@ -26,8 +26,9 @@ from trading_intents.clock import SystemClock
 from trading_intents.ids import id_text_maker
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch import BatchDependencies, Receipt
+from trading_intents.intents.writing.batch import Receipt
 from trading_intents.intents.writing.state import rules
+from trading_intents.intents.writing.state.batch_state import BatchDependencies
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.storage.database import SERVICE_ROLE
 from trading_intents.storage.signals import open_signals
@@ -224,7 +225,7 @@ async def test_another_organizations_rules_are_no_concern_of_ours(local: InProce
 
 async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> None:
     """What the server itself finds in the statement, against what it finds in the triggers."""
-    read = re.sub(r"\$\d::(\w+)", r"NULL::\1", statements._READ_ONE_RULES)
+    read = re.sub(r"\$\d(::\w+)?", r"NULL\1", statements._READ_RULES)
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
         used = await local.owner.fetch(

@@ -16,9 +16,9 @@ from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
 from trading_intents.intents.store import ActionPlace, find_action
 from trading_intents.intents.writing import writer as writer_module
-from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.batch import Outcome, Receipt
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
-from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING, Outcome
+from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING
 from trading_intents.storage.grouped import has_committed
 from trading_intents.telemetry import make_log
 

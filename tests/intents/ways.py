@@ -18,8 +18,8 @@ from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.http import submit_route
 from trading_intents.intents.model import Submission
-from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.queue import Outcome, PendingSubmission
+from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment

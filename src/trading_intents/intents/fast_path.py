@@ -12,8 +12,8 @@ from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, count_keys, digest_of, make_command
 from trading_intents.intents.model import Cancel, Command, Submission
-from trading_intents.intents.writing.batch import Receipt
-from trading_intents.intents.writing.queue import Outcome, PendingSubmission
+from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.problem import PROBLEM

@@ -1,5 +1,6 @@
 """Commands, the state in which they are decided, and the pure rule between them: decide(). No I/O, no clock."""
 
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
@@ -7,8 +8,8 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from trading_intents.brokers.registry import Manifest
-from trading_intents.controls.limits.model import AskedOrder, Levels, LimitState, judge
-from trading_intents.controls.model import Controls, evaluate
+from trading_intents.controls.limits.model import AskedOrder
+from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.errors import (
     AccountClosed,
     AccountDisabled,
@@ -158,9 +159,7 @@ class SubmissionState(FrozenStruct, frozen=True):
     order: KnownOrder | None
     earlier: EarlierAction | None
     controls: Controls
-    levels: Levels = ()  # of the limits
-    asked: AskedOrder | None = None  # the order that limits judge
-    limit_state: LimitState | None = None  # None: nothing of it is needed
+    judge: Callable[[AskedOrder], tuple[Triggered, ...]] | None = None  # by the limits; None: there are none
     holding: Holding | None = None  # of the symbol that a Close names
 
 
@@ -202,10 +201,10 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         _check_order(submission, state.order)
         accepted = composed or _compose_close(submission, state)
         if not isinstance(submission.command, Cancel):
-            triggered = evaluate(_judged_controls(submission, state.controls), accepted.symbol, now)
-            if state.levels:
-                asked = state.asked or asked_order(accepted.symbol, accepted.side, accepted.spec, state.order)
-                triggered += judge(state.levels, asked, state.limit_state or LimitState(), now)
+            controls = _judged_controls(submission, state.controls)
+            triggered = evaluate(controls, accepted.symbol, now)
+            if state.judge:
+                triggered += state.judge(asked_order(accepted, state.order))
             if triggered:
                 raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
     except PlatformError as refusal:
@@ -213,8 +212,9 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
     return accepted
 
 
-def asked_order(symbol: Symbol, side: OrderSide, spec: Spec, replaced: KnownOrder | None = None) -> AskedOrder:
+def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     """A CREATE as limits judge it, or a REPLACE of this order."""
+    symbol, side, spec = accepted.symbol, accepted.side, accepted.spec
     quantity = open_after = Decimal(spec.quantity)
     open_before = ZERO
     if replaced is not None:
@@ -224,6 +224,7 @@ def asked_order(symbol: Symbol, side: OrderSide, spec: Spec, replaced: KnownOrde
     limit_price, stop_price = spec.limit_price, spec.stop_price
     return AskedOrder(
         is_create=replaced is None,
+        closes=accepted.closes,
         symbol=symbol,
         side=side,
         kind=spec.kind,
@@ -236,12 +237,6 @@ def asked_order(symbol: Symbol, side: OrderSide, spec: Spec, replaced: KnownOrde
         if replaced is None
         else "",
     )
-
-
-def closing_order(symbol: Symbol, quantity: Decimal) -> AskedOrder:
-    """The order that closes so much of a position, as limits judge it."""
-    side, size = (OrderSide.SELL if quantity > 0 else OrderSide.BUY), abs(quantity)
-    return AskedOrder(is_create=True, symbol=symbol, side=side, kind=OrderKind.MARKET, quantity=size, open_after=size)
 
 
 def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:

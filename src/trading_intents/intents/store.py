@@ -1,16 +1,18 @@
 """Statements of the intents' tables: pages of the log, what proves a commit, and what an audit compares. Never
 decides."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.clock import TimeRange
-from trading_intents.controls.store import HALT_LOCK
+from trading_intents.intents.model import SPEC_AMOUNTS, KnownOrder, Spec
+from trading_intents.orders.store import OrderRow, parse_row
 from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import EventType
+from trading_intents.trading import ORDER_KINDS, RouteStrategy, Symbol, maybe_text
 
 PRUNE_ROWS = 5_000
 
@@ -58,9 +60,27 @@ async def list_actions(
     return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)
 
 
-async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
+async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | None:
     row = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
-    return row if row and row["account_id"] == account_id else None
+    return known_order(parse_row(row, OrderRow)) if row and row["account_id"] == account_id else None
+
+
+def known_order(row: OrderRow) -> KnownOrder:
+    amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
+    return KnownOrder(
+        account_id=row.account_id,
+        symbol=Symbol(row.symbol),
+        side=row.order_side,
+        route=RouteStrategy(row.route_strategy),
+        spec=Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, **amounts),
+        client_reference_id=row.client_reference_id,
+        status=row.order_status,
+        cancel_requested=row.cancel_requested,
+        replace_pending=row.pending_replace_seq is not None,
+        version=row.version,
+        command_seq=row.command_seq,
+        filled_quantity=row.filled_quantity,
+    )
 
 
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
@@ -203,14 +223,6 @@ async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: i
         limit,
     )
     return {row["create_seq"]: row for row in rows}
-
-
-def share_halt_locks(organization_ids: Iterable[str]) -> Statement:
-    """Until the end of the transaction no halt of these organizations begins or ends."""
-    return Statement(
-        "SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id ORDER BY id",
-        (str(HALT_LOCK), f"{{{','.join(organization_ids)}}}"),
-    )
 
 
 def read_holdings(asked: Mapping[tuple[str, str], int | None]) -> Statement:

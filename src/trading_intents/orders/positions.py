@@ -226,16 +226,3 @@ def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[tuple[str, str], Holdi
         (account_id, symbol): Holding(Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t")
         for account_id, symbol, held, selling, buying, count, newer in rows
     }
-
-
-def note_order(
-    holdings: dict[tuple[str, str], Holding],
-    account_id: str,
-    symbol: str,
-    side: OrderSide,
-    opens: Decimal,
-    is_new: bool,
-) -> None:
-    """What was accepted before a Close of the same batch closes a position too."""
-    if held := holdings.get((account_id, symbol)):
-        holdings[account_id, symbol] = held.with_order(side, opens, is_new)

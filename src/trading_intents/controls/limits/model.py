@@ -66,6 +66,9 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
         return self.max_order_notional is not None or self.price_collar_bps is not None
 
 
+NO_LIMIT = TradingLimits()
+
+
 class StoredLimits(FrozenStruct, frozen=True):
     """The limits of a level as they are kept."""
 
@@ -120,10 +123,6 @@ class AppliedLimits(FrozenStruct, frozen=True):
         return any(each.needs_price for each in self._all if each)
 
     @property
-    def needs_state(self) -> bool:
-        return self.needs_exposure or self.needs_recent or self.needs_price
-
-    @property
     def _all(self) -> tuple[TradingLimits | None, ...]:
         return self.organization, self.account, self.symbol
 
@@ -135,6 +134,7 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
     """The order that a CREATE or REPLACE asks for."""
 
     is_create: bool
+    closes: bool = False  # made to close a position; it is nobody's duplicate
     symbol: Symbol
     side: OrderSide
     kind: OrderKind
@@ -308,7 +308,7 @@ def _judge_recent(
     if rate is not None and orders > rate:
         detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"
         found.append(Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders))
-    if window is None or not asked.is_create or state.duplicate_at is None:
+    if window is None or not asked.is_create or asked.closes or state.duplicate_at is None:
         return
     since_millis = max((now - state.duplicate_at) // timedelta(milliseconds=1), 0)
     if since_millis < window:

@@ -15,14 +15,14 @@ from trading_intents.accounts.service import (
     lock_target,
 )
 from trading_intents.accounts.store import lock_account
-from trading_intents.brokers.port import Capabilities
+from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, LimitState, StoredLimits, TradingLimits
+from trading_intents.controls.limits.model import NO_LIMIT, AskedOrder, StoredLimits, TradingLimits
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
-from trading_intents.controls.limits.state.recent import NOWHERE, RecentRead, put_recent
-from trading_intents.controls.limits.state.statements import read_recent, read_results, record_baselines
-from trading_intents.controls.limits.state.tracking import LimitStateReads, TrackedState, limited_place
-from trading_intents.controls.model import DEFAULT_TIMEZONE
+from trading_intents.controls.limits.state.recent import NOWHERE
+from trading_intents.controls.limits.state.statements import read_results, record_baselines
+from trading_intents.controls.limits.state.tracking import LimitTracking, limited_place
+from trading_intents.controls.model import DEFAULT_TIMEZONE, Triggered
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
@@ -33,26 +33,17 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 
 
-async def find_limit_state(
-    tx: Tx,
-    account: Account,
-    limits: AppliedLimits,
-    asked: AskedOrder,
-    prices: PriceRules,
-    broker: Capabilities | None,
-    now: datetime,
-) -> LimitState:
-    """What an order would meet that is judged by these limits now."""
+async def judge_now(
+    tx: Tx, account: Account, asked: AskedOrder, prices: PriceRules, brokers: Registry, now: datetime
+) -> tuple[Triggered, ...]:
+    """What the limits would say to an order that is asked for now."""
     account_id, organization_id = str(account.id), str(account.organization_id)
+    limits = await store.read_applied(tx, account.id, asked.symbol)
     place = limited_place(account_id, asked.symbol, organization_id, account.environment, account.broker, limits)
-    places = {(account_id, str(asked.symbol)): place}
-    reads, state, runner = LimitStateReads(places), TrackedState(), PoolTransaction(tx)
-    reads.put(await runner.run(reads.statements()), places, prices, state, now)
-    if place.needs_recent:
-        read = RecentRead(account_id, None, place.window_millis)
-        (reply,) = await runner.run([read_recent([read], may_take_long=True)])
-        state.recent = put_recent({}, [read], reply.texts(), {account_id: NOWHERE}, now)
-    return state.met_by(account_id, asked, now, broker)
+    tracking = LimitTracking(prices, brokers, {}, may_take_long=True)
+    tracking.begin({account_id: NOWHERE}, now)
+    tracking.read(await PoolTransaction(tx).run(tracking.needs([place])))
+    return tracking.judge(place, asked)
 
 
 async def count_opening(
@@ -71,7 +62,6 @@ async def count_opening(
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
 ReadPlace = Callable[[], str]  # a symbol, or none: the account itself
 ReadLimits = Callable[[], tuple[str, TradingLimits]]
-NO_LIMIT = TradingLimits()
 
 
 class LimitsService:

@@ -2,31 +2,21 @@
 
 from collections.abc import Callable, Iterable
 
-from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Submission
-from trading_intents.intents.writing.batch import Receipt
+from trading_intents.intents.writing.batch import Outcome
 from trading_intents.loops import FairQueue
 
 MAX_WAITING = 5_000
 CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
-
-Outcome = Receipt | PlatformError
 
 
 class PendingSubmission:
     """A command and the caller who waits for its outcome."""
 
     __slots__ = (
-        "answer",
-        "held_since_seconds",
-        "is_abandoned",
-        "is_cancel",
-        "lost_commits",
-        "organization_id",
-        "queue",
-        "since_seconds",
-        "skips",
-        "submission",
+        *("answer", "held_since_seconds", "is_abandoned", "is_cancel", "lost_commits"),
+        *("organization_id", "queue", "since_seconds", "skips", "submission"),
     )
 
     def __init__(self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float) -> None:

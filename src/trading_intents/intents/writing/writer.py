@@ -12,15 +12,10 @@ from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError,
 from trading_intents.intents import store
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch import (
-    BatchDependencies,
-    BatchResult,
-    CommitLost,
-    Receipt,
-    run_batch,
-)
+from trading_intents.intents.writing.batch import BatchResult, CommitLost, Outcome, Receipt, run_batch
 from trading_intents.intents.writing.lock_waits import LockWaits
-from trading_intents.intents.writing.queue import Outcome, PendingSubmission, SubmissionQueue, group_by
+from trading_intents.intents.writing.queue import PendingSubmission, SubmissionQueue, group_by
+from trading_intents.intents.writing.state.batch_state import BatchDependencies
 from trading_intents.intents.writing.state.rules import RulesCache
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.storage.database import Pool

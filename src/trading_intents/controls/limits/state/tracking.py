@@ -1,18 +1,27 @@
-"""The state by which limits judge while a batch is decided: it moves on with each order that is accepted. No I/O."""
+"""What limits are judged by while a batch is decided. Each part of it has the same interface: what it needs, what was
+read, what an order meets, what was accepted, what is to be written. No I/O."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
-from trading_intents.brokers.port import Capabilities
-from trading_intents.controls.limits.model import AppliedLimits, AskedOrder, Levels, LimitOwner, LimitState
+from trading_intents.brokers.registry import Registry
+from trading_intents.controls.limits.model import (
+    NO_LIMIT,
+    AppliedLimits,
+    AskedOrder,
+    Levels,
+    LimitOwner,
+    LimitState,
+    TradingLimits,
+    judge,
+)
+from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
-from trading_intents.controls.limits.state.recent import RecentByAccount
-from trading_intents.controls.limits.state.statements import read_limit_state, read_results, record_baselines
-from trading_intents.prices.model import PriceKey, PriceRules, market_of
+from trading_intents.controls.limits.state.recent import Head, RecentByAccount
+from trading_intents.controls.model import Triggered
+from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.trading import EXACT, ZERO, Environment, FrozenStruct, OrderSide, Symbol
@@ -20,124 +29,219 @@ from trading_intents.trading import EXACT, ZERO, Environment, FrozenStruct, Orde
 Place = tuple[str, str]  # an account and a symbol
 
 
-@dataclass(slots=True)
-class TrackedState:
-    symbols: dict[Place, LimitState] = field(default_factory=dict)
-    open_orders: dict[str, int] = field(default_factory=dict)  # by account
-    opened: set[str] = field(default_factory=set)  # accounts whose opening positions are set
-    recent: RecentByAccount = field(default_factory=dict)  # of which all is known
-    _baselines: dict[tuple[str, str], DailyBaseline] = field(default_factory=dict)  # by account and organization
-
-    def read(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Takes the rows of `read_limit_state`."""
-        for account_id, symbol, total, orders, buy, sell, position, is_opened in rows:
-            self.open_orders[account_id] = int(total or 0)
-            if is_opened:
-                self.opened.add(account_id)
-            self.symbols[account_id, symbol] = LimitState(
-                ZERO if position is None else Decimal(position),
-                *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
-            )
-
-    def of_symbol(self, place: Place) -> LimitState:
-        state = self.symbols.get(place)
-        if state is None:
-            state = self.symbols[place] = LimitState()
-        return state
-
-    def begin_day(self, account_id: str, organization_id: str, baseline: DailyBaseline) -> None:
-        self._baselines[account_id, organization_id] = baseline
-
-    def met_by(self, account_id: str, asked: AskedOrder, now: datetime, broker: Capabilities | None) -> LimitState:
-        state, recent = self.of_symbol((account_id, asked.symbol)), self.recent.get(account_id)
-        state.account_open_orders = self.open_orders.get(account_id, 0)
-        state.is_position_known = account_id in self.opened or not (broker and broker.tells_positions)
-        if recent:
-            state.orders_last_minute, state.duplicate_at = recent.count(now), recent.find(asked.terms)
-        return state
-
-    def accept(self, account_id: str, asked: AskedOrder) -> None:
-        state = self.of_symbol((account_id, asked.symbol))
-        if asked.side is OrderSide.BUY:
-            state.open_buy = EXACT.add(state.open_buy, asked.opens)
-        else:
-            state.open_sell = EXACT.add(state.open_sell, asked.opens)
-        state.open_orders += asked.is_create
-        self.open_orders[account_id] = self.open_orders.get(account_id, 0) + asked.is_create
-
-    def begun_days(self) -> list[Statement]:
-        return [record_baselines(baseline_rows(self._baselines))] if self._baselines else []
-
-
 class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     """A symbol of an account that has limits, and what they are judged by."""
 
     account_id: str
     organization_id: str
+    symbol: str
+    broker: str
     levels: Levels
     needs_exposure: bool
     needs_recent: bool
-    window_millis: int  # for which terms are to be remembered
     price_key: PriceKey | None
-    has_daily_loss: bool
-    timezone: str | None  # of the daily loss
+    account: TradingLimits
 
 
 def limited_place(
     account_id: str, symbol: str, organization_id: str, environment: Environment, broker: str, limits: AppliedLimits
 ) -> LimitedPlace:
-    account = limits.account
+    market = market_of(broker, environment)
     return LimitedPlace(
         account_id=account_id,
         organization_id=organization_id,
+        symbol=symbol,
+        broker=broker,
         levels=limits.levels(LimitOwner(organization_id, account_id), symbol),
         needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
-        window_millis=(account.duplicate_window_millis or 0) if account else 0,
-        price_key=PriceKey(UUID(organization_id), market_of(broker, environment), Symbol(symbol))
-        if limits.needs_price
-        else None,
-        has_daily_loss=account is not None and account.max_daily_loss is not None,
-        timezone=account.timezone if account else None,
+        price_key=PriceKey(UUID(organization_id), market, Symbol(symbol)) if limits.needs_price else None,
+        account=limits.account or NO_LIMIT,
     )
 
 
-LimitedPlaces = dict[Place, LimitedPlace]
+class LimitPart:
+    """A part of what limits are judged by. It moves on with each order that is accepted."""
+
+    now: datetime
+
+    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+        """Takes the heads of the accounts that are locked."""
+        self.now = now
+
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        """Reads what the limits of these places need and is not known yet."""
+
+    def read(self, reply: Reply) -> None:
+        """Takes the reply to the last statement."""
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        """Fills in what the order meets."""
+
+    def accept(self, account_id: str, asked: AskedOrder) -> None:
+        """Counts it for the orders that follow in the batch."""
+
+    def writes(self) -> list[Statement]:
+        return []
 
 
-class LimitStateReads:
-    """What limits need beside themselves and the log, read in one round trip: `statements`, then `put` with their
-    replies."""
+class Exposures(LimitPart):
+    """Open orders and positions."""
 
-    def __init__(self, places: LimitedPlaces) -> None:
-        self._exposed = [place for place, each in places.items() if each.needs_exposure]
-        self._prices = {each.price_key for each in places.values() if each.price_key}
-        self._days = list({each.account_id for each in places.values() if each.has_daily_loss})
+    def __init__(self, brokers: Registry) -> None:
+        self._brokers = brokers
+        self._symbols: dict[Place, LimitState] = {}
+        self._open_orders: dict[str, int] = {}  # by account
+        self._opened: set[str] = set()  # accounts whose opening positions are set
 
-    def statements(self) -> list[Statement]:
-        return [
-            *([read_limit_state(self._exposed)] if self._exposed else ()),
-            *([read_prices(self._prices)] if self._prices else ()),
-            *([read_results(self._days)] if self._days else ()),
-        ]
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        asked = {(each.account_id, each.symbol): None for each in places if each.needs_exposure}
+        unread = [place for place in asked if place not in self._symbols]
+        return statements.read_limit_state(unread) if unread else None
 
-    def put(
-        self, replies: Sequence[Reply], needed: LimitedPlaces, prices: PriceRules, state: TrackedState, now: datetime
+    def read(self, reply: Reply) -> None:
+        for account_id, symbol, total, orders, buy, sell, position, is_opened in reply.texts():
+            self._open_orders[account_id] = int(total or 0)
+            if is_opened:
+                self._opened.add(account_id)
+            self._symbols[account_id, symbol] = LimitState(
+                ZERO if position is None else Decimal(position),
+                *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
+            )
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        if place.needs_exposure:
+            known, broker = self._symbols[place.account_id, place.symbol], self._brokers.find(place.broker)
+            met.position, met.open_buy, met.open_sell = known.position, known.open_buy, known.open_sell
+            met.open_orders, met.account_open_orders = known.open_orders, self._open_orders[place.account_id]
+            met.is_position_known = place.account_id in self._opened or not (broker and broker.tells_positions)
+
+    def accept(self, account_id: str, asked: AskedOrder) -> None:
+        if account_id in self._open_orders:
+            self._open_orders[account_id] += asked.is_create
+        if known := self._symbols.get((account_id, asked.symbol)):
+            known.open_orders += asked.is_create
+            if asked.side is OrderSide.BUY:
+                known.open_buy = EXACT.add(known.open_buy, asked.opens)
+            else:
+                known.open_sell = EXACT.add(known.open_sell, asked.opens)
+
+
+class LimitPrices(LimitPart):
+    """Reference prices."""
+
+    def __init__(self, rules: PriceRules) -> None:
+        self._rules, self._picked = rules, dict[PriceKey, ReferencePrice | None]()
+
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        keys = {each.price_key for each in places if each.price_key} - self._picked.keys()
+        return read_prices(keys) if keys else None
+
+    def read(self, reply: Reply) -> None:
+        self._picked |= {key: self._rules.pick(known) for key, known in parse_reply(reply).items()}
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        if place.price_key and (price := self._picked[place.price_key]):
+            met.reference_price = price.price
+
+
+class DailyResults(LimitPart):
+    """Today's results, by account; and the days that begin with the batch."""
+
+    def __init__(self, prices: PriceRules) -> None:
+        self._prices, self._results = prices, dict[str, AccountResults]()
+        self._asked: set[str] = set()
+        self._begun: dict[tuple[str, str], DailyBaseline] = {}  # by account and organization
+
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        self._asked = {
+            each.account_id for each in places if each.account.max_daily_loss is not None
+        } - self._results.keys()
+        return statements.read_results(list(self._asked)) if self._asked else None
+
+    def read(self, reply: Reply) -> None:
+        self._results |= dict.fromkeys(self._asked, AccountResults(reply.texts(), self._prices))
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        if place.account.max_daily_loss is not None:
+            account_id = place.account_id
+            met.daily_result, begun = self._results[account_id].today(account_id, place.account.timezone, self.now)
+            if begun:
+                self._begun[account_id, place.organization_id] = begun
+
+    def writes(self) -> list[Statement]:
+        return [statements.record_baselines(baseline_rows(self._begun))] if self._begun else []
+
+
+class LastMinutes(LimitPart):
+    """The last orders of accounts, as far as `memory` does not know them up to the account's head."""
+
+    def __init__(self, memory: RecentByAccount, *, may_take_long: bool) -> None:
+        self._memory, self._may_take_long = memory, may_take_long
+        self._heads: Mapping[str, Head] = {}
+        self._asked: Sequence[recent.RecentRead] = ()
+        self.known: RecentByAccount = {}
+        self.unread: set[str] = set()  # accounts whose log must be read before their orders can be judged
+
+    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+        self.now, self._heads = now, heads
+        self.known = recent.find_whole(self._memory, heads, now)
+
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        judged = (each for each in places if each.needs_recent and each.account_id in self._heads)
+        windows = {each.account_id: each.account.duplicate_window_millis or 0 for each in judged}
+        self._asked = recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
+        return statements.read_recent(self._asked, may_take_long=self._may_take_long) if self._asked else None
+
+    def read(self, reply: Reply) -> None:
+        self.known |= recent.put_recent(self._memory, self._asked, reply.texts(), self._heads, self.now)
+        self.unread = {each.account_id for each in self._asked} - self.known.keys()
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        if place.needs_recent:
+            known = self.known[place.account_id]
+            met.orders_last_minute, met.duplicate_at = known.count(self.now), known.find(asked.terms)
+
+    def accept(self, account_id: str, asked: AskedOrder) -> None:
+        if known := self.known.get(account_id):
+            known.accept(asked.terms, self.now)
+
+
+class LimitTracking:
+    """All of it, for one transaction."""
+
+    def __init__(
+        self, prices: PriceRules, brokers: Registry, memory: RecentByAccount, *, may_take_long: bool = True
     ) -> None:
-        """Puts what is `needed` of these replies into the state."""
-        rest = iter(replies)
-        if self._exposed:
-            state.read(next(rest).texts())
-        if self._prices:
-            picked = {key: prices.pick(known) for key, known in parse_reply(next(rest)).items()}
-            for place, each in needed.items():
-                if each.price_key and (price := picked[each.price_key]):
-                    state.of_symbol(place).reference_price = price.price
-        if self._days:
-            results = AccountResults(next(rest).texts(), prices)
-            for place, each in needed.items():
-                if each.has_daily_loss:
-                    result, baseline = results.today(each.account_id, each.timezone, now)
-                    state.of_symbol(place).daily_result = result
-                    if baseline:
-                        state.begin_day(each.account_id, each.organization_id, baseline)
+        self.minutes = LastMinutes(memory, may_take_long=may_take_long)
+        self._parts = (Exposures(brokers), LimitPrices(prices), DailyResults(prices), self.minutes)
+        self._asked: list[LimitPart] = []
+        self.counts = False  # whether orders must be counted for those that follow
+
+    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+        for part in self._parts:
+            part.begin(heads, now)
+        self.counts |= bool(self.minutes.known)
+
+    def needs(self, places: Collection[LimitedPlace]) -> list[Statement]:
+        needed = [(part, found) for part in self._parts if (found := part.needs(places))] if places else []
+        self._asked = [part for part, _ in needed]
+        self.counts |= bool(needed)
+        return [statement for _, statement in needed]
+
+    def read(self, replies: Sequence[Reply]) -> None:
+        for part, reply in zip(self._asked, replies, strict=True):
+            part.read(reply)
+
+    def judge(self, place: LimitedPlace, asked: AskedOrder) -> tuple[Triggered, ...]:
+        met = LimitState()
+        for part in self._parts:
+            part.meet(place, asked, met)
+        return judge(place.levels, asked, met, self.minutes.now)
+
+    def accept(self, account_id: str, asked: AskedOrder) -> None:
+        for part in self._parts:
+            part.accept(account_id, asked)
+
+    def writes(self) -> list[Statement]:
+        return [statement for part in self._parts for statement in part.writes()]

@@ -1,10 +1,8 @@
 """The rules by which a batch is decided: accounts, keys, controls and limits of an organization; and their cache."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time
-from functools import lru_cache
 from typing import Any
 
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, TradingLimits
@@ -14,7 +12,7 @@ from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeR
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, KeyState
 from trading_intents.intents.writing import statements
-from trading_intents.storage.pipeline import PipelineConnection, Row
+from trading_intents.storage.pipeline import PipelineConnection
 from trading_intents.trading import Environment
 
 NEVER_CHANGED = "0"  # the version of an organization that has none
@@ -50,20 +48,18 @@ class Rules:
             halts.get(account_id),
         )
 
-    def limits_of(self, account_id: str, symbol: str) -> AppliedLimits:
-        owners = ((self.organization_id, ""), (account_id, ""), (account_id, symbol))
-        found = [self.limits.get(owner) for owner in owners]
-        return AppliedLimits(*found) if any(found) else NO_LIMITS
-
-    def limited_place(self, place: Place) -> LimitedPlace | None:
-        """None: the account is not known, or its limits on the symbol need no state."""
-        if not self.limits or place[0] not in self.accounts:
+    def limited_place(self, subject: Subject) -> LimitedPlace | None:
+        """None: nothing is known of the subject, or it has no limits."""
+        account_id, _, symbol = subject
+        if subject not in self.covered or not symbol or account_id not in self.accounts:
             return None
+        place = account_id, symbol
         if place not in self._limited:
-            account, limits = self.accounts[place[0]], self.limits_of(*place)
+            account, owners = self.accounts[account_id], ((self.organization_id, ""), (account_id, ""), place)
+            limits = AppliedLimits(*map(self.limits.get, owners))
             self._limited[place] = (
                 limited_place(*place, self.organization_id, account.environment, account.broker, limits)
-                if limits.needs_state
+                if limits != NO_LIMITS
                 else None
             )
         return self._limited[place]
@@ -77,42 +73,31 @@ class Rules:
 RulesByOrganization = dict[str, Rules]
 
 
-def parse_clock(rows: Iterable[Row]) -> tuple[str, str]:
-    """The server's time and the transaction's id, of the rows of `read_versions`."""
-    _, now, transaction_id, *_ = _texts(next(row for row in rows if row[0] == _CLOCK))
-    return now, transaction_id
-
-
-def parse_versions(rows: Iterable[Row]) -> dict[str, str]:
-    """By organization, of the rows of `read_versions`. An organization whose rules never changed has none."""
-    return dict(map(_version, (row for row in rows if row[0] == _RULES)))
-
-
-def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Row]) -> Iterable[Rules]:
-    """The rules of these subjects, of the rows of `read_rules`."""
-    of: dict[bytes | None, list[Row]] = defaultdict(list)
-    for row in rows:
-        of[row[0]].append(row)
-    versions, accounts = dict(map(_version, of[_RULES])), dict(map(_account, of[_ACCOUNT]))
-    found = {
-        each: Rules(each, versions.get(each, NEVER_CHANGED), covered=covered) for each, covered in subjects.items()
-    }
-    for account_id, account in accounts.items():
-        found[account.organization_id].accounts[account_id] = account
-    for key_id, key in map(_key, of[_KEY]):
-        found[key.organization_id].keys[key_id] = key
-
-    def of_owner(owner_id: str) -> Rules:
-        return found[accounts[owner_id].organization_id if owner_id in accounts else owner_id]
-
-    for owner, switch in map(_switch, of[_SWITCH]):
-        of_owner(owner[0]).switches[owner] = switch
-    for place, window in map(_window, of[_WINDOW]):
-        of_owner(place[0]).windows[place] = window
-    for owner_id, halt in map(_halt, of[_HALT]):
-        of_owner(owner_id).halts[owner_id] = halt
-    for owner, limits in map(_limits, of[_LIMIT]):
-        of_owner(owner[0]).limits[owner] = limits
+def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]) -> Iterable[Rules]:
+    """The rules of these subjects, of the rows of `read_rules`. A command may name another organization's account."""
+    told = [*rows]
+    owners = {account_id: organization_id for kind, account_id, organization_id, *_ in told if kind == "account"}
+    found = {each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()}
+    for kind, own_id, name, *values in told:
+        rules = found.get(name if kind == "key" else owners.get(own_id, own_id))
+        if rules is None:
+            continue
+        match kind:
+            case "rules":
+                rules.version = name
+            case "account":
+                rules.accounts[own_id] = _account(name, *values)
+            case "key":
+                rules.keys[own_id] = _key(name, *values)
+            case "switch":
+                rules.switches[own_id, name] = Switch(True, values[0])
+            case "window":
+                start, end, stale, zone, _ = values
+                rules.windows[own_id, name] = TimeRule(_time(start), _time(end), stale and int(stale), zone)
+            case "halt":
+                rules.halts[own_id] = StandingHalt(name, values[0])
+            case "limit":
+                rules.limits[own_id, name] = parse_limits(values[0])
     return found.values()
 
 
@@ -122,89 +107,66 @@ class RulesCache:
 
     def __init__(self) -> None:
         self._link: PipelineConnection | None = None
-        self._rules: RulesByOrganization = {}
+        self.known: RulesByOrganization = {}
 
-    def use(self, link: PipelineConnection) -> None:
-        """Clears the cache if the connection is another one. It may lead to a server that lost the latest commits,
-        where a version that we have seen stands for other rules."""
+    def of(self, link: PipelineConnection) -> "RulesCache":
+        """Cleared, if the connection is another one. It may lead to a server that lost the latest commits, where a
+        version that we have seen stands for other rules."""
         if link is not self._link:
-            self._link, self._rules = link, {}
+            self._link, self.known = link, {}
+        return self
 
-    def get(self, organization_id: str) -> Rules | None:
-        return self._rules.get(organization_id)
+    async def find(
+        self, link: PipelineConnection, subjects: Mapping[str, set[Subject]], versions: Mapping[str, str]
+    ) -> RulesByOrganization:
+        """Rules that have another version now, or do not cover a subject, are read for all subjects of the
+        organization."""
+        found: RulesByOrganization = {}
+        for each, own in subjects.items():
+            known = self.known.get(each)
+            if known and known.version == versions.get(each, NEVER_CHANGED) and own <= known.covered:
+                found[each] = known
+        if missing := {each: own for each, own in subjects.items() if each not in found}:
+            account_ids, key_ids, symbols = map(set, zip(*set().union(*missing.values()), strict=True))
+            (read,) = await link.run([statements.read_rules(missing, account_ids, key_ids - {""}, symbols)])
+            found |= {rules.organization_id: self.put(rules) for rules in parse_rules(missing, read.texts())}
+        return found
 
     def put(self, read: Rules) -> Rules:
         """Keeps rules, beside those of the same version that were read before; gives both."""
-        known = self._rules.get(read.organization_id)
+        known = self.known.get(read.organization_id)
         if known and known.version == read.version:
             known.add(read)
         else:
-            known = self._rules[read.organization_id] = read
-        if sum(len(each.covered) for each in self._rules.values()) > MAX_COVERED:
-            most = max(self._rules.values(), key=lambda each: len(each.covered))
-            del self._rules[most.organization_id]
+            known = self.known[read.organization_id] = read
+        if sum(len(each.covered) for each in self.known.values()) > MAX_COVERED:
+            most = max(self.known.values(), key=lambda each: len(each.covered))
+            del self.known[most.organization_id]
         return known
 
 
-_CLOCK, _RULES, _ACCOUNT, _KEY, _SWITCH, _WINDOW, _HALT, _LIMIT = (kind.encode() for kind in statements.Kind)
-
-
-def _texts(row: Row) -> list[Any]:
-    return [None if value is None else value.decode() for value in row]
-
-
-def _version(row: Row) -> tuple[str, str]:
-    _, organization_id, version, *_ = _texts(row)
-    return organization_id, version
-
-
-# These are cached because the same rows come again and again.
-@lru_cache(maxsize=10_000)
-def _account(row: Row) -> tuple[str, AccountState]:
-    _, account_id, organization_id, environment, broker, disabled, closed, stored = _texts(row)
-    return account_id, AccountState(
-        organization_id, _ENVIRONMENTS[environment], broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
+def _account(
+    organization_id: str, environment: str, broker: str, disabled: str, closed: str, stored: str
+) -> AccountState:
+    return AccountState(
+        organization_id, Environment(environment), broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
     )
 
 
-@lru_cache(maxsize=10_000)
-def _key(row: Row) -> tuple[str, KeyState]:
-    _, key_id, organization_id, environment, permissions, entitlements, disabled, ends = _texts(row)
-    return key_id, KeyState(
+def _key(
+    organization_id: str, environment: str, permissions: str, entitlements: str, disabled: str, ends: str | None
+) -> KeyState:
+    return KeyState(
         organization_id,
-        _ENVIRONMENTS[environment],
+        Environment(environment),
         frozenset(map(Permission, _members(permissions))),
         frozenset(map(Entitlement, _members(entitlements))),
         disabled == _TRUE,
-        ends and datetime.fromisoformat(ends),
+        datetime.fromisoformat(ends) if ends else None,
     )
 
 
-@lru_cache(maxsize=10_000)
-def _switch(row: Row) -> tuple[tuple[str, str], Switch]:
-    _, owner_id, symbol, reason, *_ = _texts(row)
-    return (owner_id, symbol), Switch(True, reason)
-
-
-@lru_cache(maxsize=10_000)
-def _window(row: Row) -> tuple[tuple[str, str], TimeRule]:
-    _, owner_id, symbol, start, end, stale, zone, _ = _texts(row)
-    return (owner_id, symbol), TimeRule(_time(start), _time(end), stale and int(stale), zone)
-
-
-@lru_cache(maxsize=10_000)
-def _halt(row: Row) -> tuple[str, StandingHalt]:
-    _, owner_id, halt_id, reason, *_ = _texts(row)
-    return owner_id, StandingHalt(halt_id, reason)
-
-
-def _limits(row: Row) -> tuple[tuple[str, str], TradingLimits]:
-    _, owner_id, symbol, rules, *_ = _texts(row)
-    return (owner_id, symbol), parse_limits(rules)
-
-
 _TRUE = "true"
-_ENVIRONMENTS = {str(each): each for each in Environment}
 
 
 def _time(text: str | None) -> time | None:

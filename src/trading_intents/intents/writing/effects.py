@@ -1,0 +1,210 @@
+"""What a decided command does, and how the effects of a batch become statements and events: nowhere else is one
+written. Arguments are texts: see `pack_array`."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from trading_intents.intents.writing.record import Record, make_payloads
+from trading_intents.orders.events import order_event
+from trading_intents.orders.store import OrderRow
+from trading_intents.stats.model import StatsEntry
+from trading_intents.stats.store import insert_entries
+from trading_intents.storage.database import pack_array
+from trading_intents.storage.pipeline import RowParameters, Statement, array_text
+from trading_intents.stream import log as stream_log
+from trading_intents.stream.model import Event, EventType
+from trading_intents.trading import ActionType
+
+
+class Append(NamedTuple):
+    """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a CREATE, in orders."""
+
+    record: Record
+    seq: str
+    text: str  # of the record, which is hashed
+    hash: str
+    broker: str
+    idempotency_key: str | None
+    body_digest: str | None
+    closes: str
+    opens: str  # the quantity by which it changes what is open
+
+
+class RefusedCommand(NamedTuple):
+    id: str
+    organization_id: str
+    account_id: str
+    action_type: ActionType
+    symbol: str
+    reasons: Sequence[str]
+    principal_id: str
+
+
+class Publish(NamedTuple):
+    """An action, and its order as it is then; None: the new one that a CREATE makes."""
+
+    record: Record
+    broker: str
+    order: OrderRow | None
+
+
+# An OrderRow is an order that a REPLACE or CANCEL marks as pending; its other fields stay as last confirmed. A
+# StatsEntry is counted.
+Effect = Append | OrderRow | RefusedCommand | StatsEntry | Publish
+Kind = TypeVar("Kind", bound=Effect)
+
+
+def of_kind(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
+    return [effect for effect in effects if type(effect) is kind]
+
+
+def render(effects: Sequence[Effect], now: str) -> list[Statement]:
+    """The statements that write the batch, in the order of the locks; of several marks of an order the last."""
+    actions, refusals, counted = (
+        of_kind(effects, Append),
+        of_kind(effects, RefusedCommand),
+        of_kind(effects, StatsEntry),
+    )
+    marked = {order.order_id: order for order in of_kind(effects, OrderRow)}
+    cancelled = [each.record.intent_id for each in actions if each.record.action_type == ActionType.CANCEL]
+    return [
+        *([Statement(_INSERT_REFUSALS, (now, *_REFUSED_ROWS.pack(refusals)))] if refusals else ()),
+        *([Statement(_MARK, (now, *_MARKED_ROWS.pack(map(_marked_values, marked.values()))))] if marked else ()),
+        *([Statement(_MAKE_DUE_NOW, (array_text(cancelled),))] if cancelled else ()),
+        *([_append(actions, now)] if actions else ()),
+        *([insert_entries(counted)] if counted else ()),
+    ]
+
+
+def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
+    """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
+    heads."""
+    events = list[Event]()
+    for record, broker, order in of_kind(effects, Publish):
+        place = record.organization_id, record.account_id, record.environment
+        action, made = make_payloads(record, broker, now)
+        events.append(Event(*place, EventType.INTENT_ACTION, record.symbol, action))
+        events.append(order_event(order) if order else Event(*place, EventType.BROKER_ORDER, record.symbol, made))
+    return [stream_log.appending(events)] if events else []
+
+
+def _append(actions: Sequence[Append], now: str) -> Statement:
+    """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and moves the heads."""
+    if len(actions) == 1:
+        return Statement(_APPEND_ONE, (now, *_values(actions[0])))
+    return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*map(_values, actions), strict=True))))
+
+
+# The columns of the statement that appends: the type of each, and where an action has it.
+_COLUMNS = {
+    "account_id": ("uuid", "record.account_id"),
+    "seq": ("bigint", "seq"),
+    "intent_id": ("uuid", "record.intent_id"),
+    "organization_id": ("uuid", "record.organization_id"),
+    "action_type": ("text", "record.action_type"),
+    "idempotency_key": ("text", "idempotency_key"),
+    "body_digest": ("text", "body_digest"),
+    "record": ("text", "text"),
+    "hash": ("text", "hash"),
+    "environment": ("text", "record.environment"),
+    "broker": ("text", "broker"),
+    "symbol": ("text", "record.symbol"),
+    "order_type": ("text", "record.order_type"),
+    "order_side": ("text", "record.order_side"),
+    "time_in_force": ("text", "record.time_in_force"),
+    "route_strategy": ("text", "record.route_strategy"),
+    "quantity": ("numeric", "record.quantity"),
+    "limit_price": ("numeric", "record.limit_price"),
+    "stop_price": ("numeric", "record.stop_price"),
+    "client_reference_id": ("text", "record.client_reference_id"),
+    "closes": ("boolean", "closes"),
+    "opens": ("numeric", "opens"),
+}
+_values = attrgetter(*(path for _, path in _COLUMNS.values()))
+# In one statement, so that each value is sent and parsed once. A head moves to its account's last row. Sums of open
+# orders change in the order in which recorders lock them too.
+_APPEND = """
+    WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
+    recorded AS (
+        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
+                             record, hash, created_at, action_id)
+        SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key, decode(body_digest, 'hex'),
+               record, hash, $1::timestamptz,
+               CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END
+        FROM new
+    ),
+    ordered AS (
+        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
+                            symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+                            stop_price, client_reference_id, received_at, created_at, updated_at, closes)
+        SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
+               symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
+               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes
+        FROM new WHERE action_type = 'CREATE'
+    ),
+    exposed AS (
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
+               coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
+               coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
+        FROM new WHERE opens <> 0 GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
+        ON CONFLICT (account_id, symbol) DO UPDATE
+        SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
+            open_sell = e.open_sell + excluded.open_sell
+    ),
+    moved AS (
+        UPDATE account_heads h SET seq = last.seq, hash = last.hash
+        FROM {last} AS last
+        WHERE h.account_id = last.account_id AND h.account_id = ANY (ARRAY (SELECT account_id FROM new))
+    )
+    INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
+    SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
+           jsonb_build_object('seq', seq), action_type = 'CANCEL'
+    FROM new
+"""
+
+
+_PLACES = [(f"${number}", kind) for number, (kind, _) in enumerate(_COLUMNS.values(), 2)]
+# A single row is sent as plain values, which takes the server half the time.
+_APPEND_ONE = _APPEND.format(
+    columns=", ".join(_COLUMNS),
+    kept="NOT MATERIALIZED",
+    rows=f"(VALUES ({', '.join(f'{place}::{kind}' for place, kind in _PLACES)})) AS one",
+    last="new",
+)
+_APPEND_MANY = _APPEND.format(
+    columns=", ".join(_COLUMNS),
+    kept="MATERIALIZED",
+    rows=f"unnest({', '.join(f'from_column({place})::{kind}[]' for place, kind in _PLACES)})",
+    last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq DESC)",
+)
+
+
+_MARKED = {
+    "order_id": "uuid",
+    "order_status": "text",
+    "pending_replace_seq": "bigint",
+    "cancel_requested": "boolean",
+    "version": "bigint",
+}
+_MARKED_ROWS, _marked_values = RowParameters(_MARKED, 2), attrgetter(*_MARKED)
+_MARK = f"""
+    UPDATE orders o
+    SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
+        cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
+    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id AND o.order_id = ANY (from_column($2)::uuid[])
+"""  # noqa: S608 - our own constants
+# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled without delay.
+_MAKE_DUE_NOW = """
+    UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
+    WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
+"""
+_REFUSED_ROWS = RowParameters(
+    dict(zip(RefusedCommand._fields, ("uuid", "uuid", "uuid", "text", "text", "text[]", "text"), strict=True)), 2
+)
+_INSERT_REFUSALS = f"""
+    INSERT INTO refusals ({_REFUSED_ROWS.columns}, created_at)
+    SELECT {_REFUSED_ROWS.columns}, $1::timestamptz FROM {_REFUSED_ROWS.rows} AS new
+"""  # noqa: S608 - our own constants
