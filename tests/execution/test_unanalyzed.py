@@ -143,7 +143,9 @@ class ExplainedTrading:
             UPDATE stream_heads SET seq = seq + {BASE};
             UPDATE paper_accounts SET orders = {BASE}, events = {BASE}, commands = {BASE}, places = {BASE};
             INSERT INTO stats_heads SELECT account_id, organization_id, seq FROM account_heads
-            ON CONFLICT (account_id) DO UPDATE SET rolled_seq = excluded.rolled_seq
+            ON CONFLICT (account_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
+            INSERT INTO stats_buckets (account_id, organization_id, width_seconds, start, measure, key, amount)
+            SELECT account_id, organization_id, 60, now(), 'action', 'CREATE', 1 FROM account_heads
             """
         )
         self.call("PUT", controls(self.limited, "limits"), LIMITS, caller="admin")

@@ -17,6 +17,7 @@ from tests.intents.in_process_writer import PRICES
 from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
+from trading_intents.ids import id_text
 from trading_intents.intents import store
 from trading_intents.intents.upkeep import keep_up
 from trading_intents.secret import Secret
@@ -225,7 +226,7 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
     await book.append([("CREATE", "AAPL", now)] * 4)
 
     def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> StatsEntry:
-        return StatsEntry(book.account_id, book.organization_id, at, measure, key, Decimal(amount))
+        return StatsEntry(id_text(book.account_id), id_text(book.organization_id), at, measure, key, Decimal(amount))
 
     created = now - timedelta(days=2)
     await add(
@@ -312,7 +313,9 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
     async with database.service.transaction([uuid.uuid4()]) as tx:
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
-    stolen = StatsEntry(book.account_id, uuid.uuid4(), datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    stolen = StatsEntry(
+        id_text(book.account_id), id_text(uuid.uuid4()), datetime.now(UTC), Measure.REFUSED, EVERY_REASON
+    )
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
             await PoolTransaction(tx).run([stats_store.insert_entries([stolen])])
@@ -327,7 +330,8 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: 
                 await rollup.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
-    one = StatsEntry(book.account_id, book.organization_id, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    ids = id_text(book.account_id), id_text(book.organization_id)
+    one = StatsEntry(*ids, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
     for count in range(1, 51):
         await add(database, [one], is_rolled=False)
         assert (await read(database, book, Window.LAST_DAY)).refused.total == count

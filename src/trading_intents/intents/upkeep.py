@@ -17,7 +17,9 @@ from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
-ROLL_SECONDS = 5.0  # a read of the stats adds what is not rolled up yet
+# A read of the stats adds what is not rolled up yet. Every bucket that a roll-up changes costs more than all else of an
+# entry, and the longer entries wait, the more of them one change of a bucket has.
+ROLL_SECONDS = 60.0
 # Finding the accounts that are behind reads all heads, so it is done less often when there are very many.
 ROLL_SHARE = 20
 PRUNE_SECONDS = 600.0

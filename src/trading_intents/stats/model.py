@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from trading_intents.clock import rfc3339
+from trading_intents.ids import IdText
 from trading_intents.trading import EXACT, ActionType, FrozenStruct, amount_text
 
 MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
@@ -45,23 +45,22 @@ class Measure(StrEnum):
 
 
 class StatsEntry(FrozenStruct, frozen=True):
-    account_id: UUID | str
-    organization_id: UUID | str
+    account_id: IdText
+    organization_id: IdText
     at: datetime
     measure: Measure
     key: str
     amount: Decimal = Decimal(1)
 
 
-def sum_up(entries: Iterable[StatsEntry]) -> tuple[StatsEntry, ...]:
-    """Gives the same counts in fewer entries: those of the same narrowest bucket become one."""
+def sum_up(entries: Iterable[StatsEntry]) -> list[StatsEntry]:
+    """The same counts in fewer entries: those of the same narrowest bucket become one."""
     sums: dict[tuple[object, ...], StatsEntry] = {}
     for entry in entries:
-        at = entry.at.replace(second=0, microsecond=0)
-        place = entry.account_id, at, entry.measure, entry.key
-        same = sums.get(place)
-        sums[place] = entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
-    return tuple(sums.values())
+        bucket = entry.account_id, entry.at.replace(second=0, microsecond=0), entry.measure, entry.key
+        same = sums.get(bucket)
+        sums[bucket] = entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
+    return list(sums.values())
 
 
 def ack_key(millis: int) -> str:

@@ -6,7 +6,7 @@ from trading_intents.storage.database import Tx
 BEHIND_ACTIONS = 100  # a read counts so few actions itself; rolling them up at once would cost more
 ROUND_ACCOUNTS = 20
 ROUND_ACTIONS_EACH = 1_000
-ROUND_ENTRIES = 5_000
+ROUND_ENTRIES = 20_000  # the more at once, the fewer buckets change for each
 
 
 async def add_entries(tx: Tx) -> bool:
@@ -20,10 +20,6 @@ async def roll_up(tx: Tx) -> bool:
     The heads move in the same transaction, under their locks: every action is counted exactly once, whoever dies when.
     What another process is counting is left to it.
     """
-    behind = await store.list_behind(tx, ROUND_ACCOUNTS, BEHIND_ACTIONS)
-    if not behind:
-        return False
-    await store.insert_heads(tx, behind)
-    heads = await store.lock_heads(tx, behind)
-    most = await store.count_actions(tx, heads, ROUND_ACTIONS_EACH) if heads else 0
-    return most == ROUND_ACTIONS_EACH or len(heads) == ROUND_ACCOUNTS
+    await store.insert_heads(tx, BEHIND_ACTIONS)
+    counted = await store.count_actions(tx, ROUND_ACCOUNTS, BEHIND_ACTIONS, ROUND_ACTIONS_EACH)
+    return len(counted) == ROUND_ACCOUNTS or ROUND_ACTIONS_EACH in counted

@@ -1,10 +1,12 @@
 """The tables of counts: entries, written where something happens, and the buckets that a worker adds them to. Never
 decides."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
+
+from msgspec.structs import astuple
 
 from trading_intents.stats.model import (
     KEEP_SECONDS,
@@ -18,10 +20,11 @@ from trading_intents.stats.model import (
     Window,
     begin,
     cover,
+    sum_up,
     summarize,
 )
-from trading_intents.storage.database import Tx, pack_array
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.database import Tx
+from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
@@ -126,135 +129,94 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
     return [tuple(row.values()) for row in rows]
 
 
+_ENTRIES = RowParameters(column_types(StatsEntry))
+_INSERT_ENTRIES = f"""
+    INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns} FROM {_ENTRIES.rows} AS n
+"""  # noqa: S608 - our own constants
+
+
 def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
     """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
-    return Statement(
-        """
-        INSERT INTO stats_entries (account_id, organization_id, at, measure, key, amount)
-        SELECT * FROM unnest(
-            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::timestamptz[], from_column($4),
-            from_column($5), from_column($6)::numeric[]
-        )
-        """,
-        (
-            pack_array([str(entry.account_id) for entry in entries]),
-            pack_array([str(entry.organization_id) for entry in entries]),
-            pack_array([entry.at.isoformat() for entry in entries]),
-            pack_array([entry.measure for entry in entries]),
-            pack_array([entry.key for entry in entries]),
-            pack_array([str(entry.amount) for entry in entries]),
-        ),
-    )
+    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, sum_up(entries))))
+
+
+# Adds `counted` to the buckets of each width.
+_ADD_TO_BUCKETS = """
+    INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
+    SELECT account_id, width, date_bin(make_interval(secs => width), at, $2) AS start, measure, key, organization_id,
+           sum(amount)
+    FROM counted CROSS JOIN unnest($1::bigint[]) AS width
+    GROUP BY account_id, width, start, measure, key, organization_id
+    ORDER BY account_id, width, start, measure, key
+    ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE SET amount = b.amount + excluded.amount
+"""
 
 
 async def move_entries(tx: Tx, limit: int) -> int:
     """Moves entries into the buckets, `limit` at most; gives how many."""
     moved: int = await tx.fetchval(
-        """
-        WITH taken AS MATERIALIZED (
+        f"""
+        WITH counted AS MATERIALIZED (
             DELETE FROM stats_entries
-            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $1 FOR UPDATE SKIP LOCKED))
+            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $3 FOR UPDATE SKIP LOCKED))
             RETURNING *
-        ), added AS (
-            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
-            SELECT account_id, width, date_bin(make_interval(secs => width), at, $3) AS start, measure, key,
-                   organization_id, sum(amount)
-            FROM taken CROSS JOIN unnest($2::bigint[]) AS width
-            GROUP BY account_id, width, start, measure, key, organization_id
-            ORDER BY account_id, width, start, measure, key
-            ON CONFLICT (account_id, width_seconds, start, measure, key)
-            DO UPDATE SET amount = b.amount + excluded.amount
-        )
-        SELECT count(*) FROM taken
-        """,
-        limit,
+        ), added AS ({_ADD_TO_BUCKETS})
+        SELECT count(*) FROM counted
+        """,  # noqa: S608 - our own constants
         WIDTHS_SECONDS,
         ORIGIN,
+        limit,
         timeout=ROUND_LIMIT_SECONDS,
     )
     return moved
 
 
-async def list_behind(tx: Tx, limit: int, min_actions: int) -> dict[UUID, UUID]:
-    """The accounts, with their organizations, whose log has the most actions that are not in the buckets yet."""
-    rows = await tx.fetch(
-        """
-        SELECT account_id, h.organization_id
-        FROM account_heads h LEFT JOIN stats_heads s USING (account_id)
-        WHERE h.seq - coalesce(s.rolled_seq, 0) >= $2
-        ORDER BY h.seq - coalesce(s.rolled_seq, 0) DESC LIMIT $1
-        """,
-        limit,
-        min_actions,
-    )
-    return {row["account_id"]: row["organization_id"] for row in rows}
-
-
-async def insert_heads(tx: Tx, organizations: Mapping[UUID, UUID]) -> None:
-    """Inserts heads by account; existing ones stay as they are."""
+async def insert_heads(tx: Tx, min_actions: int) -> None:
+    """Inserts the heads of accounts that have so many actions and none yet."""
     await tx.execute(
         """
         INSERT INTO stats_heads (account_id, organization_id)
-        SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS new (account_id, organization_id) ORDER BY account_id
-        ON CONFLICT DO NOTHING
+        SELECT account_id, organization_id FROM account_heads h
+        WHERE seq >= $1 AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.account_id = h.account_id)
+        ORDER BY account_id ON CONFLICT DO NOTHING
         """,
-        list(organizations),
-        list(organizations.values()),
+        min_actions,
     )
 
 
-async def lock_heads(tx: Tx, account_ids: Iterable[UUID]) -> dict[UUID, int]:
-    """Gives each account's seq up to which its log is counted. Heads that another transaction holds are left out."""
+async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int) -> list[int]:
+    """Adds the next actions of the accounts that are furthest behind to the buckets, and moves their heads; gives how
+    many each had. A head that another transaction holds is left out."""
     rows = await tx.fetch(
-        """
-        SELECT account_id, rolled_seq FROM stats_heads
-        WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
-        """,
-        list(account_ids),
-    )
-    return {row["account_id"]: row["rolled_seq"] for row in rows}
-
-
-async def count_actions(tx: Tx, heads: Mapping[UUID, int], limit_each: int) -> int:
-    """Adds each account's next actions to the buckets and moves its head. Gives the most that one account had."""
-    rows = await tx.fetch(
-        """
-        WITH fresh AS MATERIALIZED (
+        f"""
+        WITH behind AS MATERIALIZED (
+            SELECT s.account_id, s.rolled_seq FROM stats_heads s JOIN account_heads h USING (account_id)
+            WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3 FOR UPDATE OF s SKIP LOCKED
+        ), fresh AS MATERIALIZED (
             SELECT a.account_id, a.organization_id, a.seq, a.action_type, a.record::json ->> 'symbol' AS symbol,
-                   date_bin('1 minute', a.created_at, $5) AS minute
-            FROM unnest($1::uuid[], $2::bigint[]) AS head (account_id, rolled_seq)
-            CROSS JOIN LATERAL (
+                   date_bin('1 minute', a.created_at, $2) AS at
+            FROM behind CROSS JOIN LATERAL (
                 SELECT * FROM actions
-                WHERE account_id = head.account_id AND seq > head.rolled_seq ORDER BY seq LIMIT $3
+                WHERE account_id = behind.account_id AND seq > behind.rolled_seq ORDER BY seq LIMIT $5
             ) AS a
         ), counted AS (
-            INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
-            SELECT account_id, width, date_bin(make_interval(secs => width), minute, $5) AS start, measure, key,
-                   organization_id, sum(amount)
-            FROM (
-                SELECT account_id, organization_id, minute, action_type, symbol, count(*) AS amount
-                FROM fresh GROUP BY account_id, organization_id, minute, action_type, symbol
-            ) AS new
-            CROSS JOIN LATERAL (VALUES ('action', action_type), ('symbol', symbol)) AS what (measure, key)
-            CROSS JOIN unnest($4::bigint[]) AS width
-            GROUP BY account_id, width, start, measure, key, organization_id
-            ORDER BY account_id, width, start, measure, key
-            ON CONFLICT (account_id, width_seconds, start, measure, key)
-            DO UPDATE SET amount = b.amount + excluded.amount
-        )
+            SELECT account_id, organization_id, at, measure, key, count(*) AS amount
+            FROM fresh CROSS JOIN LATERAL (VALUES ('action', action_type), ('symbol', symbol)) AS what (measure, key)
+            GROUP BY account_id, organization_id, at, measure, key
+        ), added AS ({_ADD_TO_BUCKETS})
         UPDATE stats_heads s SET rolled_seq = done.seq
         FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh GROUP BY account_id) AS done
         WHERE s.account_id = done.account_id
         RETURNING done.amount
-        """,
-        list(heads),
-        list(heads.values()),
-        limit_each,
+        """,  # noqa: S608 - our own constants
         WIDTHS_SECONDS,
         ORIGIN,
+        accounts,
+        min_actions,
+        limit_each,
         timeout=ROUND_LIMIT_SECONDS,
     )
-    return max((row["amount"] for row in rows), default=0)
+    return [row["amount"] for row in rows]
 
 
 async def prune(tx: Tx) -> bool:

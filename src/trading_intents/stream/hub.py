@@ -222,7 +222,7 @@ class Hub:
             async with self._pool.transaction(list(waiting), read_only=True, plans="by_key") as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
                 behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:MAX_PAGES]
-                if behind:  # a page reads faster the fewer organizations the transaction names
+                if behind and len(behind) < len(waiting):  # a page reads faster the fewer the transaction names
                     await show_organizations(tx, [f.organization_id for f in behind])
                 pages = [
                     await event_log.read_after(tx, epoch, f.organization_id, f.position, PAGE_EVENTS) for f in behind

@@ -46,7 +46,6 @@ from trading_intents.orders.positions import PositionRow, from_trades, reopen, t
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.stats import store as stats_store
-from trading_intents.stats.model import sum_up
 from trading_intents.storage.grouped import StatementRunner
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.stream import log as stream_log
@@ -165,7 +164,7 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     """The last statements before the commit: stats, reference prices and exposures, then the organizations' stream
     heads, and the trades by their seqs."""
     orders = [order for each in recorded for order in each.orders.values()]
-    entries = sum_up(entry for order in orders for entry in order.entries)
+    entries = [entry for order in orders for entry in order.entries]
     prices = newest_prices((each.account_ref, price) for each in recorded for price in each.prices)
     exposures = [order.exposure for order in orders if order.exposure]
     events = [event for each in recorded for event, _ in each.events]
