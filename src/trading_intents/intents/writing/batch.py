@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from msgspec import structs
 
 from trading_intents.errors import ControlRejected, PlatformError
-from trading_intents.ids import IdTextMaker
+from trading_intents.ids import IdText, IdTextMaker
 from trading_intents.intents.model import Accepted, AccountState, NewOrder, Replayed, Submission, decide
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import effects, statements
@@ -198,7 +198,7 @@ def _refuse(state: BatchState, submission: Submission, rejected: ControlRejected
         principal_id=submission.key_id or PLATFORM,
     )
     counts = (
-        StatsEntry(account_id, organization_id, state.now, Measure.REFUSED, reason)
+        StatsEntry(IdText(account_id), IdText(organization_id), state.now, Measure.REFUSED, reason)
         for reason in (EVERY_REASON, *rejected.reasons)
     )
     return [refusal, *counts]

@@ -194,7 +194,7 @@ _MARK = f"""
     UPDATE orders o
     SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
         cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
-    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id AND o.order_id = ANY (from_column($2)::uuid[])
+    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id AND {_MARKED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
 # Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled without delay.
 _MAKE_DUE_NOW = """
