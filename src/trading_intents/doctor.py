@@ -209,7 +209,7 @@ async def _try(account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbo
             order = await placed.wait("NEW")
             shown.append(f"{order.order_status} at {order.limit_price}")
             if order.limit_price != TRIAL_REPLACED_PRICE:
-                raise BrokerUnavailable(f"refused, {order.reason}")
+                raise BrokerUnavailable(f"refused, {order.detail or order.reason}")
         else:
             shown.append("the broker cannot, and nothing was sent")
     with _step(checks, "cancel", "CANCEL") as shown:

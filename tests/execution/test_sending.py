@@ -74,7 +74,7 @@ async def test_a_refusal_is_an_answer(urls: Urls) -> None:
         in_process.venue.acts.append(Act.REFUSE)
         intent = await in_process.create()
         order = await in_process.until_status(intent, "REJECTED")
-        assert order["reason"] == "scripted refusal"
+        assert (order["reason"], order["detail"]) == ("scripted", "scripted refusal")
         await in_process.until_rows_are("completed")
         assert len(in_process.venue.journal) == 1
 

@@ -32,7 +32,7 @@ MESSAGES = {
         7 symbol, 8 order_state, 9 order_status, 10 order_type, 11 order_side, 12 limit_price?, 13 stop_price?,
         14 average_price?, 15 order_venue, 16 quantity, 17 filled_quantity, 18 time_in_force, 19 received_at,
         20 organization_id, 21 client_reference_id?, 22 broker_sent_at?, 24 reason?, 25 flags repeated string,
-        26 version int64""",
+        26 version int64, 27 detail?""",
     "BrokerPosition": """1 account_id, 2 symbol, 3 quantity, 4 average_cost, 5 received_at, 6 organization_id, 7 broker,
         8 broker_sent_at?, 10 realized_pnl?, 11 daily_pnl?, 12 value_bought?, 13 value_sold?""",
     "BrokerTrade": """1 account_id, 2 order_id, 3 client_order_id, 4 symbol, 5 side OrderSide, 6 quantity, 7 price,

@@ -83,6 +83,8 @@ def test_tables_of_orders_trades_and_positions_fit_and_tell_reasons(run: Command
     account.buy("AAPL", 10).wait()
     account.buy("GOOGL", 1234, limit="1.25", stop="1234.5", time_in_force="GOOD_TILL_CANCEL").wait(until="NEW")
     rejected = account.sell("NOTHING", 5_000_000).wait()
+    assert (rejected.reason, rejected.detail) == ("no_position_to_sell", "the account holds less than it sells")
+    assert account.order(rejected.order_id).detail == rejected.detail
     told = run("orders", "--all").stdout
     assert "the account holds less than it sells (no_position_to_sell)" in told
     assert rejected.order_id[:8] in told

@@ -103,7 +103,8 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     average_price: Decimal | None = None
     broker_status: str | None = None
     venue_time: datetime | None = None
-    reason: str | None = None
+    reason: str | None = None  # a stable code
+    detail: str | None = None  # what the venue says of it, for people; scrubbed
     raw: str = ""  # scrubbed
 
     def __post_init__(self) -> None:

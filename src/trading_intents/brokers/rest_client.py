@@ -90,7 +90,7 @@ def answered(send: Send[S]) -> Send[S]:
 
 
 def rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()) -> CommandResult:
-    return CommandResult(outcome=Outcome.REJECTED, code=code, message=message or code, updates=updates)
+    return CommandResult(outcome=Outcome.REJECTED, code=code, message=message, updates=updates)
 
 
 class Row(FrozenStruct, frozen=True):

@@ -56,8 +56,10 @@ def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
         text = getattr(event, name)
         if text is not None and (clean := sanitize_id(text)) != text:
             changed[name] = clean
-    if event.reason is not None and (reason := sanitize_text(event.reason)) != event.reason:
-        changed["reason"] = reason
+    for name in ("reason", "detail"):
+        text = getattr(event, name)
+        if text is not None and (clean := sanitize_text(text)) != text:
+            changed[name] = clean
     symbol = None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
     if symbol != event.symbol:
         changed["symbol"] = symbol

@@ -48,7 +48,7 @@ def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
     )
 
 
-def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float) -> SendContext:
+def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float, kept_by: str | None) -> SendContext:
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
     controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
@@ -84,4 +84,5 @@ def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float
         closes=command.closes == TRUE,
         is_halted_since=command.is_halted_since == TRUE,
         halt_stands=None if command.halt_stands is None else command.halt_stands == TRUE,
+        kept_by=kept_by,
     )

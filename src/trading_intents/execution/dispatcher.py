@@ -58,6 +58,7 @@ LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order ano
 NOT_OURS_SECONDS = 0.5
 MIN_RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 1, 60  # whatever an adapter answers
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+NOT_TAKEN = "no worker took it in time"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
@@ -214,7 +215,8 @@ class Dispatcher:
             return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
         if command.claim_millis is None or link is None:
             return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
-        decision = decide(send_context(command, client_id, self._limits.max_age_millis / 1000))
+        kept_by = link.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
+        decision = decide(send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by))
         if isinstance(decision, Send):
             wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
             if not link.is_up or (link.breaker.is_open and not is_cancel):
@@ -320,7 +322,7 @@ class Dispatcher:
                 return self._fail_attempt(replace(entry, is_unsent=True), row, result.message, wait_seconds)
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
-                    entry = replace(entry, own=(used_up(command, row.order_key, client_id),))
+                    entry = replace(entry, own=(used_up(command, row.order_key, client_id, result.message),))
                 return self._fail_attempt(replace(entry, is_unsent=True), row, f"not sent: {result.message}")
             case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.

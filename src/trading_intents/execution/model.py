@@ -37,6 +37,8 @@ BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
+RESTORED = "it was in a restored backup and had not arrived"  # the detail of commands that are given up for it
+
 CREATE = "intent.create"
 COMMANDS = {
     CREATE: CommandKind.SUBMIT,
@@ -67,6 +69,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
     is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
     limits: AppliedLimits = NO_LIMITS
+    kept_by: str | None = None  # what has kept it from being sent so far
 
     @property
     def is_halted(self) -> bool:
@@ -143,12 +146,12 @@ def _given_up(context: SendContext) -> PlatformFact | None:
         return _fact(context, FactKind.REPLACE_DROPPED, "cancel_requested")
     if context.age_seconds > max_age_seconds(context):
         if context.is_resend:
-            return used_up(context.command, context.order_id, context.ticket.client_order_id)
-        return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale")
-    refused = "account_disabled" if context.account_disabled and not context.halt_stands else None
+            return used_up(context.command, context.order_id, context.ticket.client_order_id, context.kept_by)
+        return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale", context.kept_by)
+    kind = FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED
     if triggered := evaluate(context.judged_controls, context.ticket.symbol, context.now) + _judge_limits(context):
-        refused = triggered[0].reason
-    return _fact(context, FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED, refused) if refused else None
+        return _fact(context, kind, triggered[0].reason, triggered[0].detail)
+    return _fact(context, kind, "account_disabled") if context.account_disabled and not context.halt_stands else None
 
 
 def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
@@ -166,18 +169,18 @@ def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
     return judge_again(context.limits.levels(owner, ticket.symbol), asked)
 
 
-def used_up(command: CommandKind, order_id: UUID, client_order_id: str) -> PlatformFact:
-    """The fact that ends a command without an attempt left that was never sent."""
+def used_up(command: CommandKind, order_id: UUID, client_order_id: str, detail: str | None = None) -> PlatformFact:
+    """The fact that ends a command without an attempt left that was never sent. `detail`: what kept it."""
     kind, reason = {
         CommandKind.SUBMIT: (FactKind.NOT_DELIVERED, None),
         CommandKind.REPLACE: (FactKind.REPLACE_DROPPED, "not_delivered"),
         CommandKind.CANCEL: (FactKind.CANCEL_DROPPED, None),
     }[command]
-    return PlatformFact(order_id, kind, client_order_id, reason)
+    return PlatformFact(order_id, kind, client_order_id, reason, detail=detail)
 
 
-def _fact(context: SendContext, kind: FactKind, reason: str | None = None) -> PlatformFact:
-    return PlatformFact(context.order_id, kind, context.ticket.client_order_id, reason)
+def _fact(context: SendContext, kind: FactKind, reason: str | None = None, detail: str | None = None) -> PlatformFact:
+    return PlatformFact(context.order_id, kind, context.ticket.client_order_id, reason, detail=detail)
 
 
 def _send(context: SendContext, left_seconds: float | None) -> Decision:
@@ -247,7 +250,7 @@ def not_delivered_fact(
     restored backup is never sent again: its caller may know by now that it did not happen."""
     if not unresolved.acknowledged:
         if unresolved.is_restored:
-            return PlatformFact(order_id, FactKind.STALE, create_id)
+            return PlatformFact(order_id, FactKind.STALE, create_id, detail=RESTORED)
         if not unique_order_ids:
             return used_up(CommandKind.SUBMIT, order_id, create_id)
         if not unresolved.was_cancelled:
@@ -255,7 +258,7 @@ def not_delivered_fact(
         kind = FactKind.HALTED if unresolved.was_halted else FactKind.CANCELLED_BEFORE_SEND
         return PlatformFact(order_id, kind, create_id)
     if unresolved.replace_id and unresolved.is_restored:
-        return PlatformFact(order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale")
+        return PlatformFact(order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale", detail=RESTORED)
     if unresolved.replace_id:
         return used_up(CommandKind.REPLACE, order_id, unresolved.replace_id)
     assert unresolved.cancel_id

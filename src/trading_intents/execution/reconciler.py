@@ -308,4 +308,4 @@ def _ending(row: Row) -> PlatformFact:
     command, client_id = COMMANDS[row["event_type"]], client_order_id(row["action_id"])
     if row["is_sent"]:
         return PlatformFact(row["order_key"], FactKind.UNCERTAIN, client_id)
-    return used_up(command, row["order_key"], client_id)
+    return used_up(command, row["order_key"], client_id, row["last_error"])

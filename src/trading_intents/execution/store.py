@@ -70,6 +70,7 @@ class ClaimedCommand(NamedTuple):
     closes: str  # whether it is a CREATE that closes a position
     is_halted_since: str  # whether a halt has ended since it was accepted
     halt_stands: str | None  # of the halt that made it; None: no halt did
+    last_error: str | None  # of its last attempt
     account_disabled: str
     controls: tuple[str | None, ...]  # and the limits of the three levels
 
@@ -92,12 +93,12 @@ _READ_CLAIMED = f"""
             SELECT FROM halts h
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL OFFSET 0
         ) END,
-        a.disabled, {COLUMNS}, {limits.COLUMNS}
+        asked.last_error, a.disabled, {COLUMNS}, {limits.COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
-            r.claimed_at, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested, ord.lookups,
-            ord.command_seq, ord.closes AND r.event_type = 'intent.create' AS closes
+            r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
+            ord.lookups, ord.command_seq, ord.closes AND r.event_type = 'intent.create' AS closes
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
         WHERE r.id = ANY ({CLAIMED_IDS})
     ) AS asked
@@ -368,7 +369,7 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
             WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
               AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         )
-        SELECT r.id, r.order_key, r.lane, r.event_type, a.action_id,
+        SELECT r.id, r.order_key, r.lane, r.event_type, r.last_error, a.action_id,
                EXISTS (
                    SELECT FROM commands c
                    WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL OFFSET 0

@@ -92,6 +92,7 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
     average_price: Decimal | None = None
     venue_time: datetime | None = None
     reason: str | None = None
+    detail: str | None = None
 
     @property
     def numbers(self) -> tuple[object, ...]:
@@ -124,11 +125,17 @@ def event_fact(event: BrokerEvent, arrival: int) -> Fact:
         average_price=event.average_price,
         venue_time=event.venue_time,
         reason=event.reason,
+        detail=event.detail,
     )
 
 
 def own_fact(
-    kind: FactKind, client_order_id: str, arrival: int, reason: str | None = None, broker_order_id: str | None = None
+    kind: FactKind,
+    client_order_id: str,
+    arrival: int,
+    reason: str | None = None,
+    broker_order_id: str | None = None,
+    detail: str | None = None,
 ) -> Fact:
     return Fact(
         key=f"own:{kind}:{client_order_id}",
@@ -137,6 +144,7 @@ def own_fact(
         client_order_id=client_order_id,
         broker_order_id=broker_order_id,
         reason=reason or _REASONS.get(kind),
+        detail=detail,
     )
 
 
@@ -212,6 +220,6 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
 
 def _completeness(fact: Fact) -> tuple[int, str, str]:
     # The same execution may come from a stream and from a list, which differ in fields beside its numbers.
-    ids = fact.client_order_id, fact.broker_order_id, fact.reason
+    ids = fact.client_order_id, fact.broker_order_id, fact.reason, fact.detail
     known = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
     return sum(each is not None for each in known), fact.key, repr(known)

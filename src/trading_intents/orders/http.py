@@ -84,6 +84,7 @@ class Order(msgspec.Struct):
     time_in_force: TimeInForce
     client_reference_id: str | None
     reason: str | None
+    detail: str | None
     flags: list[model.OrderFlag]
     broker_sent_at: str | None
     received_at: str

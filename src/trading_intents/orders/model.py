@@ -78,6 +78,7 @@ class OrderView(ShownOrder, frozen=True, kw_only=True):
     leaves_quantity: Decimal
     broker_order_id: str | None
     reason: str | None
+    detail: str | None
     pending: PendingCommands  # commands without an answer; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
     is_unwanted: bool  # the broker may work it though it was shown as ended: open until the venue ends it
@@ -124,6 +125,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     stays_filled = not terms.bust_reopens and _was_filled(own, quantity, {None, confirmed.client_order_id})
     status = _status({fact.kind for fact in own}, quantity if stays_filled else filled, quantity, is_refuted)
     unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
+    why = _ends(status, own) or _refused_command(status, terms, confirmed, seen, unanswered) or changed
     return OrderView(
         status=_with_pending(status, unanswered),
         state=state_of(status),
@@ -133,7 +135,8 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         leaves_quantity=ZERO if status in _FINAL else _difference(quantity, filled),
         average_price=_average(booked, filled),
         broker_order_id=_broker_order_id(versions, seen),
-        reason=_reason(status, own) or _refused_command(status, terms, confirmed, seen, unanswered) or changed,
+        reason=next((fact.reason for fact in why if fact.reason), None),
+        detail=next((fact.detail for fact in why if fact.detail), None),
         flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
         pending=unanswered,
         acknowledged=acknowledged,
@@ -173,15 +176,15 @@ def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[Order
     return create, *(version for version in others if version.client_order_id in ids)
 
 
-def _as_changed(version: OrderVersion, facts: Sequence[Fact]) -> tuple[OrderVersion, str | None]:
-    """The version with the terms that the broker itself gave it last, as at a split, and the reason of that."""
+def _as_changed(version: OrderVersion, facts: Sequence[Fact]) -> tuple[OrderVersion, Sequence[Fact]]:
+    """The version with the terms that the broker itself gave it last, as at a split, and the fact of that."""
     own = (f for f in facts if f.kind is FactKind.REPLACED and f.client_order_id == version.client_order_id)
     changes = [fact for fact in own if fact.reason == REPLACED_BY_BROKER and fact.quantity]
     if not changes:
-        return version, None
+        return version, ()
     last, priced = changes[-1], "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
-    return replace(version, **{"quantity": last.quantity, priced: price}), last.reason
+    return replace(version, **{"quantity": last.quantity, priced: price}), (last,)
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:
@@ -252,28 +255,29 @@ def _unanswered(
     )
 
 
-def _reason(status: OrderStatus, facts: Sequence[Fact]) -> str | None:
+def _ends(status: OrderStatus, facts: Sequence[Fact]) -> Sequence[Fact]:
+    """The facts that explain an order's end, or why it is unknown."""
     kinds = _ENDED.get(status) or ({FactKind.UNCERTAIN} if status is OrderStatus.UNKNOWN else ())
-    return next((fact.reason for fact in facts if fact.kind in kinds and fact.reason), None)
+    return [fact for fact in facts if fact.kind in kinds and (fact.reason or fact.detail)]
 
 
 def _refused_command(
     status: OrderStatus, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
-) -> str | None:
+) -> Sequence[Fact]:
     """Why a command was not carried out: the CANCEL that was refused, else the REPLACE that was."""
     if status in _FINAL or pending.cancels:
-        return None
+        return ()
     versions = {version.client_order_id: version.seq for version in terms.versions}
     cancels = [f for f in facts if f.kind in _CANCEL_REFUSED and f.reason and f.client_order_id not in versions]
     if cancels:
-        return max(cancels, key=lambda fact: fact.moment).reason
+        return (max(cancels, key=lambda fact: fact.moment),)
     refused = [
-        (versions[fact.client_order_id], fact.moment, fact.reason)
+        (versions[fact.client_order_id], fact.moment, fact)
         for fact in facts
         if fact.kind in _REPLACE_REFUSED and fact.reason and fact.client_order_id in versions
     ]
     later = [each for each in refused if each[0] > confirmed.seq]
-    return max(later)[2] if later else None
+    return (max(later, key=lambda each: each[:2])[2],) if later else ()
 
 
 def _flags(

@@ -45,6 +45,7 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     external_order_id: str | None
     client_reference_id: str | None
     reason: str | None
+    detail: str | None
     flags: tuple[OrderFlag, ...]
     pending_replace_seq: int | None
     cancel_requested: bool

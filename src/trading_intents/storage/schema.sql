@@ -779,6 +779,7 @@ CREATE TABLE orders (
     closes boolean NOT NULL DEFAULT false,
     -- Only for processes of the version before: every open order is part of `exposures`.
     counted boolean NOT NULL DEFAULT true,
+    detail text,
     CONSTRAINT orders_prices_fit_type CHECK (
         (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT') AND (stop_price IS NOT NULL) = (order_type LIKE 'STOP%')
     )
@@ -997,6 +998,7 @@ CREATE TABLE facts (
     venue_time timestamptz,
     reason text,
     recorded_at timestamptz NOT NULL,
+    detail text,
     PRIMARY KEY (account_id, key)
 );
 CREATE INDEX facts_by_order ON facts (order_id) WHERE order_id IS NOT NULL;

@@ -263,7 +263,7 @@ class Primed(_message.Message):
     def __init__(self, event_type: _Optional[_Union[EventType, str]] = ...) -> None: ...
 
 class BrokerOrder(_message.Message):
-    __slots__ = ("order_id", "intent_id", "command_seq", "external_order_id", "account_id", "broker", "symbol", "order_state", "order_status", "order_type", "order_side", "limit_price", "stop_price", "average_price", "order_venue", "quantity", "filled_quantity", "time_in_force", "received_at", "organization_id", "client_reference_id", "broker_sent_at", "reason", "flags", "version")
+    __slots__ = ("order_id", "intent_id", "command_seq", "external_order_id", "account_id", "broker", "symbol", "order_state", "order_status", "order_type", "order_side", "limit_price", "stop_price", "average_price", "order_venue", "quantity", "filled_quantity", "time_in_force", "received_at", "organization_id", "client_reference_id", "broker_sent_at", "reason", "flags", "version", "detail")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     INTENT_ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -289,6 +289,7 @@ class BrokerOrder(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     intent_id: str
     command_seq: int
@@ -314,7 +315,8 @@ class BrokerOrder(_message.Message):
     reason: str
     flags: _containers.RepeatedScalarFieldContainer[str]
     version: int
-    def __init__(self, order_id: _Optional[str] = ..., intent_id: _Optional[str] = ..., command_seq: _Optional[int] = ..., external_order_id: _Optional[str] = ..., account_id: _Optional[str] = ..., broker: _Optional[str] = ..., symbol: _Optional[str] = ..., order_state: _Optional[_Union[OrderState, str]] = ..., order_status: _Optional[_Union[OrderStatus, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., average_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., quantity: _Optional[str] = ..., filled_quantity: _Optional[str] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., organization_id: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., broker_sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., flags: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ...) -> None: ...
+    detail: str
+    def __init__(self, order_id: _Optional[str] = ..., intent_id: _Optional[str] = ..., command_seq: _Optional[int] = ..., external_order_id: _Optional[str] = ..., account_id: _Optional[str] = ..., broker: _Optional[str] = ..., symbol: _Optional[str] = ..., order_state: _Optional[_Union[OrderState, str]] = ..., order_status: _Optional[_Union[OrderStatus, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., average_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., quantity: _Optional[str] = ..., filled_quantity: _Optional[str] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., organization_id: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., broker_sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., flags: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class BrokerPosition(_message.Message):
     __slots__ = ("account_id", "symbol", "quantity", "average_cost", "received_at", "organization_id", "broker", "broker_sent_at", "realized_pnl", "daily_pnl", "value_bought", "value_sold")

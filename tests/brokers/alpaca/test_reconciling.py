@@ -270,7 +270,7 @@ async def test_a_lost_answer_is_settled_by_a_look_up(urls: Urls, simulator: Simu
         assert len(alpaca.account.arrived) == 4
         simulator.faults.append(Fault("refuse", takes=False))
         row = await in_process.until_status(await in_process.create(), "REJECTED")
-        assert row["reason"] == "insufficient buying power"
+        assert (row["reason"], row["detail"]) == ("40310000", "insufficient buying power")
 
 
 async def test_a_cancel_goes_out_when_a_rate_limit_ends(urls: Urls, simulator: Simulator) -> None:

@@ -89,8 +89,8 @@ async def test_a_refused_message_is_a_refused_command_and_never_sent_again(
     await end(broker, other)
     broker, sent = await reopened(connector, other, 1)
     assert [each[35] for each in sent] == ["4"]
-    told = [(each.kind, each.client_order_id, each.reason) for each in (await snapshot(broker)).executions]
-    assert told == [(EventKind.REJECTED, ticket.client_order_id, "no such symbol")]
+    told = [(e.kind, e.client_order_id, e.reason, e.detail) for e in (await snapshot(broker)).executions]
+    assert told == [(EventKind.REJECTED, ticket.client_order_id, "5", "no such symbol")]
     await end(broker, other)
 
 

@@ -108,6 +108,21 @@ def test_a_refused_cancel_or_replace_says_why(tags: dict[str, str], kind: EventK
     assert (event.kind, event.client_order_id, event.reason) == (kind, "x", code)
 
 
+@pytest.mark.parametrize(
+    ("message", "tags", "kind", "code"),
+    [
+        ("8", {"t150": "8", "t39": "8", "t103": "3"}, E.REJECTED, "3"),
+        ("9", {"t434": "1", "t102": "0", "t41": "c2", "t39": "2"}, E.CANCEL_REJECTED, "too_late"),
+        ("8", {"t150": "4", "t39": "4", "t41": "c2"}, E.CANCELLED, None),
+    ],
+)
+def test_the_venues_text_stands_beside_the_code(
+    message: str, tags: dict[str, str], kind: EventKind, code: str | None
+) -> None:
+    (event,) = events(message, t37="V1", t11="x", t58="so it is", **tags)
+    assert (event.kind, event.reason, event.detail) == (kind, code, "so it is")
+
+
 def test_a_used_id_is_no_refusal() -> None:
     (event,) = events(t150="8", t39="8", t103="6", t58="duplicate")
     assert event.reason == "duplicate_id"

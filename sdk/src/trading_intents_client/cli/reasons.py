@@ -55,6 +55,6 @@ def explain(code: str | None) -> str | None:
 
 
 def order_reason(order: Any) -> str | None:
-    """What the broker said, if the server tells it (`detail`), else the code's own sentence."""
-    detail, code = getattr(order, "detail", None), order.reason
+    """What the broker said or what kept the order (`detail`), else the code's own sentence."""
+    detail, code = order.detail, order.reason
     return f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)

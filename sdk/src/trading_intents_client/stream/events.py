@@ -51,6 +51,7 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
     client_reference_id: str | None = None
     broker_sent_at: datetime | None = None
     reason: str | None = None
+    detail: str | None = None
     flags: tuple[OrderFlag, ...] = ()
     version: int = 0
 

@@ -152,6 +152,6 @@ def _is_over(order: OrderRecord, statuses: frozenset[str]) -> bool:
     if order.order_status in statuses or (order.is_final and statuses >= FINAL_STATUSES):
         return True
     if order.is_final:
-        why = f": {order.reason}" if order.reason else ""
+        why = f": {order.detail or order.reason}" if order.detail or order.reason else ""
         raise OrderEnded(f"order {order.order_id} ended {order.order_status}{why}", order)
     return False

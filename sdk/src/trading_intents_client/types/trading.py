@@ -81,6 +81,7 @@ class OrderRecord(Struct, frozen=True, kw_only=True):
     time_in_force: TimeInForce
     client_reference_id: str | None
     reason: str | None
+    detail: str | None = None
     flags: tuple[OrderFlag, ...]
     broker_sent_at: datetime | None
     received_at: datetime

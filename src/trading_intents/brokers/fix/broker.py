@@ -295,7 +295,7 @@ class FixBroker:
         if message.type != wire.REPORT or message.get(150) == "8":
             code = wire.refusal_code(message)
             outcome = Outcome.UNKNOWN if code == port.DUPLICATE_ID else Outcome.REJECTED
-            command.result = CommandResult(outcome=outcome, code=code, message=message.get(58) or code)
+            command.result = CommandResult(outcome=outcome, code=code, message=message.get(58))
         else:
             order_id = message.get(37) or None
             command.result = CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id, updates=tuple(events))

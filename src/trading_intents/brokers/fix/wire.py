@@ -46,6 +46,7 @@ _KINDS_TOLD: Mapping[str, EventKind] = {
 _TRANSACTIONS = {"1": _E.FILL_BUST, "2": _E.FILL_CORRECT}  # ExecTransType (20) of FIX 4.2
 _ENDS = {"4": _E.CANCELLED, "C": _E.EXPIRED, "8": _E.REJECTED}  # OrdStatus (39)
 _REFUSED = {NEW_ORDER: _E.REJECTED, REPLACE: _E.REPLACE_REJECTED, CANCEL: _E.CANCEL_REJECTED}
+_EXPLAINED = frozenset({*_REFUSED.values(), *_ENDS.values()})  # by Text (58)
 _REFUSALS = {"0": "too_late", "1": "unknown_order", "2": "broker_option", "3": "already_pending", "6": "duplicate_id"}
 _UNKNOWN_ORDER, _DUPLICATE = "5", "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
@@ -89,12 +90,12 @@ def is_absent(message: FixMessage) -> bool:
 def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     """What a message reports. ValueError, AssertionError: it lacks what makes it one event and no other."""
     message, epoch = received.message, received.epoch
-    refusal = message.get(58) or refusal_code(message)
     if received.refused:
-        yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, refusal)
+        refusal = refusal_code(message), message.get(58) or None
+        yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, *refusal)
     elif message.type == CANCEL_REJECT:
         kind = _E.REPLACE_REJECTED if message.get(434) == "2" else _E.CANCEL_REJECTED
-        yield _event(message, epoch, kind, reason=refusal)
+        yield _event(message, epoch, kind)
     elif is_absent(message):
         return
     elif is_status(message):
@@ -108,10 +109,12 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
         yield _event(message, epoch, kind)
 
 
-def refusal_event(name: str, msg_type: str, client_order_id: str, reason: str) -> BrokerEvent:
+def refusal_event(
+    name: str, msg_type: str, client_order_id: str, reason: str, detail: str | None = None
+) -> BrokerEvent:
     """A command is refused that is not in an order's reports."""
     kind, key = _REFUSED[msg_type], f"fix:{name}"
-    return BrokerEvent(kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason)
+    return BrokerEvent(kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason, detail=detail)
 
 
 def _end_of(message: FixMessage) -> EventKind | None:
@@ -157,9 +160,7 @@ def _version(message: FixMessage) -> str:
     return message.get(41) if is_cancel else message.get(11)
 
 
-def _event(
-    message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True, reason: str | None = None
-) -> BrokerEvent:
+def _event(message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True) -> BrokerEvent:
     """Keys have the epoch: a venue that was reset may use its ids again, for other orders."""
     order_id, exec_id, client_id = message.get(37), message.get(17), _version(message)
     is_execution = kind in (_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT)
@@ -172,8 +173,6 @@ def _event(
     if is_priced and (quantity is None or price is None):
         raise ValueError(f"an execution without its numbers: {kind}")
     replaced = {_E.REPLACED: 41, _E.FILL_BUST: 19, _E.FILL_CORRECT: 19}.get(kind)
-    if kind is _E.REJECTED:
-        reason = port.DUPLICATE_ID if message.get(103) == _DUPLICATE else message.get(58) or "rejected"
     return BrokerEvent(
         kind=kind,
         dedupe_key=f"fix:{epoch}:{order_id}:{name or f'{kind.lower()}:{client_id}'}",
@@ -191,7 +190,8 @@ def _event(
         average_price=_amount(message, 6) or None if counts else None,
         broker_status=message.get(39) or None,
         venue_time=parse_time(message.get(60)),
-        reason=reason,
+        reason=refusal_code(message) if kind in _REFUSED.values() else None,
+        detail=message.get(58) or None if kind in _EXPLAINED else None,
     )
 
 

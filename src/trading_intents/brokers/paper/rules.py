@@ -12,6 +12,17 @@ from trading_intents.trading import OrderSide, exact, parse_symbol
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
 BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
+REFUSALS = {
+    BAD_SYMBOL: "there is no such symbol",
+    NOT_OFFERED: "this kind of order is not offered with this time in force",
+    BAD_PRICES: "its kind of order has other prices",
+    BAD_STEP: "the quantity is no multiple of the symbol's step",
+    BAD_TICK: "a price is no multiple of the symbol's tick",
+    "insufficient_buying_power": "it costs more than the buying power",
+    "no_position_to_sell": "the account holds less than it sells",
+    "position_is_long": "the account holds the symbol, so it cannot be sold short",
+    "too_many_working_orders": "the account has as many working orders as the broker takes",
+}
 
 
 def find_flaw(terms: PaperTerms) -> str | None:

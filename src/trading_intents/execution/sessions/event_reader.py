@@ -81,8 +81,8 @@ async def call_adapter(call: Awaitable[T]) -> T:
 
 
 class EventReader:
-    """`is_unseen` leaves out what is recorded already; `on_event` runs for each event, `on_healthy` after each complete
-    snapshot, `on_updates` after the one that follows missing updates."""
+    """`is_unseen` leaves out what is recorded already; `redact` hides secrets; `on_event` runs for each event,
+    `on_healthy` after each complete snapshot, `on_updates` after the one that follows missing updates."""
 
     def __init__(
         self,
@@ -90,13 +90,14 @@ class EventReader:
         broker: BrokerAdapter,
         dependencies: SessionDependencies,
         is_unseen: Callable[[BrokerEvent], bool],
+        redact: Callable[[BrokerEvent], BrokerEvent],
         on_event: Callable[[], None],
         on_healthy: Callable[[], None],
         on_updates: Callable[[], None],
     ) -> None:
         self._account_ref, self._broker, self._dependencies = account_ref, broker, dependencies
         self._is_unseen, self._on_event, self._on_healthy = is_unseen, on_event, on_healthy
-        self._on_updates = on_updates
+        self._redact, self._on_updates = redact, on_updates
         self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
         self._balances: BalancePacer | None = None  # None: what is recorded was not read yet
@@ -222,6 +223,7 @@ class EventReader:
 
     async def _write(self, events: tuple[BrokerEvent, ...], balance: BrokerBalance | None = None) -> None:
         """Retries while the database is unavailable; an event that cannot be written is left out, with an alert."""
+        events = tuple(map(self._redact, events))
         while True:
             try:
                 await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events, balance=balance))

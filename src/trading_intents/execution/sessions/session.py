@@ -3,12 +3,15 @@ commands that it is given; never decides which."""
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import SecretRef
@@ -44,7 +47,12 @@ MAX_REMEMBERED = 1_000
 PAUSES_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Before a credential that was taken before is tried again: brokers refuse valid ones now and then.
 REFUSED_PAUSES_SECONDS = (1.0, 5.0, 30.0, 60.0)
-NO_CREDENTIAL = frozenset({ConnectionState.CREDENTIAL_MISSING, ConnectionState.CREDENTIAL_REJECTED})
+NO_CREDENTIAL = {
+    ConnectionState.CREDENTIAL_MISSING: "the account has no credential for its broker",
+    ConnectionState.CREDENTIAL_REJECTED: "the broker refused the account's credential",
+}
+NOT_CONNECTED, PAUSED = "the broker was not connected", "the broker did not answer, so nothing was sent for a while"
+MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,8 @@ class BrokerSession:
         self._logged: tuple[str, str] | None = None
         self._setup: _SessionSetup | None = None  # of the last try
         self._accepted: _SessionSetup | None = None  # the broker took its credential
-        self._refusals = 0  # since then
+        self._refusals, self._up_at_seconds = 0, 0.0  # since then; when the session was last opened
+        self._secrets: tuple[str, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._was_closed = False  # and need not have ended: an adapter may resist
 
@@ -99,6 +108,13 @@ class BrokerSession:
     def is_up(self) -> bool:
         """Whether commands can be sent: also while updates are missing, and the state is CONNECTING."""
         return self._broker is not None
+
+    def hindrance(self, age_seconds: float) -> str | None:
+        """What keeps commands from being sent, or has kept one of this age."""
+        if not self.is_up:
+            return NO_CREDENTIAL.get(self.state, NOT_CONNECTED)
+        is_older = age_seconds > self._dependencies.clock.monotonic() - self._up_at_seconds
+        return PAUSED if self.breaker.is_open else NOT_CONNECTED if is_older else None
 
     def may_submit(self) -> bool:
         now = self._dependencies.clock.monotonic()
@@ -124,8 +140,7 @@ class BrokerSession:
 
     async def call(self, command: CommandKind, ticket: port.OrderTicket, deadline: float) -> CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
-        broker, clock = self._broker, self._dependencies.clock
-        left_seconds = deadline - clock.monotonic()
+        broker, left_seconds = self._broker, deadline - self._dependencies.clock.monotonic()
         if broker is None or left_seconds <= 0:
             return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down")
         method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(command, broker.cancel)
@@ -141,7 +156,17 @@ class BrokerSession:
         finally:
             self._leave()
         self._count_outcome(command, result.outcome)
-        return result
+        texts = {"message": self._redact(result.message), "updates": tuple(map(self._redact_event, result.updates))}
+        return replace(result, **texts)
+
+    def _redact(self, text: str) -> str:
+        """A venue may repeat what it was sent."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def _redact_event(self, event: BrokerEvent) -> BrokerEvent:
+        return replace(event, detail=self._redact(event.detail)) if event.detail else event
 
     def remember(self, events: Iterable[BrokerEvent]) -> None:
         """Keeps events of an answer, which its entry records, so that the stream's copies are skipped."""
@@ -161,7 +186,10 @@ class BrokerSession:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
-                return await call_adapter(self._broker.lookup(client_order_id, broker_order_id, deadline))
+                found = await call_adapter(self._broker.lookup(client_order_id, broker_order_id, deadline))
+                if not isinstance(found, port.OrderSnapshot):
+                    return found
+                return dataclasses.replace(found, events=tuple(map(self._redact_event, found.events)))
         except TimeoutError:
             return port.LookupUnknown("no answer in time")
         except Exception as error:
@@ -276,6 +304,8 @@ class BrokerSession:
         if setup.sealed is not None and setup.credential_id is not None:
             ref = SecretRef(account_ref.organization_id, account_ref.account_id, setup.credential_id)
             secrets = await dependencies.vault.open(ref, setup.sealed)
+        revealed = (each.reveal() for each in secrets.values())
+        self._secrets = tuple(each for each in revealed if len(each) >= MIN_SECRET_CHARACTERS)
         account = port.BrokerAccount(
             account_ref.account_id, account_ref.organization_id, account_ref.environment, setup.external_account_id
         )
@@ -296,7 +326,7 @@ class BrokerSession:
     async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
         """Reconciles while events are buffered, then records events until the stream ends."""
         on_updates = partial(self._show, ConnectionState.CONNECTED)
-        callbacks = self._is_unseen, self._on_event, self._on_healthy, on_updates
+        callbacks = self._is_unseen, self._redact_event, self._on_event, self._on_healthy, on_updates
         reader = EventReader(self.account_ref, broker, self._dependencies, *callbacks)
         try:
             async with self._dependencies.opening[self.account_ref.broker]:
@@ -305,7 +335,7 @@ class BrokerSession:
                 reader.start()
                 await reader.reconcile()
             self._broker, self._reader, self._logged = broker, reader, None
-            self._accepted, self._refusals = setup, 0
+            self._accepted, self._refusals, self._up_at_seconds = setup, 0, self._dependencies.clock.monotonic()
             if missing:
                 self._log_once("broker updates missing", missing.reason)
             self._show(ConnectionState.CONNECTING if missing else ConnectionState.CONNECTED)

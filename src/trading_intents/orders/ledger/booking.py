@@ -149,6 +149,7 @@ def _row_after(
             average_price=view.average_price,
             external_order_id=view.broker_order_id,
             reason=view.reason,
+            detail=view.detail,
             flags=view.flags,
             broker_sent_at=max((fact.venue_time for fact in history.facts if fact.venue_time), default=None),
         )

@@ -41,6 +41,7 @@ class PlatformFact(FrozenStruct, frozen=True):
     client_order_id: str  # of the command that it is about
     reason: str | None = None
     broker_order_id: str | None = None
+    detail: str | None = None
 
 
 class AccountRecording(FrozenStruct, frozen=True):
@@ -82,8 +83,8 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
     events, left_out = sanitize(recording.events)
     own = []
     for each in recording.own:
-        reason, broker_id = each.reason and sanitize_text(each.reason), each.broker_order_id
-        sanitized = reason, broker_id and sanitize_id(broker_id)
+        reason, detail = (text and sanitize_text(text) for text in (each.reason, each.detail))
+        sanitized = reason, each.broker_order_id and sanitize_id(each.broker_order_id), detail
         own.append((own_fact(each.kind, each.client_order_id, NEW_ARRIVAL, *sanitized), id_text(each.order_id)))
     event_facts = {
         place: event_fact(event, NEW_ARRIVAL + 1 + place)

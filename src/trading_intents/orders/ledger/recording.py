@@ -83,8 +83,8 @@ def answer_facts(
     if kind is None:
         return ()
     has_reason = kind not in (FactKind.ACCEPTED, FactKind.CANCEL_REJECTED)
-    reason = result.message or result.code if has_reason else None
-    return (PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id),)
+    reason = result.code or result.message if has_reason else None
+    return (PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id, result.message or None),)
 
 
 async def record(

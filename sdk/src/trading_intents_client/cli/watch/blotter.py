@@ -28,6 +28,7 @@ from trading_intents_client import (
     TradingAccount,
 )
 from trading_intents_client.cli.lines import event_line, event_time
+from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import SIDES, amount
 from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
 
@@ -235,7 +236,7 @@ def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> Blott
         stop_price=order.stop_price,
         average_price=order.average_price,
         status=str(order.order_status),
-        reason=order.reason,
+        reason=order_reason(order),
     )
 
 

@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trading_intents_client import ConnectionState
-from trading_intents_client.cli.reasons import explain
 from trading_intents_client.cli.tables import COLOURS, NONE, align, amount, rounded
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import HELP
@@ -122,7 +121,7 @@ def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text
         "stop": _numbers([row.stop_price for row in shown]),
         "average": _numbers([rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]),
         "status": [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown],
-        "reason": [Text(explain(row.reason) or "") for row in shown],
+        "reason": [Text(row.reason or "") for row in shown],
     }
     if width < NARROW:
         return {name: columns[name] for name in ("symbol", "side", "quantity", "status")}

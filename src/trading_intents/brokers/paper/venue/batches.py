@@ -22,6 +22,7 @@ from trading_intents.brokers.paper.model import (
     Source,
 )
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
+from trading_intents.brokers.paper.rules import REFUSALS
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
@@ -303,6 +304,7 @@ class PaperVenue:
             outcome=Outcome.REJECTED if reason else Outcome.ACKED,
             broker_order_id=order.broker_order_id if order else None,
             code=reason,
+            message=REFUSALS.get(reason or "", ""),
             updates=updates,
         )
         return result, number

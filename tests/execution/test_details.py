@@ -1,0 +1,74 @@
+"""What an order says beside its reason: what its broker said, or what kept it from being sent."""
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.in_process_execution import executing, open_in_process
+from tests.execution.test_links import set_credential
+from tests.execution.test_refusing import make_older
+from tests.fakes import Act, FakeVenue, VenueLink
+from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
+
+SECRET = "s3cr3t-of-the-account"
+
+
+async def test_an_order_that_its_broker_kept_waiting_says_so(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process:
+        in_process.venue.is_away = True
+        old = await in_process.create()
+        await make_older(in_process, 31)
+        async with executing(in_process):
+            order = await in_process.until_status(old, "EXPIRED")
+            assert (order["reason"], order["detail"]) == ("stale", "the broker was not connected")
+            young = await in_process.create()
+            in_process.venue.is_away = False
+            assert (await in_process.until_status(young, "NEW"))["detail"] is None
+
+
+async def test_an_order_of_an_account_without_credential_says_so(urls: Urls) -> None:
+    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+        intent = await in_process.create()
+        await make_older(in_process, 31)
+        async with executing(in_process):
+            order = await in_process.until_status(intent, "EXPIRED")
+            assert order["detail"] == "the account has no credential for its broker"
+
+
+async def test_an_order_that_its_session_came_too_late_for_says_so(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process:
+        intent = await in_process.create()
+        await make_older(in_process, 31)
+        async with executing(in_process):
+            order = await in_process.until_status(intent, "EXPIRED")
+            assert order["detail"] == "the broker was not connected"
+
+
+async def test_an_order_that_a_rate_limit_kept_says_so(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process, max_age_millis=300):
+        await in_process.until_connected()
+        in_process.venue.acts.append(Act.LIMIT)
+        order = await in_process.until_status(await in_process.create(), "EXPIRED")
+        assert (order["reason"], order["detail"]) == ("stale", "scripted")
+
+
+@pytest.mark.usefixtures("soon", "retried_soon")
+async def test_an_order_that_was_tried_too_often_says_what_failed(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=2):
+        in_process.venue.acts += [Act.FAIL, Act.FAIL]
+        order = await in_process.until_status(await in_process.create(), "REJECTED")
+        assert (order["reason"], order["detail"]) == ("not_delivered", "scripted")
+
+
+async def test_a_text_is_one_short_line_without_secrets(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: VenueLink, ticket: OrderTicket, deadline: float) -> CommandResult:
+        text = f"{SECRET} may\nnot\0 " + "x" * 1_000
+        return CommandResult(outcome=Outcome.REJECTED, code="no", message=text)
+
+    monkeypatch.setattr(VenueLink, "submit", refuse)
+    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+        await set_credential(in_process, SECRET)
+        async with executing(in_process):
+            order = await in_process.until_status(await in_process.create(), "REJECTED")
+            assert order["detail"] == "*** may?not? " + "x" * 487
+            facts = await in_process.in_process_writer.owner.fetch("SELECT f::text AS row FROM facts f")
+            assert not any(SECRET in fact["row"] for fact in facts)
