@@ -17,6 +17,7 @@ import msgspec
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.sanitizing import cause_of, host_of
 from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
@@ -203,7 +204,7 @@ class RestClient:
         self, context: port.IntegrationContext, url: str, headers: Mapping[str, str], requests_per_minute: int
     ) -> None:
         """Sessions of the same URL and headers share a budget."""
-        self.url, self.headers = url.rstrip("/"), dict(headers)
+        self.url, self.headers, self.host = url.rstrip("/"), dict(headers), host_of(url)
         self.tls = context.share("tls", httpx.create_ssl_context)  # making one takes long
         self.skew = timedelta()  # how far the broker's clock is ahead of ours
         credential = blake2b(repr((self.url, sorted(headers.items()))).encode(), digest_size=16).hexdigest()
@@ -302,9 +303,9 @@ class RestClient:
                     if len(body) > MAX_ANSWER_BYTES:
                         raise AnswerUnclear("the answer is too long")
         except NEVER_REACHED as error:
-            raise NotSent(f"the broker cannot be reached: {type(error).__name__}") from None
+            raise NotSent(f"{self.host} cannot be reached: {cause_of(error)}") from None
         except (httpx.HTTPError, OSError) as error:  # httpx lets errors of TLS out
-            raise AnswerUnclear(f"no answer: {type(error).__name__}") from None
+            raise AnswerUnclear(f"no answer from {self.host}: {cause_of(error)}") from None
         return self._check(response, bytes(body), began)
 
     def _check(self, response: httpx.Response, body: bytes, began: datetime) -> RestAnswer:
@@ -319,5 +320,5 @@ class RestClient:
         if status == 429:
             raise NotSent("the broker's rate limit is reached", self._budget.take(True, now_seconds))
         if status >= 500:
-            raise AnswerUnclear(f"the broker answers {status}")
+            raise AnswerUnclear(f"{self.host} answers {status}")
         return RestAnswer(status, body)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -48,6 +49,18 @@ def sanitize_text(text: str) -> str:
     """Replaces control characters, lone surrogates and all else that cannot be printed by question marks."""
     clipped = text[:MAX_TEXT_CHARACTERS]
     return clipped if clipped.isprintable() else "".join([each if each.isprintable() else "?" for each in clipped])
+
+
+def host_of(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def cause_of(error: Exception) -> str:
+    """The error at the beginning of a chain, as the socket's; only the system's own texts, which hold no secret."""
+    while isinstance(earlier := error.__cause__ or error.__context__, Exception):
+        error = earlier
+    text = f": {error}" if isinstance(error, OSError) and str(error) else ""
+    return sanitize_text(f"{type(error).__name__}{text}")
 
 
 def _sanitize_event(event: BrokerEvent) -> BrokerEvent:

@@ -10,6 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from trading_intents.brokers.port import BrokerUnavailable
+from trading_intents.brokers.sanitizing import cause_of, host_of
 
 # A venue may be slow to answer a ping while it has much to tell.
 OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 60.0, "close_timeout": 1.0, "proxy": None}
@@ -36,9 +37,10 @@ class WebSocketClient:
             url = f"ws{url.removeprefix('http')}"
             return cls(await _Connect(url, additional_headers=headers, ssl=ssl, **OPTIONS))
         except InvalidStatus as error:
-            raise BrokerUnavailable(f"the update stream answers {error.response.status_code}") from None
+            text = f"the update stream of {host_of(url)} answers {error.response.status_code}"
+            raise BrokerUnavailable(text) from None
         except (WebSocketException, OSError) as error:
-            raise BrokerUnavailable(f"no update stream: {type(error).__name__}") from None
+            raise BrokerUnavailable(f"no update stream from {host_of(url)}: {cause_of(error)}") from None
 
     async def ask(self, message: Mapping[str, object], answer_of: Callable[[str | bytes], T | None]) -> T:
         """Sends a message and waits for its answer. What comes before it is received later: it may be an update."""

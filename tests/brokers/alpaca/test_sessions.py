@@ -70,6 +70,18 @@ async def test_a_stream_that_has_moved_is_not_told_the_credential(stage: AlpacaS
     assert reached == []
 
 
+async def test_an_alpaca_that_cannot_be_reached_is_named_with_the_cause(stage: AlpacaStage) -> None:
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as server:
+        host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    for call in (AlpacaBroker.open, lambda broker: broker.snapshot(datetime.now(UTC))):
+        broker = AlpacaBroker(changed(stage, url=f"http://{host}").context())
+        with pytest.raises(
+            BrokerUnavailable, match=f"{host} cannot be reached: ConnectionRefusedError: .*refused|call"
+        ):
+            await call(broker)
+        await broker.close()
+
+
 async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
     stage.simulator.faults.append(Fault("page", takes=False, methods=("GET",), status=403))
     with pytest.raises(BrokerUnavailable):

@@ -29,6 +29,7 @@ from trading_intents.brokers.fix.profile import Venue, read_venue
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.sanitizing import cause_of
 from trading_intents.errors import PlatformError
 from trading_intents.loops import Pacer
 from trading_intents.telemetry import FixIncident
@@ -126,7 +127,8 @@ class FixBroker:
                 tls = await asyncio.to_thread(_read_certificates, venue) if venue.tls else None
                 return await asyncio.open_connection(venue.host, venue.port, ssl=tls)
         except (OSError, TimeoutError) as error:
-            raise BrokerUnavailable(f"the venue cannot be reached: {type(error).__name__}") from None
+            address = f"{venue.host}:{venue.port}"
+            raise BrokerUnavailable(f"the venue at {address} cannot be reached: {cause_of(error)}") from None
 
     async def _explain_refusal(self, session: FixSession, ended: SessionEnded) -> None:
         """Why there is no session. A venue that expects a higher number than ours, as after a restore of the database,

@@ -65,26 +65,26 @@ def _placing(name: str) -> Callable[..., None]:
         flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
         with exit_codes(typed(name, symbol, amount(quantity), options, flags)), open_client(os.environ) as client:
             chosen = find_account(client, account)
+            _warn_of_broker(chosen, "will wait for it, or end EXPIRED")
             submit = {"buy": chosen.buy, "sell": chosen.sell, "short": chosen.short}[name]
             placed = submit(symbol, quantity, limit=limit, stop=stop, time_in_force=tif, idempotency_key=key)
             if wait:
-                _warn_of_broker(chosen)
+                _warn_of_broker(chosen, "waits")
                 _report_end(placed, timeout, as_json)
                 return
             told = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
             print_json(placed) if as_json else typer.echo(told)
-            _warn_of_broker(chosen)
+            _warn_of_broker(chosen, "waits")
 
     return place
 
 
-def _warn_of_broker(account: Account) -> None:
-    """After the order, so that it holds up none; a caller that may not read accounts is told nothing."""
+def _warn_of_broker(account: Account, consequence: str) -> None:
+    """Before the order, while it can be left, and after it; a caller that may not read accounts is told nothing."""
     with suppress(TradingError):
         connection = account.get().connection
         if connection != ConnectionState.CONNECTED:
-            told = f"warning: the account's broker is {connection}: the order waits for it, or ends EXPIRED"
-            typer.echo(told, err=True)
+            typer.echo(f"warning: the account's broker is {connection}: the order {consequence}", err=True)
 
 
 def typed(*words: str | Mapping[str, object]) -> list[str]:
