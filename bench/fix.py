@@ -50,7 +50,11 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     client = found[1].decode()
     rules = SessionRules(begin_string="FIX.4.4", sender="VENUE", target=client, is_initiator=False)
 
-    def deliver(received: ReceivedMessage) -> None:
+    def deliver(batch: Sequence[ReceivedMessage]) -> None:
+        for received in batch:
+            fill(received)
+
+    def fill(received: ReceivedMessage) -> None:
         order = received.message
         base = [(37, f"V{received.number}"), (11, order.get(11)), (55, order.get(55)), (54, order.get(54))]
         quantity = order.get(38)

@@ -10,7 +10,7 @@ import pytest
 from tests.brokers.fix.venue import write_profile
 from tests.conftest import Urls
 from tests.platform import serving
-from trading_intents.brokers.fix.profile import read_venue
+from trading_intents.brokers.fix.broker import read_venue
 from trading_intents.brokers.port import Capabilities
 from trading_intents.brokers.registry import Registry, installed_brokers
 from trading_intents.errors import StartupRefused

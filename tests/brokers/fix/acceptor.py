@@ -48,13 +48,17 @@ class EchoAcceptor:
             return
         rules = SessionRules(begin_string=self.begin_string, sender="ISLD", target="TW", is_initiator=False)
         session = self._session = FixSession(
-            rules, Numbers(), MemoryStore(), (reader, writer), SystemClock(), self._echo
+            rules, Numbers(), MemoryStore(), (reader, writer), SystemClock(), self._echo_all
         )
         self._seen.clear()
         try:
             await session.run()
         finally:
             self._session = None
+
+    def _echo_all(self, batch: Sequence[ReceivedMessage]) -> None:
+        for each in batch:
+            self._echo(each)
 
     def _echo(self, incoming: ReceivedMessage) -> None:
         message, session = incoming.message, self._session

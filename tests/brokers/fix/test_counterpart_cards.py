@@ -18,8 +18,7 @@ from tests.brokers.fix.orders import a_ticket
 from tests.brokers.fix.test_counterparts import Counterpart, counterpart, soon
 from tests.brokers.fix.venue import Connector, write_profile
 from tests.conftest import Urls
-from trading_intents.brokers.fix.broker import FixBroker
-from trading_intents.brokers.fix.profile import read_venue
+from trading_intents.brokers.fix.broker import FixBroker, read_venue
 from trading_intents.brokers.port import BrokerAdapter, Capabilities, OrderTicket
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, StageFault, play

@@ -337,6 +337,15 @@ async def test_an_order_that_was_never_stored_was_never_sent(connector: Connecto
     await end(broker, other)
 
 
+async def test_a_lookup_at_a_session_that_is_over_is_answered_at_once(
+    connector: Connector, other: Counterparty
+) -> None:
+    broker = await opened(connector, other)
+    await end(broker, other)
+    found = await broker.lookup("o-never", None, time.monotonic() + 60)
+    assert found == LookupUnknown("the session is down")
+
+
 async def test_an_order_on_its_way_into_the_table_is_not_absent(connector: Connector, other: Counterparty) -> None:
     broker = await opened(connector, other)
     async with connector.pool.transaction() as tx:

@@ -15,9 +15,8 @@ ROWS = "json_to_recordset"
 STATEMENTS = {
     "count": (store.COUNT, {"fix_sessions_pkey"}),
     "insert": (store.INSERT_SENT, set()),
-    "close": (store.CLOSE, {"fix_in_open"}),
-    "answer": (store.ANSWER, {"fix_out_by_client_order_id"}),
-    "refuse": (store.REFUSE, {"fix_out_pkey"}),
+    "receive": (store.INSERT_RECEIVED, {"fix_in_open", "fix_out_by_client_order_id"}),
+    "refuse": (store.FIND_REFUSED, {"fix_out_pkey"}),
     "skip": (store.SKIP, {"fix_out_unanswered"}),
     "resend": (store.RESEND, {"fix_out_unanswered"}),
     "find": (store.FIND_SENT, {"fix_out_by_client_order_id"}),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tests.brokers.fix.counterparty import framed
 from tests.brokers.fix.venue import write_profile
 from trading_intents.brokers.fix import wire
+from trading_intents.brokers.fix.broker import PROFILES, read_venue
 from trading_intents.brokers.fix.messages import Framer, ReceivedMessage, encode, masked, parse, parse_time, readable
-from trading_intents.brokers.fix.profile import PROFILES, Venue, read_venue
+from trading_intents.brokers.fix.wire import Venue
 from trading_intents.brokers.port import BrokerEvent, EventKind, LookupKind
 
 E = EventKind

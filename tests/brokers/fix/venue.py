@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ class FixVenue:
             return "a second connection"
         self.connections += 1
         streams = (reader, writer)
-        session = FixSession(self.rules, self.store.numbers, self.store, streams, SystemClock(), self._on_message)
+        session = FixSession(self.rules, self.store.numbers, self.store, streams, SystemClock(), self._on_messages)
         self.session = session
         try:
             await session.run()
@@ -70,6 +70,10 @@ class FixVenue:
             self.store.numbers = replace(session.numbers, next_in=self.store.numbers.next_in)
             self.session = None
         return str(session.ended)
+
+    def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
+        for each in batch:
+            self._on_message(each)
 
     def _on_message(self, received: ReceivedMessage) -> None:
         message = received.message

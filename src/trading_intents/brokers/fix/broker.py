@@ -4,13 +4,15 @@ import asyncio
 import contextlib
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
-from msgspec.structs import replace
+import msgspec
 
 from trading_intents.brokers import port
 from trading_intents.brokers.fix import wire
@@ -22,23 +24,24 @@ from trading_intents.brokers.fix.messages import (
     SessionEnded,
     SessionRules,
     SessionTaken,
-    StoreUnclear,
     parse,
 )
-from trading_intents.brokers.fix.profile import Venue, read_venue
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
+from trading_intents.brokers.fix.wire import Venue
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.sanitizing import cause_of
-from trading_intents.errors import PlatformError
-from trading_intents.loops import Pacer
+from trading_intents.errors import OutcomeUnknown, PlatformError
+from trading_intents.loops import Pacer, repeat, stop_tasks
 from trading_intents.telemetry import FixIncident
 
+T = TypeVar("T")
+PROFILES = Path(__file__).parent / "profiles"
 LOGON_SECONDS = 8.0
 CLOSE_SECONDS = 1.0  # for the venue's answer to the logout
 PRUNE_SECONDS = 60.0
 MAX_EVENTS = 10_000  # that nobody has taken yet
-MAX_NAMED = 1_000
+MAX_NAMED = 1_000  # messages that cannot be read
 DOWN = "the session is down"
 _EXPECTED = re.compile(r"expect\w*\s+(?:MsgSeqNum\s*)?(\d{1,18})", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -49,15 +52,14 @@ _TOLD_BY_SNAPSHOT: Mapping[FixIncident, str] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Command:
-    """A command that waits for its answer. `result`: of the first report of it, with the events of those that came with
-    it."""
+    """A command that waits for its answer: the first report of it. `events`: of all that were stored together.
+    `cancelled_id`: of the order that it cancels."""
 
-    msg_type: str
-    orig_client_order_id: str | None
-    answer: "asyncio.Future[CommandResult]"
-    result: CommandResult | None = None
+    cancelled_id: str | None
+    answer: "asyncio.Future[FixMessage]"
+    events: list[BrokerEvent] = field(default_factory=list)
 
 
 class FixBroker:
@@ -71,32 +73,28 @@ class FixBroker:
         self._events: asyncio.Queue[BrokerEvent | port.StreamGap | None] = asyncio.Queue(MAX_EVENTS)
         self._commands: dict[str, _Command] = {}
         self._lookups: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        self._told: list[BrokerEvent | port.StreamGap] = []  # by messages that were stored together
         self._unreadable: set[tuple[int, int]] = set()  # named already
 
     async def open(self) -> None:
         pair = self._secret("sender_comp_id"), self._secret("target_comp_id")
         try:
-            row = await self._store.open(self.name, self._venue.begin_string, *pair)
-        except SessionTaken:
-            raise BrokerUnavailable("another worker has the session") from None
+            reset_at = await self._store.open(self.name, self._venue.begin_string, *pair)
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         last_reset = self._venue.last_reset(self._context.clock.now())
-        resets = self._venue.recovery == "none" or (last_reset is not None and row["reset_at"] < last_reset)
+        resets = self._venue.recovery == "none" or (last_reset is not None and reset_at < last_reset)
         session = self._session = FixSession(
             self._rules(*pair, resets),
-            Numbers(row["epoch"], row["next_in"], row["next_out"]),
+            self._store.numbers,
             self._store,
             await self._connect(),
             self._context.clock,
-            self._on_message,
+            self._on_messages,
             self._on_incident,
         )
         self._running = asyncio.create_task(self._run(session))
         try:
             async with asyncio.timeout(LOGON_SECONDS):
-                await session.logged_on.wait()
                 await session.in_step.wait()
         except TimeoutError:
             raise BrokerUnavailable("the venue does not answer the logon") from None
@@ -141,38 +139,28 @@ class FixBroker:
                 await self._store.write(Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ())
         raise BrokerUnavailable(str(ended))
 
-    async def _prune(self) -> None:
-        while True:
-            await asyncio.sleep(PRUNE_SECONDS)
-            with contextlib.suppress(PlatformError):
-                await self._store.prune()
-
     async def _run(self, session: FixSession) -> None:
-        pruning = asyncio.create_task(self._prune())
+        pruning = asyncio.create_task(repeat(self._store.prune, PRUNE_SECONDS, lambda *_: None))
         try:
             await session.run()
         finally:
             pruning.cancel()
-            self._tell_all()
-            for command in self._commands.values():
-                if not command.answer.done():
-                    command.answer.set_result(CommandResult(outcome=Outcome.UNKNOWN, message=str(session.ended)))
-            while self._events.full():
+            waiting: list[asyncio.Future[Any]] = [each.answer for each in self._commands.values()]
+            for each in (*waiting, *self._lookups.values()):
+                if not each.done():
+                    each.set_exception(session.ended or SessionEnded(DOWN))
+            if self._events.full():
                 self._events.get_nowait()
             self._events.put_nowait(None)
 
     async def close(self) -> None:
         self._is_closed = True
         if self._running and self._session:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
                     await self._session.log_out()
                     await asyncio.wait({self._running})
-            except TimeoutError:
-                pass
-            finally:
-                self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            await stop_tasks(self._running)
 
     # Commands.
 
@@ -194,51 +182,47 @@ class FixBroker:
             return CommandResult(outcome=Outcome.NOT_SENT, message="it is too old")
         account = self._context.account.external_account_id
         fields = self._venue.complete(msg_type, wire.command(msg_type, ticket, clock.now(), account))
-        answer: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
-        self._commands[name] = _Command(msg_type, ticket.orig_client_order_id, answer)
+        cancelled_id = ticket.orig_client_order_id if msg_type == wire.CANCEL else None
+        command = self._commands[name] = _Command(cancelled_id, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(deadline - now):
                 await session.send(msg_type, fields, name, ticket.not_after)
-                return await answer
+                return wire.result_of(await command.answer, command.events)
         except NotStored as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
-        except (StoreUnclear, TimeoutError) as error:
+        except (OutcomeUnknown, SessionEnded, TimeoutError) as error:
             return CommandResult(outcome=Outcome.UNKNOWN, message=str(error) or "no answer in time")
         finally:
             del self._commands[name]
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
-        session = self._session
-        if session is None:  # another process has it: what the venue told last
-            return await self._find_told(client_order_id)
-        if session.ended:
-            return port.LookupUnknown(DOWN)
-        answer = self._lookups.setdefault(client_order_id, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
-                await session.flush()  # it may just be on its way into the table
+                if self._session is None:  # another process has it: what the venue told last
+                    told = [each for each in await self._store.list_open(0) if each.message.get(11) == client_order_id]
+                    return wire.snapshot_of(told[-1]) if told else port.LookupUnknown(DOWN)
+                await self._session.flush()  # it may just be on its way into the table
                 raw = await self._store.find_sent(client_order_id)
                 if raw is None:
                     return port.Absent(never_sent=True)
                 if self._venue.lookup == "none":
                     return port.LookupUnknown("the venue answers no status requests")
-                about = [(tag, parse(raw).get(tag)) for tag in (1, 55, 54)]
-                fields = [(11, client_order_id), (37, broker_order_id or ""), *about]
-                await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields))
-                received = await asyncio.shield(answer)
+                received = await self._ask(self._session, client_order_id, broker_order_id, parse(raw))
             return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
-        except (NotStored, StoreUnclear, PlatformError, TimeoutError, ValueError, AssertionError) as error:
+        except (NotStored, SessionEnded, PlatformError, TimeoutError, ValueError, AssertionError) as error:
             return port.LookupUnknown(str(error) or "no answer in time")
+
+    async def _ask(
+        self, session: FixSession, client_order_id: str, broker_order_id: str | None, sent: FixMessage
+    ) -> ReceivedMessage:
+        answer = self._lookups.setdefault(client_order_id, asyncio.get_running_loop().create_future())
+        about = [(tag, sent.get(tag)) for tag in (1, 55, 54)]
+        fields = [(11, client_order_id), (37, broker_order_id or ""), *about]
+        try:
+            await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields))
+            return await asyncio.shield(answer)
         finally:
             self._lookups.pop(client_order_id, None)
-
-    async def _find_told(self, client_order_id: str) -> port.Lookup:
-        try:
-            told = await self._store.list_open(0)
-            found = [each for each in told if each.message.get(11) == client_order_id]
-            return wire.snapshot_of(found[-1]) if found else port.LookupUnknown(DOWN)
-        except (PlatformError, ValueError, AssertionError) as error:
-            return port.LookupUnknown(str(error))
 
     # What the venue says.
 
@@ -248,59 +232,42 @@ class FixBroker:
         if self._session and self._session.ended and not self._is_closed:
             raise BrokerUnavailable(str(self._session.ended))
 
-    def _tell(self, *events: BrokerEvent | port.StreamGap) -> None:
-        """When all messages that were stored together are read: an order that is filled at once is answered so."""
-        if not self._told:
-            asyncio.get_running_loop().call_soon(self._tell_all)
-        self._told += events
-
-    def _tell_all(self) -> None:
-        """Answers come before events, which repeat them. A snapshot retells what has no room."""
-        for command in self._commands.values():
-            if command.result and not command.answer.done():
-                command.answer.set_result(command.result)
-        told, self._told = self._told, []
-        for event in told:
-            if self._events.full():
-                while not self._events.empty():
-                    self._events.get_nowait()
-                event = port.StreamGap("events were not taken in time")
-            self._events.put_nowait(event)
+    def _tell(self, event: BrokerEvent | port.StreamGap) -> None:
+        if self._events.full():  # a snapshot retells what has no room
+            while not self._events.empty():
+                self._events.get_nowait()
+            event = port.StreamGap("events were not taken in time")
+        self._events.put_nowait(event)
 
     def _on_incident(self, incident: FixIncident) -> None:
         self._context.metrics.fix_incidents.labels(incident).inc()
         if reason := _TOLD_BY_SNAPSHOT.get(incident):
             self._tell(port.StreamGap(reason))
 
-    def _on_message(self, received: ReceivedMessage) -> None:
-        message, events, unreadable = received.message, list[BrokerEvent](), list[str]()
-        with self._leaving_out(received, unreadable):
-            events += wire.events_of(received)
-        if wire.is_status(message):
-            lookup = self._lookups.get(message.get(11))
-            if lookup and not lookup.done():
-                lookup.set_result(received)
-        else:
-            self._answer(received.refused[1] if received.refused else message.get(11), message, events)
-        self._tell(*map(port.UnreadableEvent, unreadable), *events)
+    def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
+        """Answers all commands first: the events repeat what their answers have."""
+        told, unreadable = list[BrokerEvent | port.StreamGap](), list[str]()
+        for received in batch:
+            message, events = received.message, self._read(received, wire.events_of, unreadable)
+            told += events
+            if wire.is_status(message):
+                lookup = self._lookups.get(message.get(11))
+                if lookup and not lookup.done():
+                    lookup.set_result(received)
+            elif message.get(150) != "A" and (command := self._find_command(received)):
+                command.events.extend(events)
+                if not command.answer.done():
+                    command.answer.set_result(message)
+        for event in (*map(port.UnreadableEvent, unreadable), *told):
+            self._tell(event)
 
-    def _answer(self, client_order_id: str, message: FixMessage, events: Sequence[BrokerEvent]) -> None:
-        command = self._commands.get(client_order_id)
-        if command is None and message.get(150) in ("4", "6"):  # a venue may report a CANCEL under the order's own id
-            named = (each for each in self._commands.values() if each.msg_type == wire.CANCEL)
-            command = next((each for each in named if each.orig_client_order_id == client_order_id), None)
-        if command is None or message.get(150) == "A":
-            return
-        if command.result:
-            command.result = replace(command.result, updates=(*command.result.updates, *events))
-            return
-        if message.type != wire.REPORT or message.get(150) == "8":
-            code = wire.refusal_code(message)
-            outcome = Outcome.UNKNOWN if code == port.DUPLICATE_ID else Outcome.REJECTED
-            command.result = CommandResult(outcome=outcome, code=code, message=message.get(58))
-        else:
-            order_id = message.get(37) or None
-            command.result = CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id, updates=tuple(events))
+    def _find_command(self, received: ReceivedMessage) -> _Command | None:
+        name = received.refused[1] if received.refused else received.message.get(11)
+        command = self._commands.get(name)
+        if command is None and received.message.get(150) in ("4", "6"):
+            # A venue may report a CANCEL under the order's own id.
+            command = next((each for each in self._commands.values() if each.cancelled_id == name), None)
+        return command
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
         """Retells what the venue has told: the session misses nothing. Works without a connection. Open orders of
@@ -311,13 +278,11 @@ class FixBroker:
             row = await self._store.read()
             epoch = row["epoch"] if row and self._venue.lookup != "none" else 0
             for received in await self._store.list_open(epoch):
-                with self._leaving_out(received, unreadable):
-                    orders.append(wire.snapshot_of(received))
+                orders += self._read(received, lambda each: [wire.snapshot_of(each)], unreadable)
             skipped = await self._store.list_skipped(since)
             pacer = Pacer()
             async for received in self._store.list_received(since):
-                with self._leaving_out(received, unreadable):
-                    events += wire.events_of(received)
+                events += self._read(received, wire.events_of, unreadable)
                 await pacer.pause_if_due()
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
@@ -330,16 +295,18 @@ class FixBroker:
             taken_at, tuple(orders), tuple(events), None, unreadable=tuple(unreadable), remarks=remarks
         )
 
-    @contextlib.contextmanager
-    def _leaving_out(self, received: ReceivedMessage, unreadable: list[str]) -> Iterator[None]:
+    def _read(
+        self, received: ReceivedMessage, read: Callable[[ReceivedMessage], Iterable[T]], unreadable: list[str]
+    ) -> list[T]:
         """Names a message that cannot be read, once."""
         try:
-            yield
+            return list(read(received))
         except (ValueError, AssertionError) as error:
-            place, order = (received.epoch, received.number), received.message.get(11) or "?"
-            if place not in self._unreadable and len(self._unreadable) < MAX_NAMED:
-                self._unreadable.add(place)
+            key, order = (received.epoch, received.number), received.message.get(11) or "?"
+            if key not in self._unreadable and len(self._unreadable) < MAX_NAMED:
+                self._unreadable.add(key)
                 unreadable.append(f"message {received.number} of epoch {received.epoch}, order {order}: {error}")
+            return []
 
 
 def _read_certificates(venue: Venue) -> ssl.SSLContext:
@@ -347,6 +314,25 @@ def _read_certificates(venue: Venue) -> ssl.SSLContext:
     if venue.tls_cert_file:
         tls.load_cert_chain(venue.tls_cert_file, venue.tls_key_file or None)
     return tls
+
+
+def read_venue(path: Path) -> Venue:
+    """ValueError says what is wrong with the file."""
+    try:
+        own = tomllib.loads(path.read_text())
+        base = own.get("extends")
+        known = {each.stem for each in PROFILES.glob("*.toml")}
+        if base is not None and base not in known:
+            raise ValueError(f"extends {base!r}, which is none of {', '.join(sorted(known))}")
+        inherited = tomllib.loads((PROFILES / f"{base}.toml").read_text()) if base else {}
+        return msgspec.convert(_merged(inherited, own), Venue, str_keys=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path.name}: {error}") from None
+
+
+def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    tables = {name: _merged(base[name], each) for name, each in own.items() if isinstance(each, dict) and name in base}
+    return {**base, **own, **tables}
 
 
 def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:

@@ -8,13 +8,12 @@ from typing import Protocol
 
 MAX_BODY_BYTES = 65_536
 SOH = "\x01"
-# The tags whose value is bytes and may hold the separator, by the tag before them that counts those.
-_DATA_TAGS = {90: 91, 93: 89, 95: 96, 212: 213} | {number: number + 1 for number in range(348, 365, 2)}
-_SECRET_TAGS = frozenset({"554", "925", "96", "89", "91"})
+# The tags that count the characters of the field after them, which may hold the separator.
+_LENGTH_TAGS = frozenset({90, 93, 95, 212, *range(348, 365, 2)})
 _HEAD = re.compile(rb"8=FIX[^\x01]{1,8}\x019=(\d{1,6})\x01")
 _HEAD_BYTES = 24  # at most
-_TRAILER = re.compile(rb"10=(\d{3})\x01")
-_SECRET = re.compile(rb"(?<=\x01)(" + b"|".join(tag.encode() for tag in sorted(_SECRET_TAGS)) + rb")=[^\x01]*")
+_FIELD = re.compile(r"([0-9]{1,6})=([^\x01]*)\x01")
+_SECRET = re.compile(rb"(?<=\x01)(554|925|96|89|91)=[^\x01]*")
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d):(\d\d):([0-5]\d|60)(?:\.(\d{1,6})\d*)?", re.ASCII)
 
 Fields = Sequence[tuple[int, str]]
@@ -23,17 +22,12 @@ Fields = Sequence[tuple[int, str]]
 class FixMessage:
     """A message's fields in their order, without those that frame it: the length and the checksum."""
 
-    __slots__ = ("_first", "fields", "raw")
+    __slots__ = ("_first", "fields", "raw", "type")
 
     def __init__(self, fields: Fields, raw: bytes = b"") -> None:
         self.fields, self.raw = fields, raw
-        self._first: dict[int, str] = {}
-        for tag, value in fields:
-            self._first.setdefault(tag, value)
-
-    @property
-    def type(self) -> str:
-        return self._first.get(35, "")
+        self._first = dict(reversed(fields))
+        self.type = self.get(35)
 
     def get(self, tag: int) -> str:
         """The first field with this tag; empty if there is none."""
@@ -50,12 +44,13 @@ class FixMessage:
 
 def encode(begin_string: str, fields: Iterable[tuple[int, str]]) -> bytes:
     """ValueError: a value holds the separator."""
-    texts = [f"{tag}={value}" for tag, value in fields]
-    if any(SOH in each for each in texts):
+    texts = [f"{tag}={value}{SOH}" for tag, value in fields]
+    text = "".join(texts)
+    if text.count(SOH) != len(texts):
         raise ValueError("a value holds the separator")
-    data = "".join([f"{each}{SOH}" for each in texts]).encode("latin-1", "replace")
-    head = f"8={begin_string}\x019={len(data)}\x01".encode()
-    return b"%b%b10=%03d\x01" % (head, data, (sum(head) + sum(data)) % 256)
+    data = text.encode("latin-1", "replace")
+    framed = b"8=%b\x019=%d\x01%b" % (begin_string.encode(), len(data), data)
+    return b"%b10=%03d\x01" % (framed, sum(framed) % 256)
 
 
 class Framer:
@@ -87,47 +82,37 @@ class Framer:
             end = head.end() + int(head[1])
             if len(self._buffer) < end + 7:
                 return
-            yield self._cut(head.end(), end)
-
-    def _cut(self, begin: int, end: int) -> FixMessage | None:
-        trailer = _TRAILER.match(self._buffer, end)
-        if trailer is None:
-            del self._buffer[:end]
-            return None
-        raw, checksum = bytes(self._buffer[: trailer.end()]), int(trailer[1])
-        del self._buffer[: len(raw)]
-        if sum(raw[:end]) % 256 != checksum or not raw.startswith(b"35=", begin):
-            return None
-        fields = _split(raw[:end])
-        return None if fields is None else FixMessage(fields, raw)
-
-
-def parse(raw: bytes) -> FixMessage:
-    """One whole message, as it was stored; without fields, if it was masked."""
-    (message,) = Framer().feed(raw)
-    return message or FixMessage(())
+            raw = bytes(self._buffer[: end + 7])
+            is_sound = raw.startswith(b"35=", head.end()) and raw[end:] == b"10=%03d\x01" % (sum(raw[:end]) % 256)
+            del self._buffer[: len(raw) if is_sound else end]  # a wrong length may reach into the next message
+            fields = _split(raw[:end]) if is_sound else None
+            yield None if fields is None else FixMessage(fields, raw)
 
 
 def _split(data: bytes) -> list[tuple[int, str]] | None:
     """The fields but for the length. None: one of them is none."""
+    text = data.decode("latin-1").replace("\0", "?")  # no table can hold a text with a NUL
     fields: list[tuple[int, str]] = []
-    # No table can hold a text with a NUL.
-    parts = iter(data.decode("latin-1").replace("\0", "?").removesuffix(SOH).split(SOH))
-    data_bytes: int | None = None
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or not name.isdecimal() or not name.isascii() or len(name) > 6:
+    start, counted = 0, None
+    while start < len(text):
+        found = _FIELD.match(text, start)
+        if found is None:
             return None
-        tag = int(name)
-        if data_bytes is not None:  # its value may hold the separator
-            while len(value) < data_bytes and (more := next(parts, None)) is not None:
-                value = f"{value}{SOH}{more}"
-            if len(value) != data_bytes:
+        tag, value, start = int(found[1]), found[2], found.end()
+        if counted is not None:  # its value may hold the separator
+            start = found.start(2) + counted + 1
+            value, separator = text[found.start(2) : start - 1], text[start - 1 : start]
+            if separator != SOH:
                 return None
-        data_bytes = int(value) if tag in _DATA_TAGS and value.isdecimal() and len(value) < 6 else None
+        counted = int(value) if tag in _LENGTH_TAGS and value.isdecimal() and len(value) < 6 else None
         if tag != 9:
             fields.append((tag, value))
     return fields
+
+
+def parse(raw: bytes) -> FixMessage:
+    """One whole message, as it was stored; without fields, if it was masked."""
+    return next(Framer().feed(raw), None) or FixMessage(())
 
 
 def masked(raw: bytes) -> bytes:
@@ -165,10 +150,6 @@ class SessionEnded(Exception):
 
 class NotStored(Exception):
     """The message was not stored, and will never be sent."""
-
-
-class StoreUnclear(Exception):
-    """The message was perhaps stored: it may be sent when the session is resumed."""
 
 
 class SessionTaken(Exception):
@@ -243,7 +224,10 @@ class SessionRules:
         return self.encode(sent.type, sent.number, body, now, message.get(52))
 
 
-REASONS = {  # SessionRejectReason, in the standard's words
+# SessionRejectReason, in the standard's words; those below 0 are ours: there is no answer to such a message.
+REASONS = {
+    -2: "MsgSeqNum is missing",
+    -1: "Incorrect BeginString",
     1: "Required tag missing",
     4: "Tag specified without a value",
     5: "Value is incorrect (out of range) for this tag",
@@ -251,39 +235,28 @@ REASONS = {  # SessionRejectReason, in the standard's words
     10: "SendingTime accuracy problem",
     11: "Invalid MsgType",
 }
+ENDING = frozenset({-2, -1, 9, 10})  # the session is over
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFault:
-    """Why a message cannot be taken. `ends`: the session is over."""
-
-    text: str
-    ends: bool
-    reason: int = 0
-    tag: int | None = None
-
-
-def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> MessageFault | None:
-    """Looks at what every message must have, in the order that the standard gives."""
+def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> tuple[int, int | None] | None:
+    """Why a message cannot be taken: a reason, and the tag. Looks at what every message must have, in the order that
+    the standard gives."""
     if message.get(8) != rules.begin_string:
-        return MessageFault("Incorrect BeginString", ends=True)
+        return -1, None
     if message.number(34) is None:
-        return MessageFault("MsgSeqNum is missing", ends=True)
-    if missing := next((tag for tag in (49, 56, 52) if not message.get(tag)), None):
-        return _fault(4 if message.has(missing) else 1, missing)
+        return -2, None
+    for tag in (49, 56, 52):
+        if not message.get(tag):
+            return (4 if message.has(tag) else 1), tag
     if (message.get(49), message.get(56)) != (rules.target, rules.sender):
-        return _fault(9, ends=True)
+        return 9, None
     at = parse_time(message.get(52))
     if at is None or (rules.max_skew_seconds and abs((now - at).total_seconds()) > rules.max_skew_seconds):
-        return _fault(10, ends=True)
+        return 10, None
     if message.get(43) == "Y" and message.type != "4":
         if not message.get(122):
-            return _fault(1, 122)
+            return 1, 122
         first = parse_time(message.get(122))
         if first is None or first.replace(microsecond=0) > at:
-            return _fault(10, ends=True)
-    return None if message.type.isalnum() and len(message.type) < 4 else _fault(11)
-
-
-def _fault(reason: int, tag: int | None = None, ends: bool = False) -> MessageFault:
-    return MessageFault(REASONS[reason], ends, reason, tag)
+            return 10, None
+    return None if message.type.isalnum() and len(message.type) < 4 else (11, None)

@@ -2,10 +2,11 @@
 written or delivered. Knows no order."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from trading_intents.brokers.fix.messages import (
+    ENDING,
     REASONS,
     Fields,
     FixMessage,
@@ -18,7 +19,6 @@ from trading_intents.brokers.fix.messages import (
     SessionEnded,
     SessionRules,
     SessionTaken,
-    StoreUnclear,
     find_fault,
     time_text,
 )
@@ -54,7 +54,8 @@ class _Batch:
 
 
 class FixSession:
-    """One connection's. `deliver` gets the application's messages, and the rejects of ours, once they are stored."""
+    """One connection's. `deliver` gets the application's messages, and the rejects of ours, once they are stored:
+    those that were stored together at once."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class FixSession:
         store: MessageStore,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         clock: Clock,
-        deliver: Callable[[ReceivedMessage], None],
+        deliver: Callable[[Sequence[ReceivedMessage]], None],
         on_incident: Callable[[FixIncident], None] = lambda _: None,
     ) -> None:
         self._rules, self._store, self._clock = rules, store, clock
@@ -76,10 +77,9 @@ class FixSession:
         self._heartbeat_seconds = rules.heartbeat_seconds
         self._pending, self._work = _Batch(), asyncio.Event()
         self._queued: dict[int, FixMessage] = {}
-        self._asked_until = 0  # the last number that a resend was asked for
-        self._gap_seconds: float | None = None  # since when one is open
-        self._sent_logout = False
-        self._close_seconds: float | None = None  # the connection is dropped then
+        self._asked_until = 0  # the last number that a resend was asked for: until it has come there is a gap
+        self._asked_seconds = 0.0
+        self._close_seconds: float | None = None  # a logout was sent, and the connection is dropped then
         self._sent_seconds = self._received_seconds = clock.monotonic()
         self._is_tested = self._is_test_answered = False
         self._over: SessionEnded | None = None  # it ends when all before is stored and written
@@ -116,20 +116,21 @@ class FixSession:
     async def send(
         self, msg_type: str, fields: Fields, client_order_id: str | None = None, not_after: float | None = None
     ) -> None:
-        """Returns when the message is stored and written. NotStored, StoreUnclear."""
-        if self.ended or not self.logged_on.is_set() or self._sent_logout:
+        """Returns when the message is stored and written. NotStored; OutcomeUnknown: it was perhaps stored, and may be
+        sent when the session is resumed."""
+        if self.ended or not self.logged_on.is_set() or self._close_seconds is not None:
             raise NotStored("the session is down")
         self._put(msg_type, fields, client_order_id, not_after)
         await self.flush()
 
     async def flush(self) -> None:
-        """Returns when all that was sent until now is stored and written. NotStored, StoreUnclear."""
-        if failure := await self._flushed():
+        """Returns when all that was sent until now is stored and written. Raises as `send` does."""
+        if failure := NotStored("the session is down") if self.ended else await self._flushed():
             raise failure
 
     async def log_out(self) -> None:
         """Says goodbye. The session ends with the answer, or a moment later."""
-        if self.ended is None and self.logged_on.is_set() and not self._sent_logout:
+        if self.ended is None and self.logged_on.is_set() and self._close_seconds is None:
             self._log_out()
             await self._flushed()
 
@@ -160,12 +161,10 @@ class FixSession:
                 received = await self._store.write(self.numbers, batch.received, batch.sent)
             except BaseException as error:
                 is_unclear = isinstance(error, OutcomeUnknown | asyncio.CancelledError)
-                batch.settle(StoreUnclear("perhaps stored") if is_unclear else NotStored("not stored"))
+                batch.settle(OutcomeUnknown() if is_unclear else NotStored("not stored"))
                 raise
             try:
-                for each in received:
-                    if each.message.type not in ADMIN or each.message.type == REJECT:
-                        self._deliver(each)
+                self._deliver([each for each in received if each.message.type not in ADMIN - {REJECT}])
                 # One that is too old by now leaves a gap, as if it were lost: it is skipped when it is asked for.
                 now = self._clock.monotonic()
                 self._writer.writelines([each.raw for each in batch.sent if (each.not_after or now) >= now])
@@ -181,19 +180,18 @@ class FixSession:
     async def _resend(self, first: int, last: int) -> None:
         """Sends commands that have no answer again; a gap fill stands for all other messages."""
         self._on_incident("resend")
-        number, is_done = first, False
-        while not is_done:
-            found, skipped = await self._store.take_resend(self.numbers.epoch, number, last)
+        found: Sequence[SentMessage] | None = None
+        while found is None or found:
+            found, skipped = await self._store.take_resend(self.numbers.epoch, first, last)
             if skipped:
                 self._on_incident("skipped")
             for each in found:
-                self._fill(number, each.number)
+                self._fill(first, each.number)
                 self._writer.write(self._rules.encode_again(each, self._clock.now()))
-                number = each.number + 1
-            is_done = not found
+                first = each.number + 1
             async with asyncio.timeout(WRITE_SECONDS):
                 await self._writer.drain()
-        self._fill(number, last + 1)
+        self._fill(first, last + 1)
         if self._rules.is_initiator and not self.in_step.is_set():
             self._put(TEST_REQUEST, [(112, TEST_ID)])  # the one after the logon is among those that were filled
 
@@ -210,14 +208,22 @@ class FixSession:
         """Begins a new epoch. Messages that wait for their commit would have numbers of the old one: they fail."""
         self.numbers = Numbers(self.numbers.epoch + 1)
         self._queued.clear()
-        self._asked_until, self._gap_seconds = 0, None
+        self._asked_until = 0
         self._pending.settle(NotStored("the numbers were reset"))
         self._pending = _Batch(received=self._pending.received)
 
     def _log_out(self, text: str = "") -> None:
-        self._sent_logout = True
         self._close_seconds = self._clock.monotonic() + LOGOUT_SECONDS
         self._put(LOGOUT, [(58, text)] if text else [])
+
+    def _leave(self, reason: str, text: str = "") -> None:
+        """Ends the session for what the counterparty did, once all before is stored and written."""
+        self._over = self._over or SessionEnded(reason)
+        self._log_out(text)
+
+    @property
+    def _has_gap(self) -> bool:
+        return self.numbers.next_in <= self._asked_until
 
     async def _read(self) -> None:
         framer = Framer()
@@ -231,7 +237,7 @@ class FixSession:
                 else:
                     raise SessionEnded("no logon, but bytes that are no message")
             await self._flushed()  # so that a counterparty cannot send faster than its messages are stored
-            if self._is_test_answered and self.numbers.next_in > self._asked_until:
+            if self._is_test_answered and not self._has_gap:
                 self.in_step.set()
         raise SessionEnded("the counterparty closed the connection")
 
@@ -252,31 +258,32 @@ class FixSession:
             if number > expected:
                 self._ask_again(number)
             return
-        if number != expected and message.type != LOGOUT and not is_reset:  # the numbers of those say nothing
-            (self._on_gap if number > expected else self._on_low)(message, number)
-            return
-        self._take(message)
+        if number == expected or message.type == LOGOUT or is_reset:  # the numbers of those say nothing
+            self._take(message)
+        elif number > expected:
+            self._on_gap(message, number)
+        elif message.get(43) != "Y":
+            text = f"MsgSeqNum too low, expecting {expected} but received {number}"
+            self._leave(text, text)
         while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
             self._take(queued)
-        if self.numbers.next_in > self._asked_until:
-            self._gap_seconds = None
 
     def _is_sound(self, message: FixMessage) -> bool:
         """Answers what the standard says, if the message cannot be taken."""
         if (fault := find_fault(message, self._rules, self._clock.now())) is None:
             return True
-        if not fault.ends:
+        reason, tag = fault
+        if reason not in ENDING:
             if message.number(34) == self.numbers.next_in:
                 self._count(message)  # it is kept: a report of an execution counts, whatever its header lacks
-            self._reject(message, fault.reason, fault.tag)
-            return False
-        if not self.logged_on.is_set() and not self._rules.is_initiator:
-            raise SessionEnded(fault.text)  # no logon is worth an answer
-        # It is not counted: after the next logon it is asked for again.
-        if fault.reason:
-            self._reject(message, fault.reason)
-        self._over = self._over or SessionEnded(fault.text)
-        self._log_out("" if fault.reason else fault.text)
+            self._reject(message, reason, tag)
+        elif not self.logged_on.is_set() and not self._rules.is_initiator:
+            raise SessionEnded(REASONS[reason])  # no logon is worth an answer
+        elif reason < 0:
+            self._leave(REASONS[reason], REASONS[reason])
+        else:  # it is not counted: after the next logon it is asked for again
+            self._reject(message, reason)
+            self._leave(REASONS[reason])
         return False
 
     def _reject(self, message: FixMessage, reason: int, tag: int | None = None) -> None:
@@ -298,17 +305,10 @@ class FixSession:
 
     def _ask_again(self, number: int) -> None:
         """One request for a gap: until it is filled, what is missing further on was asked for too."""
-        if self._gap_seconds is None or self.numbers.next_in > self._asked_until:
+        if not self._has_gap:
             self._on_incident("gap")
-            self._gap_seconds = self._clock.monotonic()
-            self._asked_until = number
+            self._asked_until, self._asked_seconds = number, self._clock.monotonic()
             self._put(RESEND_REQUEST, [(7, str(self.numbers.next_in)), (16, "0")])
-
-    def _on_low(self, message: FixMessage, number: int) -> None:
-        if message.get(43) != "Y":
-            text = f"MsgSeqNum too low, expecting {self.numbers.next_in} but received {number}"
-            self._over = self._over or SessionEnded(text)
-            self._log_out(text)
 
     def _take(self, message: FixMessage) -> None:
         if message.type not in (SEQUENCE_RESET, LOGOUT):
@@ -374,7 +374,7 @@ class FixSession:
         text = message.get(58)
         if self.logged_on.is_set():
             self._over = self._over or SessionEnded(f"logged out: {text}" if text else "logged out", text)
-            if not self._sent_logout:
+            if self._close_seconds is None:
                 self._log_out()
         else:
             self._over = SessionEnded(f"the logon was refused: {text or 'no reason given'}", text)
@@ -386,12 +386,12 @@ class FixSession:
             now, beat = self._clock.monotonic(), self._heartbeat_seconds
             if self._close_seconds is not None and now >= self._close_seconds:
                 raise self._over or SessionEnded("logged out, without an answer")
-            if not self.logged_on.is_set() or self._sent_logout:
+            if not self.logged_on.is_set() or self._close_seconds is not None:
                 continue
             silent = now - self._received_seconds
             if silent > beat * (SILENCE + 1):
                 raise SessionEnded("the counterparty is silent")
-            if self._gap_seconds is not None and now - self._gap_seconds > 2 * beat:
+            if self._has_gap and now - self._asked_seconds > 2 * beat:
                 raise SessionEnded("the counterparty does not send again what is missing")
             if silent > beat * SILENCE and not self._is_tested:
                 self._is_tested = True

@@ -1,8 +1,9 @@
 """Statements of the FIX sessions' tables: numbers, and every message before it is written or delivered."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 import asyncpg
@@ -10,7 +11,7 @@ import asyncpg
 from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionTaken, masked, parse
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
 from trading_intents.brokers.fix.wire import BUSINESS_REJECT, answered_id, order_of
-from trading_intents.brokers.port import AuthFailed, IntegrationContext
+from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, IntegrationContext
 from trading_intents.errors import NotFound
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import GroupCommit
@@ -39,48 +40,38 @@ class MessageWriter:
 
     def __init__(self, context: IntegrationContext) -> None:
         self._transactions, self._clock = context.open_transactions(), context.clock
-        self.group: GroupCommit[_Write, Sequence[ReceivedMessage]] = GroupCommit(
+        self.group: GroupCommit[_Write, None] = GroupCommit(
             self._work, lambda each: 1 + len(each.received) + len(each.sent)
         )
 
-    async def _work(self, writes: list[_Write]) -> list[Sequence[ReceivedMessage] | Exception]:
+    async def _work(self, writes: list[_Write]) -> list[SessionTaken | None]:
+        """A session that is no longer its writer's is taken."""
+        rows = [
+            {"index": index, "account_id": each.account_id, "token": each.token, "was": each.before, "now": each.after}
+            for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)  # the order of the locks
+        ]
         async with self._transactions.transaction() as tx:
-            (counted,) = await tx.run([_count(writes)])
-            taken = {int(index) for (index,) in counted.texts()}
-            written = [write for index, write in enumerate(writes) if index in taken]
+            (counted,) = await tx.run([Statement(COUNT, (json_text(rows),))])
+            own = {int(index) for (index,) in counted.texts()}
             # How old a command is counts now: the wait for the sessions' locks is over.
-            *_, refusals = await tx.commit(_writing(written, self._clock.monotonic()))
-        refused = {(UUID(row[0]), int(row[1]), int(row[2])): (row[3], row[4]) for row in refusals.texts() if row[4]}
-
-        def completed(write: _Write) -> Sequence[ReceivedMessage]:
-            keys = [(write.account_id, each.epoch, _refused_number(each)) for each in write.received]
-            pairs = zip(write.received, keys, strict=True)
-            return [replace(each, refused=refused[key]) if key in refused else each for each, key in pairs]
-
-        return [completed(write) if index in taken else SessionTaken() for index, write in enumerate(writes)]
+            await tx.commit(_statements([writes[index] for index in sorted(own)], self._clock.monotonic()))
+        return [None if index in own else SessionTaken() for index in range(len(writes))]
 
 
-def _refused_number(received: ReceivedMessage) -> int | None:
-    return received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
-
-
-def _statement(sql: str, rows: Sequence[Mapping[str, object]]) -> Statement:
-    return Statement(sql, (json_text(rows),))
-
-
-def _count(writes: Sequence[_Write]) -> Statement:
-    """Gives the indexes of the writes whose session is still the writer's."""
-    rows = [
-        {"index": index, "account_id": each.account_id, "token": each.token, "was": each.before, "now": each.after}
-        for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)  # the order of their locks
-    ]
-    return _statement(COUNT, rows)
-
-
-def _writing(writes: Sequence[_Write], now: float) -> list[Statement]:
-    """The last statement gives the commands that are refused."""
+def _statements(writes: Sequence[_Write], now: float) -> list[Statement]:
     sent = [
-        _sent_row(write.account_id, each, now) for write in writes for each in write.sent if each.type not in _UNKEPT
+        {
+            "account_id": write.account_id,
+            "epoch": each.epoch,
+            "number": each.number,
+            "type": each.type,
+            "raw": masked(each.raw) if each.type in ADMIN else each.raw,
+            "client_order_id": each.client_order_id,
+            "seconds_left": None if each.not_after is None else each.not_after - now,
+        }
+        for write in writes
+        for each in write.sent
+        if each.type not in _UNKEPT
     ]
     received = [
         {
@@ -90,7 +81,7 @@ def _writing(writes: Sequence[_Write], now: float) -> list[Statement]:
             "type": each.message.type,
             "raw": each.message.raw,
             "refused_number": _refused_number(each),
-            "client_order_id": answered_id(each.message),
+            "client_order_id": each.refused[1] if each.refused else answered_id(each.message),
             **dict(zip(("order_id", "is_open"), order_of(each.message), strict=True)),
         }
         for write in writes
@@ -100,23 +91,13 @@ def _writing(writes: Sequence[_Write], now: float) -> list[Statement]:
     last = {(row["account_id"], row["order_id"]): row["number"] for row in received}
     for row in received:  # of an order only the last report says whether it works
         row["is_open"] = row["is_open"] and last[row["account_id"], row["order_id"]] == row["number"]
-    return [
-        *([_statement(INSERT_SENT, sent)] if sent else ()),
-        *([_statement(sql, received) for sql in (CLOSE, INSERT_RECEIVED, ANSWER)] if received else ()),
-        _statement(REFUSE, [row for row in received if row["refused_number"] is not None]),
-    ]
+    tables = {INSERT_SENT: sent, INSERT_RECEIVED: received}
+    return [Statement(sql, (json_text(rows),)) for sql, rows in tables.items() if rows]
 
 
-def _sent_row(account_id: UUID, sent: SentMessage, now: float) -> dict[str, object]:
-    return {
-        "account_id": account_id,
-        "epoch": sent.epoch,
-        "number": sent.number,
-        "type": sent.type,
-        "raw": masked(sent.raw) if sent.type in ADMIN else sent.raw,
-        "client_order_id": sent.client_order_id,
-        "seconds_left": None if sent.not_after is None else sent.not_after - now,
-    }
+def _refused_number(received: ReceivedMessage) -> int | None:
+    """The number of our message that a reject names."""
+    return received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
 
 
 # Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and written where they
@@ -141,43 +122,32 @@ INSERT_SENT = """
         account_id uuid, epoch bigint, number bigint, type text, raw text, client_order_id text, seconds_left float8
     )
 """
-CLOSE = """
-    UPDATE fix_in i SET is_open = false
-    FROM json_to_recordset($1::text::json) AS n (account_id uuid, order_id text)
-    CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM fix_in
-        WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id AND is_open
-        ORDER BY order_id OFFSET 0
-    ) AS found
-    WHERE i.ctid = found.place
-"""
+# Besides, earlier reports of the same orders are no longer the last, and the commands are answered.
 INSERT_RECEIVED = """
-    INSERT INTO fix_in (account_id, epoch, number, type, raw, refused_number, order_id, is_open)
-    SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open
-    FROM json_to_recordset($1::text::json) AS n (
-        account_id uuid, epoch bigint, number bigint, type text, raw text, refused_number bigint, order_id text,
-        is_open bool
+    WITH n AS MATERIALIZED (
+        SELECT * FROM json_to_recordset($1::text::json) AS n (
+            account_id uuid, epoch bigint, number bigint, type text, raw text, refused_number bigint, order_id text,
+            is_open bool, client_order_id text
+        )
+    ), closed AS (
+        UPDATE fix_in i SET is_open = false
+        FROM n CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM fix_in
+            WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id AND is_open
+            ORDER BY order_id OFFSET 0
+        ) AS found
+        WHERE i.ctid = found.place
+    ), answered AS (
+        UPDATE fix_out o SET is_answered = true
+        FROM n CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM fix_out
+            WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id AND account_id = n.account_id
+            ORDER BY client_order_id, account_id OFFSET 0
+        ) AS found
+        WHERE o.ctid = found.place AND NOT o.is_answered
     )
-"""
-ANSWER = """
-    UPDATE fix_out o SET is_answered = true
-    FROM json_to_recordset($1::text::json) AS n (account_id uuid, client_order_id text)
-    CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM fix_out
-        WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id AND account_id = n.account_id
-        ORDER BY client_order_id, account_id OFFSET 0
-    ) AS found
-    WHERE o.ctid = found.place AND NOT o.is_answered
-"""
-REFUSE = """
-    UPDATE fix_out o SET is_answered = true
-    FROM json_to_recordset($1::text::json) AS n (account_id uuid, epoch bigint, refused_number bigint)
-    CROSS JOIN LATERAL (
-        SELECT ctid AS place FROM fix_out
-        WHERE account_id = n.account_id AND epoch = n.epoch AND number = n.refused_number OFFSET 0
-    ) AS found
-    WHERE o.ctid = found.place
-    RETURNING o.account_id, o.epoch, o.number, o.type, o.client_order_id
+    INSERT INTO fix_in (account_id, epoch, number, type, raw, refused_number, order_id, is_open)
+    SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open FROM n
 """
 
 
@@ -200,6 +170,7 @@ RESEND = """
     ) AS found
     WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL ORDER BY number LIMIT 200
 """
+FIND_REFUSED = "SELECT type, client_order_id FROM fix_out WHERE account_id = $1 AND epoch = $2 AND number = $3"
 FIND_SENT = "SELECT raw FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
 _RECEIVED = """
     SELECT i.at, i.epoch, i.number, i.raw, o.type, o.client_order_id
@@ -225,10 +196,11 @@ class FixStore:
     def __init__(self, context: IntegrationContext) -> None:
         self._pool, self._context = context.database, context
         self._account_id, self._token = context.account.id, context.lease_token
-        self._numbers = Numbers()  # as they are stored
+        self.numbers = Numbers()  # as they are stored
 
-    async def open(self, *pair: str) -> Row:
-        """Takes the session of this broker, begin string, sender and target for the lease. AuthFailed, SessionTaken."""
+    async def open(self, *pair: str) -> datetime:
+        """Takes the session of this broker, begin string, sender and target for the lease. Gives when its numbers began
+        at 1. AuthFailed, BrokerUnavailable."""
         take = """
             INSERT INTO fix_sessions AS s
                 (account_id, broker, begin_string, sender, target, organization_id, token)
@@ -248,9 +220,9 @@ class FixStore:
             text = "another account has this sender_comp_id and target_comp_id: a session is one account's"
             raise AuthFailed(text) from None
         if row is None:
-            raise SessionTaken
-        self._numbers = Numbers(row["epoch"], row["next_in"], row["next_out"])
-        return row
+            raise BrokerUnavailable("another worker has the session")
+        self.numbers = Numbers(row["epoch"], row["next_in"], row["next_out"])
+        return cast(datetime, row["reset_at"])
 
     async def prune(self) -> None:
         """Deletes some of the oldest messages, if they are too old; never the last report of an order that works."""
@@ -267,19 +239,25 @@ class FixStore:
     async def write(
         self, numbers: Numbers, received: Sequence[ReceivedMessage], sent: Sequence[SentMessage]
     ) -> Sequence[ReceivedMessage]:
-        if numbers == self._numbers and not received and not sent:
+        if numbers == self.numbers and not received and not sent:
             return received
         writer = self._context.share("writer", lambda: MessageWriter(self._context))
-        write = _Write(self._account_id, self._token, self._numbers, numbers, received, sent)
-        written = await writer.group.put(write)
-        self._numbers = numbers
-        return written
+        received = [await self._name_refused(each) for each in received]
+        await writer.group.put(_Write(self._account_id, self._token, self.numbers, numbers, received, sent))
+        self.numbers = numbers
+        return received
+
+    async def _name_refused(self, received: ReceivedMessage) -> ReceivedMessage:
+        if (number := _refused_number(received)) is None:
+            return received
+        rows = await self._fetch(FIND_REFUSED, received.epoch, number)
+        return replace(received, refused=_refused(rows[0])) if rows else received
 
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
         limits = (self._account_id, epoch, first, last)
         async with self._pool.transaction() as tx:
-            own = "SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 FOR UPDATE"
-            if not await tx.fetchval(own, self._account_id, self._token):
+            own = "SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 AND epoch = $3 FOR UPDATE"
+            if not await tx.fetchval(own, self._account_id, self._token, epoch):
                 raise SessionTaken
             skipped = await tx.fetch(SKIP, *limits)
             return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(skipped)
@@ -314,8 +292,12 @@ class FixStore:
 
 
 def _received(row: Row) -> ReceivedMessage:
-    refused = (row["type"], row["client_order_id"]) if row["client_order_id"] else None
-    return ReceivedMessage(row["epoch"], row["number"], parse(row["raw"]), refused)
+    return ReceivedMessage(row["epoch"], row["number"], parse(row["raw"]), _refused(row))
+
+
+def _refused(row: Row) -> tuple[str, str] | None:
+    """The command that a reject names, if it is one."""
+    return (row["type"], row["client_order_id"]) if row["client_order_id"] else None
 
 
 async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:

@@ -1,17 +1,31 @@
-"""What FIX messages mean: an order's commands as fields, and reports as broker events. Pure: no I/O, no clock."""
+"""What FIX messages mean at a venue: its profile, an order's commands as fields, and reports as broker events. Pure: no
+I/O, no clock."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+import msgspec
 
 from trading_intents.brokers import port
 from trading_intents.brokers.fix.messages import Fields, FixMessage, ReceivedMessage, parse_time, time_text
-from trading_intents.brokers.port import BrokerEvent, EventKind, OrderSnapshot, OrderTicket
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce, amount_text, parse_symbol
+from trading_intents.brokers.port import BrokerEvent, Capabilities, CommandResult, EventKind, OrderSnapshot, OrderTicket
+from trading_intents.trading import (
+    Environment,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+    amount_text,
+    parse_symbol,
+)
 
 NEW_ORDER, CANCEL, REPLACE, STATUS_REQUEST = "D", "F", "G", "H"
 REPORT, CANCEL_REJECT, BUSINESS_REJECT = "8", "9", "j"
+Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some thousand
 
 _E, _T = EventKind, TimeInForce
@@ -50,6 +64,78 @@ _EXPLAINED = frozenset({*_REFUSED.values(), *_ENDS.values()})  # by Text (58)
 _REFUSALS = {"0": "too_late", "1": "unknown_order", "2": "broker_option", "3": "already_pending", "6": "duplicate_id"}
 _UNKNOWN_ORDER, _DUPLICATE = "5", "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
+
+
+class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A venue as data: the profiles explain every entry."""
+
+    host: str
+    port: int
+    begin_string: str
+    environments: tuple[Environment, ...]
+    times_in_force: dict[OrderKind, tuple[TimeInForce, ...]]
+    native_replace: bool
+    recovery: Literal["resend", "none"]  # none: every logon begins at 1; else each sends again what the other missed
+    lookup: Literal["none", "status"]  # by OrderStatusRequest (H)
+    extends: str = ""
+    tls: bool = True
+    tls_ca_file: str = ""
+    tls_cert_file: str = ""  # of our own, where the venue wants to see one
+    tls_key_file: str = ""
+    heartbeat_seconds: int = 30
+    max_skew_seconds: float = 120.0
+    reset: Literal["never", "daily", "weekly"] = "never"
+    reset_time: str = "00:00"
+    reset_day: Day = "sunday"
+    has_reset_flag: bool = True
+    time_zone: str = "UTC"
+    has_password: bool = False
+    refused_logon: tuple[str, ...] = ()  # parts of a Logout's text that mean that the credential is wrong
+    unique_order_ids: bool = False
+    quantity_step: Decimal | None = None
+    requests_per_minute: int | None = None
+    calls_at_once: int = 10
+    fields: dict[str, dict[int, str]] = {}  # by message type and tag: further ones, or "" for one to be left out
+
+    def __post_init__(self) -> None:
+        time.fromisoformat(self.reset_time)
+        ZoneInfo(self.time_zone)
+        if self.heartbeat_seconds < 1:
+            raise ValueError("heartbeat_seconds is at least 1")
+        if self.begin_string not in ("FIX.4.2", "FIX.4.4"):
+            raise ValueError(f"begin_string {self.begin_string!r} is neither FIX.4.2 nor FIX.4.4")
+
+    def complete(self, msg_type: str, fields: Fields) -> Fields:
+        """A message's fields as this venue wants them."""
+        changed = dict(fields) | self.fields.get(msg_type, {})
+        return [(tag, value) for tag, value in changed.items() if value]
+
+    def capabilities(self, name: str) -> Capabilities:
+        return Capabilities(
+            name=name,
+            environments=self.environments,
+            times_in_force=self.times_in_force,
+            routes=(RouteStrategy.SMART,),
+            native_replace=self.native_replace,
+            credential_fields=("sender_comp_id", "target_comp_id", *(("username", "password") * self.has_password)),
+            quantity_step=self.quantity_step,
+            lookup=port.LookupKind.NONE if self.lookup == "none" else port.LookupKind.OPEN_ONLY,
+            unique_order_ids=self.unique_order_ids,
+            requests_per_minute=self.requests_per_minute,
+            calls_at_once=self.calls_at_once,
+        )
+
+    def last_reset(self, now: datetime) -> datetime | None:
+        """When the numbers last began at 1, by the venue's schedule."""
+        if self.reset == "never":
+            return None
+        zone = ZoneInfo(self.time_zone)
+        for days in range(8):
+            day = (now.astimezone(zone) - timedelta(days=days)).date()
+            at = datetime.combine(day, time.fromisoformat(self.reset_time), zone).astimezone(UTC)
+            if at <= now and (self.reset == "daily" or day.weekday() == get_args(Day).index(self.reset_day)):
+                return at
+        return None
 
 
 def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
@@ -146,6 +232,15 @@ def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
     )
 
 
+def result_of(message: FixMessage, events: Sequence[BrokerEvent]) -> CommandResult:
+    """A command's result by the first report of it; the events of those that came with it."""
+    if message.type == REPORT and message.get(150) != "8":
+        return CommandResult(outcome=port.Outcome.ACKED, broker_order_id=message.get(37) or None, updates=tuple(events))
+    code = refusal_code(message)
+    outcome = port.Outcome.UNKNOWN if code == port.DUPLICATE_ID else port.Outcome.REJECTED
+    return CommandResult(outcome=outcome, code=code, message=message.get(58) or code)
+
+
 def refusal_code(message: FixMessage) -> str:
     if message.type == CANCEL_REJECT:
         return _REFUSALS.get(message.get(102), "refused")
@@ -205,7 +300,10 @@ def _symbol(message: FixMessage) -> Symbol:
 def _amount(message: FixMessage, tag: int) -> Decimal | None:
     if not (text := message.get(tag)):
         return None
-    with suppress(InvalidOperation):
-        if len(text) <= port.MAX_DIGITS and (amount := Decimal(text)).is_finite():
-            return amount
-    raise ValueError(f"tag {tag} is no number")
+    try:
+        amount = Decimal(text if len(text) <= port.MAX_DIGITS else "NaN")
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise ValueError(f"tag {tag} is no number")
+    return amount
