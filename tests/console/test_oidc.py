@@ -27,7 +27,7 @@ const resource = { scope: 'openid', audience: 'trading-intents', accessTokenForm
 const provider = new Provider(%(issuer)s, {
   clients: [{ client_id: 'console', token_endpoint_auth_method: 'none', redirect_uris: [%(callback)s],
               grant_types: ['authorization_code', 'refresh_token'], response_types: ['code'],
-              application_type: 'native', id_token_signed_response_alg: 'ES256' }],
+              application_type: 'web', id_token_signed_response_alg: 'ES256' }],
   clientBasedCORS: () => true,
   issueRefreshToken: () => true,
   pkce: { required: () => true },
@@ -100,7 +100,7 @@ def sign_in_at_issuer(screen: Screen) -> None:
     screen.wait_live()
 
 
-def test_a_user_signs_in_at_the_issuer_and_the_token_renews_itself(screens: Screens, platform: Platform) -> None:
+def test_a_user_signs_in_at_the_issuer_trades_and_stays_over_a_reload(screens: Screens, platform: Platform) -> None:
     policy = platform.client.get("/console").headers["content-security-policy"]
     issuer = platform.client.get("/console/config.json").json()["issuer"]
     assert f"connect-src 'self' {issuer};" in policy
@@ -110,11 +110,22 @@ def test_a_user_signs_in_at_the_issuer_and_the_token_renews_itself(screens: Scre
         first = chip.inner_text()
         assert "admin ada, until" in first
         assert screen.page.url.split("#")[0] == f"{platform.url}/console", "the code leaves the address"
-        assert screen.page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])") == "[{},{}]"
+        stored = screen.page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
+        assert stored == '[{"trading-intents-issuer":"1"},{}]', "that somebody signed in there, and no credential"
         screen.page.evaluate("Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })")
         screen.page.wait_for_function("(before) => document.querySelector('.chip').innerText !== before", arg=first)
         screen.view("Accounts")
         screen.row("sim").wait_for()
+        screen.page.reload()
+        screen.wait_view("Accounts")  # without a question, in the same view
+        screen.row("sim").wait_for()
+        screen.view("Blotter")
+        screen.page.locator("form.ticket").get_by_text("Uses the session key of ada.").wait_for()
+        screen.order("AAPL", "1")
+        screen.page.locator(".outcome").get_by_text("Filled: Buy 1 AAPL").wait_for()
+        screen.page.get_by_role("button", name="Sign out").click()
+        screen.page.reload()
+        screen.page.get_by_role("button", name="Sign in with your organization").wait_for()
 
 
 @pytest.mark.parametrize(

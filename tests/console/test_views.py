@@ -29,7 +29,7 @@ def test_an_order_goes_from_the_ticket_to_filled_on_the_screen(screen: Screen) -
     row.click()
     story = screen.page.get_by_role("dialog")
     story.get_by_role("region", name="Trades").wait_for()
-    assert "Api key" in story.get_by_role("region", name="Actions").inner_text()
+    assert "you (" in story.get_by_role("region", name="Actions").inner_text(), "an admin sees the key's name"
     story.get_by_role("button", name="Close").click()
 
 

@@ -2,6 +2,7 @@
 
 type Session = import("../../src/trading_intents/console/static/session.js").Session;
 type Api = import("../../src/trading_intents/console/static/api.js").Api;
+type Names = import("../../src/trading_intents/console/static/who.js").Names;
 type AccountFeed = import("../../src/trading_intents/console/static/feed.js").AccountFeed;
 
 /** An object that the API or the stream sent. */
@@ -31,7 +32,7 @@ interface Caller {
 
 // session.js, api.js
 type Renew = () => Promise<string>;
-type HeldCredential = { slot: string; secret: string; caller: Caller; label: string; renew: Renew | null };
+type HeldCredential = { slot: string; secret: string; caller: Caller; label: string; renew: Renew | null; isSession?: boolean };
 interface Call {
   body?: unknown;
   query?: Record<string, string | number | null | undefined>;
@@ -139,6 +140,7 @@ interface Context {
   account: Account;
   feed: AccountFeed;
   submit: Submit;
+  names: Names;
   /** Shows a text in the page's one notice, which screen readers read out. */
   notify: (outcome: Outcome) => void;
   accounts: () => Account[];

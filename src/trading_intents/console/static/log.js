@@ -24,7 +24,7 @@ export async function hashOf(action, before) {
 }
 
 /** @type {(context: Context) => View} */
-export function openLog({ api, account, feed }) {
+export function openLog({ api, account, feed, names }) {
   /** @type {Map<number, Action>} */
   const actions = new Map();
   /** @type {Map<number, string>} */
@@ -47,7 +47,7 @@ export function openLog({ api, account, feed }) {
     { id: "symbol", title: "Symbol", cell: (action) => action.symbol },
     { id: "side", title: "Side", cell: (action) => words(action.order_side) },
     { id: "quantity", title: "Quantity", isNumber: true, cell: (action) => showAmount(action.quantity) },
-    { id: "who", title: "Who", cell: (action) => `${words(action.principal_type)} ${action.principal_id}` },
+    { id: "who", title: "Who", cell: (action) => names.describe(action) },
     { id: "check", title: "Chain", cell: showVerdict },
     { id: "hash", title: "Hash", cell: (action) => action.hash },
   ];
@@ -90,6 +90,7 @@ export function openLog({ api, account, feed }) {
   async function keep(page) {
     for (const action of page) actions.set(action.seq, action);
     newest = Math.max(newest, ...page.map((action) => action.seq));
+    await names.prepare(page);
     list.resort(true);
     await check();
   }

@@ -12,9 +12,10 @@ import { openOperator } from "./operator.js";
 import { describeOutcome } from "./orders.js";
 import { openPositions } from "./positions.js";
 import { Session } from "./session.js";
-import { finishSignIn, signInForm } from "./signin.js";
+import { finishSignIn, forgetIssuer, signInForm } from "./signin.js";
 import { describeStatus, troublesOf } from "./status.js";
 import { makeSubmit } from "./ticket.js";
+import { Names } from "./who.js";
 
 /** @type {Record<string, {title: string, open: OpenView, policy: string, needsNoAccount?: boolean}>} */
 const VIEWS = {
@@ -38,6 +39,7 @@ class Page {
     this._settings = settings;
     this._session = new Session();
     this._api = new Api(this._session);
+    this._names = new Names(this._session, this._api);
     /** @type {Map<string, Account>} */
     this._accounts = new Map();
     /** @type {AccountFeed | null} */
@@ -140,6 +142,7 @@ class Page {
     if (!chosen || isForgotten || status?.state === "refused") this._follow(account);
     this._route();
     this._main.ariaBusy = null;
+    if (this._feed) void this._session.openKey(this._feed.account.environment);
     const advice = "Add another credential, or make an account by POST /v1/accounts.";
     if (!account) this._say(`These credentials may read no trading account. ${advice}`);
   }
@@ -174,6 +177,7 @@ class Page {
     if (!account) return;
     this._follow(account);
     this._route();
+    void this._session.openKey(account.environment);
   }
 
   /** @param {Account | null} account whose events are followed from now on */
@@ -222,6 +226,7 @@ class Page {
       account: feed?.account,
       feed,
       submit: this._submit,
+      names: this._names,
       notify: (outcome) => this._notify(outcome),
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),
@@ -265,7 +270,8 @@ class Page {
   }
 
   _showCredentials() {
-    const chips = [...this._session.credentials.values()].map(({ slot, label, caller }) => {
+    const held = [...this._session.credentials.values()].filter(({ isSession }) => !isSession);
+    const chips = held.map(({ slot, label, caller }) => {
       const ends = caller.expires_at ? `, until ${showClock(new Date(caller.expires_at))}` : "";
       const attributes = { class: "quiet", "aria-label": `Forget the ${label}` };
       const forget = button("×", () => this._session.remove(slot), attributes);
@@ -273,7 +279,8 @@ class Page {
       return el("span", { class: "chip", title }, `${label}${ends}`, forget);
     });
     const add = button("Add a credential", () => this._openAdding());
-    fill(this._credentials, ...chips, add, button("Sign out", () => this._session.clear()));
+    const leave = () => (forgetIssuer(), this._session.clear());
+    fill(this._credentials, ...chips, add, button("Sign out", leave));
   }
 
   _openAdding() {

@@ -4,6 +4,7 @@ import { button, el, hint } from "./dom.js";
 import { Form } from "./form.js";
 
 const PENDING = "trading-intents-sign-in"; // in sessionStorage, from the way out to the return
+const SIGNED_IN = "trading-intents-issuer"; // likewise, while signed in by the issuer: a reload asks it again
 
 /** @param {Uint8Array} bytes */
 function base64url(bytes) {
@@ -22,11 +23,14 @@ async function discover(settings) {
   return found;
 }
 
-/** @param {ConsoleSettings} settings */
-async function leaveForIssuer(settings) {
+/** A reload asks for a credential again. */
+export const forgetIssuer = () => sessionStorage.removeItem(SIGNED_IN);
+
+/** @type {(settings: ConsoleSettings, isSilent: boolean) => Promise<void>} Silent: the issuer asks the user nothing. */
+async function leaveForIssuer(settings, isSilent) {
   if (!crypto.subtle) throw new Error("signing in there needs https, or this machine's own address");
   const metadata = await discover(settings);
-  const pending = { verifier: randomText(), state: randomText() };
+  const pending = { verifier: randomText(), state: randomText(), view: location.hash, isSilent };
   sessionStorage.setItem(PENDING, JSON.stringify(pending));
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
   const target = new URL(metadata.authorization_endpoint);
@@ -40,6 +44,7 @@ async function leaveForIssuer(settings) {
     code_challenge: base64url(new Uint8Array(digest)),
     code_challenge_method: "S256",
     audience: settings.audience,
+    ...(isSilent ? { prompt: "none" } : {}),
   };
   for (const [name, value] of Object.entries(query)) target.searchParams.set(name, value);
   location.assign(target);
@@ -64,6 +69,7 @@ async function keepToken(settings, session, told) {
     return String(again.access_token);
   };
   await session.add(String(told.access_token), refresh ? renew : null);
+  sessionStorage.setItem(SIGNED_IN, "1");
 }
 
 /**
@@ -82,18 +88,22 @@ export async function finishSignIn(settings, session) {
     const told = await answer.json();
     if (!answer.ok) throw new Error(String(told.detail ?? "the link does not hold"));
     await session.add(told.api_key);
-    await session.add(told.access_token);
-    return;
+    return session.add(told.access_token);
   }
   const code = query.get("code");
-  if (!code && !query.get("error")) return;
-  const { verifier, state } = JSON.parse(pending ?? "{}");
+  if (!code && !query.get("error")) {
+    if (settings.client_id && sessionStorage.getItem(SIGNED_IN)) await leaveForIssuer(settings, true);
+    return undefined;
+  }
+  const { verifier, state, view = "", isSilent = false } = JSON.parse(pending ?? "{}");
   if (!state || query.get("state") !== state)
     throw new Error("this return belongs to no sign-in that was begun in this tab");
+  history.replaceState(null, "", `/console${view}`);
   if (query.get("iss") && query.get("iss") !== settings.issuer) throw new Error("another issuer answered");
+  if (!code && isSilent) return forgetIssuer(); // it wants to ask the user
   if (!code) throw new Error(String(query.get("error_description") ?? query.get("error")));
   const form = { grant_type: "authorization_code", code, redirect_uri: returnAddress(), code_verifier: verifier };
-  await keepToken(settings, session, await fetchToken(settings, form));
+  return keepToken(settings, session, await fetchToken(settings, form));
 }
 
 /**
@@ -112,8 +122,8 @@ export function signInForm(settings, session, onDone) {
         isRequired: true,
         isSecret: true,
         hint:
-          "A key (tip_paper_…, tip_live_…) places orders. " +
-          "A user's token manages controls, keys and the organization. You can hold both.",
+          "A key (tip_paper_…, tip_live_…) places orders. A user's token manages controls, keys and the " +
+          "organization, and places orders where the user may trade. You can hold both.",
       },
     ],
     onSubmit: async (values) => {
@@ -122,7 +132,7 @@ export function signInForm(settings, session, onDone) {
       onDone?.();
     },
   });
-  const leave = () => void leaveForIssuer(settings).catch((error) => form.fail(error));
+  const leave = () => void leaveForIssuer(settings, false).catch((error) => form.fail(error));
   const issuer = settings.client_id && button("Sign in with your organization", leave, { class: "primary" });
   const command = el("code", {}, "trading-intents console");
   const demo = ["For the demo of this machine, type ", command, " in a terminal and open the link that it prints."];

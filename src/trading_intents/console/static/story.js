@@ -15,7 +15,7 @@ const SPECS = { MARKET: "Market", LIMIT: "Limit", STOP: "Stop", STOP_LIMIT: "Sto
 
 /** @type {(context: Context, orderId: string) => void} */
 export function openStory(context, orderId) {
-  const { api, feed, account } = context;
+  const { api, feed, account, names } = context;
   const order = feed.orders.get(orderId);
   if (!order) return;
   const facts = el("div", {});
@@ -81,6 +81,7 @@ export function openStory(context, orderId) {
     try {
       const actions = await api.list("read_intents", base + path`/intents/${orderId}/actions`, MAX_ACTIONS);
       const all = await api.list("read_intents", `${base}/trades`, MAX_TRADES, { query });
+      await names.prepare(actions);
       const trades = all.filter((trade) => trade.intent_id === orderId);
       const done = table("Actions", actions, {
         Seq: (action) => String(action.seq),
@@ -88,7 +89,7 @@ export function openStory(context, orderId) {
         Quantity: (action) => showAmount(action.quantity),
         Limit: (action) => showAmount(action.limit_price),
         Stop: (action) => showAmount(action.stop_price),
-        Who: (action) => `${words(action.principal_type)} ${action.principal_id}`,
+        Who: (action) => names.describe(action),
         When: (action) => showTime(action.created_at),
       });
       const filled = table("Trades", trades, {

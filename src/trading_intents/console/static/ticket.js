@@ -12,7 +12,7 @@ const PRICE_SECONDS = 2;
 const RETRIES = 3;
 const RETRY_MILLIS = 700;
 const AMOUNT = /^\d{1,18}(\.\d{1,18})?$/;
-export const NEEDS_KEY = "Needs an API key with intent:edit.";
+export const NEEDS_KEY = "Needs an API key with intent:edit, or a user who may trade.";
 
 /** @type {[string, string][]} */
 const KINDS = [["Market", "Market"], ["Limit", "Limit"], ["Stop", "Stop"], ["StopLimit", "Stop limit"]];
@@ -193,8 +193,8 @@ export function makeTicket(context) {
     if (times) form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
     const order = `${words(form.text("order_side"))} ${form.text("symbol")}`.trim();
     form.setSubmit(isLive ? `Send LIVE order: ${order}` : order);
-    const needs = "Orders need an API key with intent:edit of this environment. Add one above.";
-    form.setCredential(api.pick("submit_intent"), needs);
+    const needs = "Orders need an API key with intent:edit of this environment, or a user who may trade.";
+    form.setCredential(api.pick("submit_intent"), session.withoutKey.get(account.environment) ?? needs);
   }
 
   function forgetVerdict() {
