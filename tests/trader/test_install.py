@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.trader.conftest import Command
 
 LOADED = """
@@ -12,11 +14,11 @@ from trading_intents_client.cli import main
 try:
     main()
 finally:
-    print([name for name in sys.modules if name.partition(".")[0] == "trading_intents"], file=sys.stderr)
+    print([name for name in sys.modules if name.partition(".")[0] in ("trading_intents", "mcp")], file=sys.stderr)
 """
 WITHOUT_THE_EXTRA = """
 import sys
-sys.modules["typer"] = None
+sys.modules[sys.argv.pop(1)] = None
 from trading_intents_client.cli import main
 main()
 """
@@ -28,7 +30,7 @@ def python(program: str, environ: dict[str, str | None], *arguments: str) -> sub
     return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_traders_command_imports_nothing_of_the_server(environ: dict[str, str | None]) -> None:
+def test_a_traders_command_imports_nothing_of_the_server_or_for_agents(environ: dict[str, str | None]) -> None:
     done = python(LOADED, environ, "quote", "AAPL")
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert "AAPL" in done.stdout
@@ -36,9 +38,18 @@ def test_a_traders_command_imports_nothing_of_the_server(environ: dict[str, str 
 
 
 def test_without_the_extra_the_command_says_what_to_install() -> None:
-    done = python(WITHOUT_THE_EXTRA, {}, "quote", "AAPL")
+    done = python(WITHOUT_THE_EXTRA, {}, "typer", "quote", "AAPL")
     assert done.returncode == 1
     assert done.stderr == "this command needs typer: pip install 'trading-intents-client[cli]'\n"
+
+
+def test_without_the_extra_for_agents_their_command_says_what_to_install(run: Command) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "mcp_types", None)
+        patch.delitem(sys.modules, "trading_intents_client.agents.server", raising=False)
+        done = run("mcp")
+    assert done.exit_code == 2
+    assert "this command needs mcp: pip install 'trading-intents-client[mcp]'" in " ".join(done.stderr.split())
 
 
 def test_traders_and_operators_commands_stand_apart_in_the_help(run: Command) -> None:

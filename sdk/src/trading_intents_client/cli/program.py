@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from trading_intents_client import __version__
+from trading_intents_client.cli.commands.agents import add_mcp_command
 from trading_intents_client.cli.commands.export import add_export_command
 from trading_intents_client.cli.commands.halts import add_halt_commands
 from trading_intents_client.cli.commands.orders import add_order_commands
@@ -64,3 +65,4 @@ add_halt_commands(cli, TRADING)
 add_view_commands(cli, TRADING)
 add_export_command(cli, TRADING)
 add_forward_command(cli, TRADING)
+add_mcp_command(cli, TRADING)
