@@ -238,7 +238,7 @@ def result_of(message: FixMessage, events: Sequence[BrokerEvent]) -> CommandResu
         return CommandResult(outcome=port.Outcome.ACKED, broker_order_id=message.get(37) or None, updates=tuple(events))
     code = refusal_code(message)
     outcome = port.Outcome.UNKNOWN if code == port.DUPLICATE_ID else port.Outcome.REJECTED
-    return CommandResult(outcome=outcome, code=code, message=message.get(58) or code)
+    return CommandResult(outcome=outcome, code=code, message=message.get(58))
 
 
 def refusal_code(message: FixMessage) -> str:
