@@ -25,7 +25,7 @@ MAX_LINES = 400
 MAX_FUNCTION_LINES = 70
 MAX_MODULES = 9
 MAX_INTEGRATION_MODULES = 4
-MAX_INTEGRATION_LINES = 800
+MAX_INTEGRATION_LINES = 1_000  # with linked orders
 MAX_FILES_OF_A_TERM = 18
 # The package's own folder holds the ground, a file for each job, and the composition root: no name would fit a folder.
 MAX_TOP_MODULES = 12

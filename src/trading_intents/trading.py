@@ -93,12 +93,21 @@ class OrderKind(StrEnum):
     LIMIT = "Limit"
     STOP = "Stop"
     STOP_LIMIT = "StopLimit"
+    TRAILING_STOP = "TrailingStop"
 
 
 # The names of the kinds in records and orders.
 ORDER_TYPES = {kind: kind.name for kind in OrderKind}
 ORDER_KINDS = {name: kind for kind, name in ORDER_TYPES.items()}
 OrderType = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ORDER_KINDS)})]
+
+
+class Leg(StrEnum):
+    """The part of an order that its broker links to another one: an exit of an entry, or the stop beside a limit."""
+
+    TAKE_PROFIT = "take_profit"
+    STOP_LOSS = "stop_loss"
+    ONE_CANCELS_OTHER = "one_cancels_other"
 
 
 class OrderSide(StrEnum):
@@ -123,6 +132,8 @@ class VersionTerms(FrozenStruct, frozen=True, kw_only=True):
     quantity: Decimal
     limit_price: Decimal | None = None
     stop_price: Decimal | None = None
+    trail_amount: Decimal | None = None
+    trail_bps: int | None = None
     time_in_force: TimeInForce = TimeInForce.DAY
 
 

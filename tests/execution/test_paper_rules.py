@@ -17,7 +17,13 @@ from trading_intents.trading import amount_text
 SETTLED_SECONDS = 20.0
 SIDES = {"buy": "BUY", "sell": "SELL", "short": "SELL_SHORT"}
 TIMES = {"gtc": "GOOD_TILL_CANCEL", "ioc": "IMMEDIATE_OR_CANCEL", "fok": "FILL_OR_KILL", "day": "DAY"}
-SPECS = {"market": market, "limit": limit, "stop": stop, "stoplimit": stop_limit}
+
+
+def trailing(quantity: str, trail_amount: str) -> Any:
+    return {"TrailingStop": {"quantity": quantity, "trail_amount": trail_amount}}
+
+
+SPECS: dict[str, Any] = {"market": market, "limit": limit, "stop": stop, "stoplimit": stop_limit, "trail": trailing}
 HELD = "99x50 100x20 ->\nbuy 20 market -> 1 FILLED 20@100\n"
 
 # A step, and what the orders that it names become: their status and their trades.
@@ -169,6 +175,15 @@ RULES = {
         90x50 91x50 ->
         buy 1 market -> 3 FILLED 1@91; 1 CANCELLED 7@101; 2 CANCELLED
     """,
+    "trailing stop": HELD
+    + """
+        99x50 101x50 ->
+        sell 10 trail 2 -> 2 NEW stop 97
+        105x50 106x50 -> 2 NEW stop 103
+        104x50 106x50 ->
+        replace 2 sell 10 trail 1.5 -> 2 NEW stop 103.5
+        103.5x50 106x50 -> 2 FILLED 10@103.5
+    """,
     "what cannot be": """
         99x50 101x7 ->
         sell 1 market -> 1 REJECTED no_position_to_sell
@@ -251,6 +266,8 @@ class Play:
         trades = [each for each in self.trades() if each["order_id"] == intent_id]
         told = order["order_status"] in ("REJECTED", "NEW") and order["reason"]
         words = [order["order_status"], *([order["reason"]] if told else [])]
+        if order["order_type"] == "TRAILING_STOP" and order["order_status"] == "NEW":
+            words += ["stop", str(order["stop_price"])]
         return " ".join([*words, *(f"{trade['quantity']}@{trade['price']}" for trade in trades)])
 
     def trades(self) -> list[Any]:

@@ -43,6 +43,8 @@ ORDER_FIELDS = [
     "created_at",
     "updated_at",
     "version",
+    "trail_amount",
+    "trail_bps",
 ]
 TRADE_FIELDS = [
     "trade_id",
@@ -99,6 +101,8 @@ async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: Api
         "flags": [],
         "broker_sent_at": None,
         "version": 1,
+        "trail_amount": None,
+        "trail_bps": None,
     } | {name: new[name] for name in ("received_at", "created_at", "updated_at")}
     assert all(MOMENT.fullmatch(new[name]) for name in ("received_at", "created_at", "updated_at"))
     await shown.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))

@@ -165,9 +165,9 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "action 4: its record says another intent_id, created_at",
         ),
         (
-            "UPDATE actions SET record = replace(record, 'hash_version\":1', 'hash_version\":2') "
+            "UPDATE actions SET record = replace(record, 'hash_version\":1', 'hash_version\":3') "
             "WHERE account_id = $account AND seq = 6",
-            "action 6: its hash_version 2 is not known here",
+            "action 6: its hash_version 3 is not known here",
         ),
         (
             "UPDATE actions SET record = '{' WHERE account_id = $account AND seq = 7",

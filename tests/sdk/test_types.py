@@ -107,7 +107,14 @@ def test_a_float_is_refused_before_anything_is_sent(amount: Any) -> None:
 
 @pytest.mark.parametrize(
     ("prices", "kind"),
-    [({}, "Market"), ({"limit": 1}, "Limit"), ({"stop": 1}, "Stop"), ({"limit": 1, "stop": 2}, "StopLimit")],
+    [
+        ({}, "Market"),
+        ({"limit": 1}, "Limit"),
+        ({"stop": 1}, "Stop"),
+        ({"limit": 1, "stop": 2}, "StopLimit"),
+        ({"trail": 1}, "TrailingStop"),
+        ({"trail_bps": 1}, "TrailingStop"),
+    ],
 )
 def test_the_prices_say_which_kind_of_order_it_is(prices: dict[str, int], kind: str) -> None:
     command = create_command("AAPL", "BUY", 1, time_in_force="GOOD_TILL_CANCEL", route="ARCA", **prices)

@@ -118,7 +118,7 @@ def test_a_record_of_an_action_names_every_value_that_it_can_have(document: dict
     }
     values = {name: set(each["enum"]) for name, each in named.items() if "enum" in each}
     assert values["action_type"] == {"CREATE", "REPLACE", "CANCEL"}
-    assert values["order_type"] == {"MARKET", "LIMIT", "STOP", "STOP_LIMIT"}
+    assert values["order_type"] == {"MARKET", "LIMIT", "STOP", "STOP_LIMIT", "TRAILING_STOP"}
     assert values["order_type"] == set(schemas["Order"]["properties"]["order_type"]["enum"])
     assert values["principal_type"] == {"API_KEY", "USER", "SERVICE", "SYSTEM"}
     assert {"environment", "order_side", "route_strategy", "time_in_force"} <= values.keys()

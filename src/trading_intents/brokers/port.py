@@ -19,6 +19,7 @@ from trading_intents.telemetry import Metrics
 from trading_intents.trading import (
     Environment,
     FrozenStruct,
+    Leg,
     OrderKind,
     OrderSide,
     RouteStrategy,
@@ -67,6 +68,16 @@ class EventKind(StrEnum):
     FEE = "FEE"  # taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back
 
 
+class LegTicket(VersionTerms, frozen=True, kw_only=True):
+    """An order that the broker links to the one it is sent with."""
+
+    leg: Leg
+    client_order_id: str
+    symbol: Symbol
+    side: OrderSide
+    kind: OrderKind
+
+
 class OrderTicket(VersionTerms, frozen=True, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
 
@@ -78,6 +89,7 @@ class OrderTicket(VersionTerms, frozen=True, kw_only=True):
     kind: OrderKind
     extended_hours: bool = False
     route: RouteStrategy = RouteStrategy.SMART
+    legs: tuple[LegTicket, ...] = ()  # of a submit
     not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale
 
 
@@ -91,6 +103,10 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
     client_order_id: str | None = None  # of the version; where a command is answered, of that command
     broker_order_id: str | None = None
+    # Of a leg that the venue names in its own way: the client order id of the order that it was sent with, and which
+    # one it is. Whatever else names the leg, such as `broker_order_id`, is the venue's.
+    parent: str | None = None
+    leg: Leg | None = None
     replaces: str | None = None  # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant
     exec_id: str | None = None  # unique in its order: where a venue starts again every day, the day is part of it
     symbol: Symbol | None = None
@@ -231,6 +247,16 @@ class PriceTick:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkedOrders:
+    """The entries to which a broker links exits, or the limits beside which it puts a stop."""
+
+    order_sides: tuple[OrderSide, ...]
+    order_kinds: tuple[OrderKind, ...]
+    times_in_force: tuple[TimeInForce, ...]
+    one_time_in_force: bool = False  # all orders of the group have one
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a broker can do, known without a connection."""
 
@@ -247,6 +273,8 @@ class Capabilities:
     requests_per_minute: int | None = None  # of a credential; None: any number
     tells_balances: bool = False  # in snapshots, and by the stream where it can
     tells_positions: bool = False  # in every snapshot; accounts may hold some that the platform did not trade
+    exits: LinkedOrders | None = None
+    one_cancels_other: LinkedOrders | None = None
     bust_reopens: bool = True  # False: an order that it counted as filled (`cum_quantity`) is final, whatever is busted
     calls_at_once: int = 10  # commands of one session that may be under way together
 

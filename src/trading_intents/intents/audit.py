@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from trading_intents.errors import InvalidRequest, NotFound
 from trading_intents.intents import store
-from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, chain
+from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, Record, chain
 from trading_intents.storage.database import Pool, Row
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
@@ -245,7 +245,7 @@ class _Log:
                 fields = decode(record)
             except msgspec.MsgspecError:
                 return self._fail(seq, "its record cannot be read")
-            if fields.hash_version != HASH_VERSION:
+            if fields.hash_version not in HASH_VERSIONS:
                 return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
             if chain(self.hash, record.encode()) != digest:
                 return self._fail(seq, _explain(seq, fields))

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from trading_intents.errors import InvalidRequest, ValidationFailed
+from trading_intents.errors import InvalidRequest, ValidationFailed, either
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
-from trading_intents.intents.model import Cancel, ClientCommand, Create, Replace, Spec
+from trading_intents.intents.model import SPEC_AMOUNTS, Cancel, ClientCommand, Create, Replace, Spec
 from trading_intents.trading import (
     AMOUNT,
     AMOUNT_RULE,
@@ -21,7 +21,8 @@ from trading_intents.trading import (
 from trading_intents.web.body import Amount, convert, read_reference, read_symbol
 
 MAX_KEY_CHARACTERS = 128
-_AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price"})
+_AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price", "trail_amount"})
+MAX_TRAIL_BPS = 5_000
 _PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
 
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
@@ -51,12 +52,21 @@ class StopLimitSpec(msgspec.Struct, forbid_unknown_fields=True):
     time_in_force: TimeInForce | None = None
 
 
-# Each order kind, and whether it has a limit price and a stop price.
-_KINDS: dict[type, tuple[OrderKind, bool, bool]] = {
-    MarketSpec: (OrderKind.MARKET, False, False),
-    LimitSpec: (OrderKind.LIMIT, True, False),
-    StopSpec: (OrderKind.STOP, False, True),
-    StopLimitSpec: (OrderKind.STOP_LIMIT, True, True),
+class TrailingStopSpec(msgspec.Struct, forbid_unknown_fields=True):
+    """With one of the two."""
+
+    quantity: Amount
+    trail_amount: Amount | None = None
+    trail_bps: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRAIL_BPS)] | None = None
+    time_in_force: TimeInForce | None = None
+
+
+_KINDS: dict[type, OrderKind] = {
+    MarketSpec: OrderKind.MARKET,
+    LimitSpec: OrderKind.LIMIT,
+    StopSpec: OrderKind.STOP,
+    StopLimitSpec: OrderKind.STOP_LIMIT,
+    TrailingStopSpec: OrderKind.TRAILING_STOP,
 }
 
 
@@ -67,6 +77,7 @@ class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
     limit: LimitSpec | msgspec.UnsetType = msgspec.UNSET
     stop: StopSpec | msgspec.UnsetType = msgspec.UNSET
     stop_limit: StopLimitSpec | msgspec.UnsetType = msgspec.UNSET
+    trailing_stop: TrailingStopSpec | msgspec.UnsetType = msgspec.UNSET
 
 
 class CreatePayload(msgspec.Struct, forbid_unknown_fields=True):
@@ -147,7 +158,7 @@ def count_keys(body: Submit) -> int:
         count += 1 + (payload.route_strategy is not None)  # order_side
     spec = payload.spec.limit or payload.spec.market or payload.spec.stop or payload.spec.stop_limit
     if not spec:
-        return 0
+        return 0  # a trailing stop has fields that may be left out
     # spec and its kind, then all of its fields but a time_in_force that is left out
     return count + 1 + len(spec.__struct_fields__) + (spec.time_in_force is not None)
 
@@ -166,15 +177,19 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientC
 
 
 def _spec(body: SpecBody) -> Spec:
-    given = [spec for spec in (body.market, body.limit, body.stop, body.stop_limit) if spec is not msgspec.UNSET]
+    kinds = (body.limit, body.market, body.stop, body.stop_limit, body.trailing_stop)
+    given = [spec for spec in kinds if spec is not msgspec.UNSET]
     if len(given) != 1:
-        raise ValidationFailed.at(_SPEC, "must have exactly one key: Market, Limit, Stop or StopLimit")
+        raise ValidationFailed.at(_SPEC, f"must have exactly one key: {either(OrderKind)}")
     spec: Any = given[0]
-    kind, has_limit, has_stop = _KINDS[type(spec)]
-    quantity = _amount(spec.quantity, kind, "quantity")
-    limit_price = _amount(spec.limit_price, kind, "limit_price") if has_limit else None
-    stop_price = _amount(spec.stop_price, kind, "stop_price") if has_stop else None
-    return Spec(kind, quantity, limit_price, stop_price, spec.time_in_force)
+    kind = _KINDS[type(spec)]
+    amounts = ((name, getattr(spec, name, None)) for name in SPEC_AMOUNTS)
+    texts: dict[str, Any] = {name: _amount(text, kind, name) for name, text in amounts if text is not None}
+    if kind is not OrderKind.TRAILING_STOP:
+        return Spec(kind, time_in_force=spec.time_in_force, **texts)
+    if (spec.trail_amount is None) is (spec.trail_bps is None):
+        raise ValidationFailed.at(f"{_SPEC}/{kind}", "must have either trail_amount or trail_bps")
+    return Spec(kind, time_in_force=spec.time_in_force, trail_bps=spec.trail_bps, **texts)
 
 
 def _amount(text: str, kind: OrderKind, name: str) -> str:

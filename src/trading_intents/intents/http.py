@@ -31,7 +31,7 @@ from trading_intents.intents.writing.record import Record, with_hash
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
-from trading_intents.trading import ActionType, Environment, OrderSide, OrderType, RouteStrategy, TimeInForce
+from trading_intents.trading import ActionType, Environment, Leg, OrderSide, OrderType, RouteStrategy, TimeInForce
 from trading_intents.web.body import read_choice
 from trading_intents.web.limits import Bucket, Limits
 from trading_intents.web.paging import (
@@ -80,6 +80,11 @@ class ActionRecord(Record):
     route_strategy: RouteStrategy
     time_in_force: TimeInForce
     hash: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    # Of hash_version 2 alone.
+    leg: Leg | msgspec.UnsetType | None = msgspec.UNSET
+    parent_intent_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    trail_amount: str | msgspec.UnsetType | None = msgspec.UNSET
+    trail_bps: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class ActionListing(msgspec.Struct):

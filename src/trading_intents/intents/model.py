@@ -54,12 +54,14 @@ class Spec(FrozenStruct, frozen=True):
 
     kind: OrderKind
     quantity: str
-    limit_price: str | None
-    stop_price: str | None
-    time_in_force: TimeInForce | None  # None: DAY in a CREATE, the order's own in a REPLACE
+    limit_price: str | None = None
+    stop_price: str | None = None
+    trail_amount: str | None = None
+    trail_bps: int | None = None
+    time_in_force: TimeInForce | None = None  # None: DAY in a CREATE, the order's own in a REPLACE
 
 
-SPEC_AMOUNTS = Spec.__struct_fields__[1:-1]
+SPEC_AMOUNTS = ("quantity", "limit_price", "stop_price", "trail_amount")
 
 
 class Create(FrozenStruct, frozen=True):
@@ -234,6 +236,7 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
         open_before=open_before,
         open_after=open_after,
         terms=f"{symbol}|{side}|{ORDER_TYPES[spec.kind]}|{spec.quantity}|{limit_price or ''}|{stop_price or ''}"
+        f"|{spec.trail_amount or ''}|{spec.trail_bps or ''}"
         if replaced is None
         else "",
     )
@@ -310,6 +313,9 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
         return Accepted(ActionType.CANCEL, order.symbol, order.side, order.route, order.spec, reference)
     if command.spec.kind is not order.spec.kind:
         raise ValidationFailed.at("/command/payload/spec", f"must be {order.spec.kind}, as the order is")
+    if (command.spec.trail_bps is None) is not (order.spec.trail_bps is None):
+        trail = "trail_amount" if order.spec.trail_bps is None else "trail_bps"
+        raise ValidationFailed.at(f"/command/payload/spec/{command.spec.kind}", f"must have {trail}, as the order does")
     assert order.spec.time_in_force is not None
     spec = _with_time(command.spec, order.spec.time_in_force)
     return Accepted(ActionType.REPLACE, order.symbol, order.side, order.route, spec, reference)
@@ -334,7 +340,7 @@ def _compose_close(submission: Submission, state: SubmissionState) -> Accepted:
         command.symbol,
         OrderSide.SELL if quantity > 0 else OrderSide.BUY,
         RouteStrategy.SMART if RouteStrategy.SMART in manifest.routes else manifest.routes[0],
-        Spec(OrderKind.MARKET, amount_text(abs(quantity)), None, None, time_in_force),
+        Spec(OrderKind.MARKET, amount_text(abs(quantity)), time_in_force=time_in_force),
         submission.client_reference_id,
         closes=True,
     )

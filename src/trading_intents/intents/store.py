@@ -72,7 +72,7 @@ def known_order(row: OrderRow) -> KnownOrder:
         symbol=Symbol(row.symbol),
         side=row.order_side,
         route=RouteStrategy(row.route_strategy),
-        spec=Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, **amounts),
+        spec=Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, trail_bps=row.trail_bps, **amounts),
         client_reference_id=row.client_reference_id,
         status=row.order_status,
         cancel_requested=row.cancel_requested,

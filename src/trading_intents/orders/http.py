@@ -91,6 +91,8 @@ class Order(msgspec.Struct):
     created_at: str
     updated_at: str
     version: int
+    trail_amount: str | None
+    trail_bps: int | None
 
 
 class Trade(msgspec.Struct):

@@ -184,7 +184,8 @@ def _as_changed(version: OrderVersion, facts: Sequence[Fact]) -> tuple[OrderVers
         return version, ()
     last, priced = changes[-1], "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
-    return replace(version, **{"quantity": last.quantity, priced: price}), (last,)
+    is_trailing = version.trail_amount is not None or version.trail_bps is not None  # its stop moves all the time
+    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_trailing else (last,)
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:

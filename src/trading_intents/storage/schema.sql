@@ -45,7 +45,9 @@ CREATE DOMAIN order_status AS text CONSTRAINT valid CHECK (
         'FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED'
     )
 );
-CREATE DOMAIN order_type AS text CONSTRAINT valid CHECK (VALUE IN ('MARKET', 'LIMIT', 'STOP', 'STOP_LIMIT'));
+CREATE DOMAIN order_type AS text;
+ALTER DOMAIN order_type ADD CONSTRAINT valid
+    CHECK (VALUE IN ('MARKET', 'LIMIT', 'STOP', 'STOP_LIMIT', 'TRAILING_STOP')) NOT VALID;
 CREATE DOMAIN order_side AS text CONSTRAINT valid CHECK (VALUE IN ('BUY', 'SELL', 'SELL_SHORT'));
 CREATE DOMAIN filled_amount AS numeric CONSTRAINT valid CHECK (VALUE >= 0);
 -- squawk-ignore prefer-bigint-over-smallint
@@ -780,10 +782,14 @@ CREATE TABLE orders (
     -- Only for processes of the version before: every open order is part of `exposures`.
     counted boolean NOT NULL DEFAULT true,
     detail text,
-    CONSTRAINT orders_prices_fit_type CHECK (
-        (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT') AND (stop_price IS NOT NULL) = (order_type LIKE 'STOP%')
-    )
+    trail_amount amount,
+    trail_bps bigint
 );
+ALTER TABLE orders ADD CONSTRAINT orders_prices_fit_type CHECK (
+    (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
+    AND (order_type = 'TRAILING_STOP' OR (stop_price IS NOT NULL) = (order_type LIKE 'STOP%'))
+    AND num_nonnulls(trail_amount, trail_bps) = (order_type = 'TRAILING_STOP')::integer
+) NOT VALID;
 CREATE UNIQUE INDEX orders_by_account ON orders (account_id, create_seq);
 CREATE INDEX orders_open ON orders (account_id) WHERE finished_at IS NULL;
 CREATE INDEX orders_finished ON orders (account_id, finished_at) WHERE finished_at IS NOT NULL;
@@ -1200,6 +1206,14 @@ CREATE TABLE paper_orders (
     reserve_price numeric NOT NULL,
     accepted_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
+    trail_amount numeric,
+    trail_bps bigint,
+    parent bigint,
+    leg text,
+    is_held boolean NOT NULL DEFAULT false,
+    best_price numeric,
+    told_stop numeric,
+    told_at timestamptz,
     PRIMARY KEY (account_id, number)
 );
 CREATE INDEX paper_orders_working ON paper_orders (account_id, symbol) WHERE status = 'WORKING';

@@ -25,6 +25,7 @@ from trading_intents.testing.broker_suite import (
     tells_balances,
     total,
 )
+from trading_intents.testing.linked_cards import LINKED_CARDS
 from trading_intents.testing.session_cards import (
     closes,
     doubts_a_lost_command,
@@ -392,4 +393,5 @@ CARDS = (
     Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),
     Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, has_own_venue, StageFault.GARBLE),
     Card(74, "commands are sent without updates", works_without_updates, has_other_sources, StageFault.REFUSE_UPDATES),
+    *LINKED_CARDS,
 )

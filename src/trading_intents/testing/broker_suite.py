@@ -177,7 +177,7 @@ class CardRun:
         return Sent(ticket, await self.broker.replace(ticket, deadline()))
 
     async def cancel(self, sent: Sent, with_broker_id: bool = True) -> Sent:
-        ticket = self._about(sent, replace(sent.ticket, client_order_id=self.stage.client_order_id()))
+        ticket = self._about(sent, replace(sent.ticket, client_order_id=self.stage.client_order_id(), legs=()))
         if not with_broker_id:
             ticket = replace(ticket, broker_order_id=None)
         return Sent(ticket, await self.broker.cancel(ticket, deadline()))
@@ -212,14 +212,14 @@ class CardRun:
     async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
         """Waits until the stream has reported exactly these about the order, in this order; a fill may come in
         parts."""
-        await self._wait_until(lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended)
+        await self.wait_until(lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended)
         events = self.reported(*sent)
         assert _folded(events) == list(kinds), f"expected {list(kinds)}, reported {_folded(events)}"
         return events
 
     async def expect_filled(self, quantity: str, *sent: Sent) -> list[BrokerEvent]:
         """Waits until the order's fills sum up to this."""
-        await self._wait_until(lambda: total(self.fills(*sent)) >= Decimal(quantity))
+        await self.wait_until(lambda: total(self.fills(*sent)) >= Decimal(quantity))
         fills = self.fills(*sent)
         assert total(fills) == Decimal(quantity), f"filled {total(fills)}, not {quantity}"
         return fills
@@ -229,10 +229,10 @@ class CardRun:
 
     async def expect_end(self) -> None:
         """Waits until the stream has ended or reported a gap."""
-        await self._wait_until(lambda: self.has_ended or bool(self.gaps))
+        await self.wait_until(lambda: self.has_ended or bool(self.gaps))
         assert self.has_ended or self.gaps, "the stream goes on without a gap"
 
-    async def _wait_until(self, is_met: Callable[[], bool]) -> None:
+    async def wait_until(self, is_met: Callable[[], bool]) -> None:
         """Waits for the stream; returns without an error when it is too late."""
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_SECONDS):
@@ -308,6 +308,14 @@ def has_own_venue(capabilities: Capabilities) -> bool:
 def has_other_sources(capabilities: Capabilities) -> bool:
     """What its updates say is found by look-ups too: it can do without them for a while."""
     return has_own_venue(capabilities) and looks_up_for_ever(capabilities)
+
+
+def links_exits(capabilities: Capabilities) -> bool:
+    return capabilities.exits is not None and offers(OrderKind.MARKET)(capabilities)
+
+
+def links_pairs(capabilities: Capabilities) -> bool:
+    return capabilities.one_cancels_other is not None and offers(OrderKind.MARKET)(capabilities)
 
 
 def refuses_used_ids(capabilities: Capabilities) -> bool:

@@ -19,6 +19,7 @@ FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
     "limit": ("limit_price",),
     "stop": ("stop_price",),
     "stop_limit": ("limit_price", "stop_price"),
+    "trailing_stop": (),
 }
 NO_PUNCTUATION = str.maketrans("", "", "-:.T")
 TIMES_IN_FORCE = {"day", "gtc", "opg", "cls", "ioc", "fok"}
@@ -119,6 +120,8 @@ class Account:
             raise Refused(422, 42210000, f"cannot replace order in {old.json['status']} status")
         terms = {name: old.json[name] for name in ("symbol", "side", "type", "time_in_force", "position_intent")}
         terms |= {name: old.json[name] for name in ("qty", "limit_price", "stop_price", "extended_hours")} | body
+        trail_by = "trail_price" if old.json["trail_price"] else "trail_percent"
+        terms |= {trail_by: terms.pop("trail", old.json[trail_by]), "hwm": old.json["hwm"]}
         terms.setdefault("client_order_id", str(uuid4()))
         if "qty" in body and (Decimal(body["qty"]) % 1 or old.qty % 1):
             raise Refused(422, 42210000, "fractional orders cannot change their quantity")
@@ -244,6 +247,11 @@ class Account:
                 raise Refused(422, 40010001, f"{name} is required")
         if body["type"] not in FIELDS_BY_TYPE or body["time_in_force"] not in TIMES_IN_FORCE:
             raise Refused(422, 40010001, "invalid order type or time_in_force")
+        trails = [name for name in ("trail_price", "trail_percent") if body.get(name) is not None]
+        if len(trails) != (body["type"] == "trailing_stop"):
+            raise Refused(422, 40010001, "trailing stop orders must specify one of trail_price or trail_percent")
+        if trails and body["time_in_force"] not in ("day", "gtc"):
+            raise Refused(422, 40010001, "trailing stop orders must be DAY or GTC")
         if body["side"] not in ("buy", "sell"):
             raise Refused(422, 40010001, "invalid side")
         qty, client_id = Decimal(str(body["qty"])), body.get("client_order_id") or str(uuid4())
@@ -280,7 +288,7 @@ class Account:
             "status": "accepted",
             "extended_hours": bool(body.get("extended_hours")),
             "legs": None,
-            **dict.fromkeys(("trail_percent", "trail_price", "hwm")),
+            **{name: body.get(name) for name in ("trail_percent", "trail_price", "hwm")},
             "expires_at": now,
         }
         return Order(json, qty)
@@ -307,6 +315,8 @@ class Account:
             return
         is_buy, limit, stop = order.json["side"] == "buy", order.price("limit_price"), order.price("stop_price")
         price, size = (quote.ask, quote.ask_size) if is_buy else (quote.bid, quote.bid_size)
+        if order.json["type"] == "trailing_stop" and not order.is_triggered:
+            stop = self._trail(order, price, is_buy)
         order.is_triggered |= stop is None or (price >= stop if is_buy else price <= stop)
         if not order.is_triggered or (limit is not None and (price > limit if is_buy else price < limit)):
             return
@@ -318,6 +328,17 @@ class Account:
         else:
             quote.bid_size -= quantity
         self.fill(order, quantity, price)
+
+    def _trail(self, order: Order, price: Decimal, is_buy: bool) -> Decimal:
+        """Where the stop is, after the market was at this price."""
+        known = order.price("hwm")
+        mark = price if known is None else (min if is_buy else max)(known, price)
+        percent = order.price("trail_percent")
+        trail = order.price("trail_price") if percent is None else mark * percent / 100
+        assert trail is not None
+        stop = mark + trail if is_buy else mark - trail
+        order.json |= {"hwm": plain(mark), "stop_price": plain(stop)}
+        return stop
 
     def _move(self, symbol: str, signed: Decimal, price: Decimal) -> None:
         held, average = self.positions.get(symbol, (ZERO, ZERO))

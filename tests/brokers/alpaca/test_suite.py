@@ -8,11 +8,13 @@ from trading_intents.brokers.alpaca.wire import CAPABILITIES
 from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import Card, play
 
-
-def test_every_card_is_meant_for_alpaca() -> None:
-    assert [card.name for card in CARDS if not card.needs(CAPABILITIES)] == []
+MEANT = [card for card in CARDS if card.needs(CAPABILITIES)]
 
 
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_card_is_meant_for_alpaca_but_those_of_linked_orders() -> None:
+    assert [card.number for card in CARDS if card not in MEANT] == list(range(81, 89))
+
+
+@pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)
 async def test_alpaca_plays_the_card(simulator: Simulator, card: Card) -> None:
     await play(card, AlpacaStage(simulator, simulator.add()))

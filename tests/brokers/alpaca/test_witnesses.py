@@ -13,8 +13,8 @@ import pytest
 
 from tests.brokers.alpaca.simulator import Exchange, Simulator, simulating
 from tests.brokers.alpaca.stage import AlpacaStage
+from tests.brokers.alpaca.test_suite import MEANT
 from tests.waiting import eventually_async
-from trading_intents.testing.broker_cards import CARDS
 from trading_intents.testing.broker_suite import play
 
 INSTALLED = Path(__file__).parents[3] / ".venv" / "witnesses"
@@ -102,7 +102,7 @@ async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> 
 async def test_requests_and_answers_are_as_alpaca_describes_them() -> None:
     """All that our integration asks while it plays the cards, and all that the simulator answers it."""
     exchanges: list[Exchange] = []
-    for card in CARDS:
+    for card in MEANT:
         async with simulating() as simulator:
             await play(card, AlpacaStage(simulator, simulator.add()))
             exchanges += simulator.exchanges

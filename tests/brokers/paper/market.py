@@ -3,10 +3,18 @@
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from trading_intents.brokers.paper.matching import OrderBook
-from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote, Source
-from trading_intents.brokers.port import EventKind
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce, amount_text
+from trading_intents.brokers.paper.book.matching import OrderBook
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperHolding,
+    PaperLeg,
+    PaperOrder,
+    PaperTerms,
+    Quote,
+    Source,
+)
+from trading_intents.brokers.port import REPLACED_BY_BROKER
+from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce, amount_text
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 CASH = Decimal(1_000_000)
@@ -16,8 +24,10 @@ KINDS = {
     "limit": OrderKind.LIMIT,
     "stop": OrderKind.STOP,
     "stoplimit": OrderKind.STOP_LIMIT,
+    "trail": OrderKind.TRAILING_STOP,
 }
 SIDES = {"buy": OrderSide.BUY, "sell": OrderSide.SELL, "short": OrderSide.SELL_SHORT}
+LEGS = {"profit": Leg.TAKE_PROFIT, "loss": Leg.STOP_LOSS, "or": Leg.ONE_CANCELS_OTHER}
 TIMES = {
     "day": TimeInForce.DAY,
     "gtc": TimeInForce.GOOD_TILL_CANCEL,
@@ -27,11 +37,14 @@ TIMES = {
 
 
 def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
-    """Such as `buy 10 limit 99.5 ioc` or `sell 5 stoplimit 98 97.5`: the stop comes first."""
+    """Such as `buy 10 limit 99.5 ioc`, `sell 5 stoplimit 98 97.5`: the stop comes first, `sell 5 trail 2` or, in
+    basis points, `sell 5 trail 50bps`."""
     side, quantity, kind, *rest = text.split()
     time = rest.pop() if rest and rest[-1] in TIMES else "day"
     stop = Decimal(rest.pop(0)) if kind in ("stop", "stoplimit") else None
     limit = Decimal(rest.pop(0)) if kind in ("limit", "stoplimit") else None
+    trail = rest.pop(0) if kind == "trail" else ""
+    is_bps = trail.endswith("bps")
     assert not rest
     return PaperTerms(
         symbol=symbol,
@@ -40,8 +53,24 @@ def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
         quantity=Decimal(quantity),
         limit_price=limit,
         stop_price=stop,
+        trail_amount=Decimal(trail) if trail and not is_bps else None,
+        trail_bps=int(trail.removesuffix("bps")) if is_bps else None,
         time_in_force=TIMES[time],
     )
+
+
+def legs(text: str, entry: PaperTerms, name: str = "") -> list[PaperLeg]:
+    """Such as `profit 110`, `loss 95`, `loss 95 94 day` or `or 95`, separated by commas; exits are GTC by default."""
+    made = []
+    closing = "sell" if entry.side is OrderSide.BUY else "buy"
+    for number, part in enumerate(filter(None, text.split(",")), start=1):
+        word, *rest = part.split()
+        time = rest.pop() if rest[-1] in TIMES else "gtc"
+        kind = "limit" if word == "profit" else ("stop", "stoplimit")[len(rest) - 1]
+        side = {value: key for key, value in SIDES.items()}[entry.side] if word == "or" else closing
+        asked = terms(f"{side} {entry.quantity} {kind} {' '.join(rest)} {time}", entry.symbol)
+        made.append(PaperLeg(leg=LEGS[word], client_order_id=f"{name}l{number}", terms=asked))
+    return made
 
 
 class Market:
@@ -77,7 +106,9 @@ class Market:
         )
 
     def submit(self, text: str) -> str:
-        self.book.submit(f"c{self.book.account.orders + 1}", terms(text), self.now)
+        text, _, linked = text.partition(" with ")
+        asked, number = terms(text), self.book.account.orders + 1
+        self.book.submit(f"c{number}", asked, self.now, legs=legs(linked, asked))
         return self.said()
 
     def replace(self, number: int, text: str) -> str:
@@ -89,7 +120,7 @@ class Market:
         return self.said()
 
     def expire(self) -> str:
-        self.book.expire(self.now)
+        self.book.keep_time(self.now)
         return self.said()
 
     def order(self, number: int) -> PaperOrder:
@@ -101,11 +132,11 @@ class Market:
         for each in self.book.events:
             event = each.event
             words = [str(each.order), event.kind.lower()]
-            if event.kind is EventKind.FILL:
-                assert event.quantity is not None
+            if event.quantity is not None:
                 assert event.price is not None
                 words.append(f"{amount_text(event.quantity)}@{amount_text(event.price)}")
-            said.append(" ".join([*words, *([event.reason] if event.reason else [])]))
+            reason = event.reason if event.reason and event.reason != REPLACED_BY_BROKER else ""
+            said.append(" ".join([*words, *([reason] if reason else [])]))
         self.book.events.clear()
         return ", ".join(said)
 
@@ -130,4 +161,4 @@ def play(lines: str, position: int = 0, cash: Decimal = CASH) -> None:
             happened = market.expire()
         else:
             happened = market.quote(step)
-        assert happened == expected.strip(), f"{line}: {happened}"
+        assert happened == " ".join(expected.split()), f"{line}: {happened}"

@@ -12,8 +12,8 @@ import pytest
 
 from tests.brokers.paper.market import ACME, terms
 from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
+from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.broker import PaperBroker
-from trading_intents.brokers.paper.matching import OrderBook
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperTerms
 from trading_intents.brokers.paper.prices import walk_middle_cents
 from trading_intents.brokers.paper.store import quote_of

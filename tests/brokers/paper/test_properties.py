@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from tests.brokers.paper.market import CASH, NOON, Market, terms
+from tests.brokers.paper.market import CASH, NOON, Market, legs, terms
+from trading_intents.brokers.paper.book.linked import exits_of, may_grow, pair_of
+from trading_intents.brokers.paper.book.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Quote, Source
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
-from trading_intents.brokers.paper.rules import is_traded_through, is_triggered, price_levels, touches
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.trading import ZERO, OrderSide, Symbol, exact
 
@@ -28,6 +29,23 @@ def orders(draw: st.DrawFn) -> str:
 
 
 @st.composite
+def linked_orders(draw: st.DrawFn) -> str:
+    """An entry with one exit or two, or a pair; or a stop that trails."""
+    time, size = draw(st.sampled_from(["day", "gtc"])), draw(sizes)
+    kind = draw(st.sampled_from(["long", "short", "pair", "trail"]))
+    if kind == "trail":
+        trail = draw(st.sampled_from(["1", "3", "50bps", "300bps"]))
+        return f"{draw(st.sampled_from(['buy', 'sell', 'short']))} {size} trail {trail} {time}"
+    low, middle, high = sorted(draw(st.lists(prices, min_size=3, max_size=3, unique=True)))
+    if kind == "pair":
+        return f"sell {size} limit {high} {time} with or {low} {time}"
+    side, profit, loss = ("buy", high, low) if kind == "long" else ("short", low, high)
+    entry = draw(st.sampled_from(["market", f"limit {middle}"]))
+    exits = draw(st.sampled_from([f"profit {profit}", f"loss {loss} {time}", f"profit {profit},loss {loss}"]))
+    return f"{side} {size} {entry} {time} with {exits}"
+
+
+@st.composite
 def quotes(draw: st.DrawFn) -> str:
     bid, spread = draw(prices), draw(st.integers(0, 3))
     trade = draw(st.one_of(st.just(""), st.builds("{}x{}".format, prices, sizes)))
@@ -36,7 +54,7 @@ def quotes(draw: st.DrawFn) -> str:
 
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("submit"), orders()),
+        st.tuples(st.just("submit"), st.one_of(orders(), linked_orders())),
         st.tuples(st.just("quote"), quotes()),
         st.tuples(st.just("cancel"), st.integers(1, 8)),
         st.tuples(st.just("replace"), st.tuples(st.integers(1, 8), orders())),
@@ -51,7 +69,9 @@ def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
     name, what = step
     book, before = market.book, len(market.book.events)
     if name == "submit":
-        book.submit(f"c{before}", terms(str(what)), market.now)
+        text, _, linked = str(what).partition(" with ")
+        asked = terms(text)
+        book.submit(f"c{before}", asked, market.now, legs=legs(linked, asked, f"c{before}"))
     elif name == "quote":
         book.feed(market.next_quote(str(what)))
     elif name == "cancel":
@@ -63,7 +83,7 @@ def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
     else:
         assert isinstance(what, int)
         market.later(seconds=what)
-        book.expire(market.now)
+        book.keep_time(market.now)
     return [each.event for each in book.events[before:]]
 
 
@@ -110,7 +130,8 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
         for order in market.book.orders.values():
             limits[order.client_order_id] = order.limit_price
             assert order.filled <= order.quantity or order.status is PaperOrderStatus.FILLED
-            assert order.status is not PaperOrderStatus.WORKING or order.filled < order.quantity
+            is_whole = order.status is PaperOrderStatus.WORKING and order.filled >= order.quantity
+            assert not is_whole or may_grow(market.book.orders, order)
             assert order.time_in_force not in ("IMMEDIATE_OR_CANCEL", "FILL_OR_KILL") or (
                 order.status is not PaperOrderStatus.WORKING or order.waits_for_trigger
             )
@@ -121,6 +142,30 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
                 assert fill.price <= limit if fill.side is OrderSide.BUY else fill.price >= limit
     ended = [h.order for h in market.book.events if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")]
     assert len(ended) == len(set(ended))
+
+
+@settings(max_examples=300)
+@given(steps)
+def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, object]]) -> None:
+    market = Market()
+    orders = market.book.orders
+    for step in script:
+        run(market, step)
+        exits: dict[int, list[PaperOrder]] = defaultdict(list)
+        for order in orders.values():
+            if order.is_exit and order.parent:
+                exits[order.parent].append(order)
+        for number, both in exits.items():
+            entry, closed = orders[number], sum((each.filled for each in both), ZERO)
+            assert closed <= entry.filled
+            for each in exits_of(orders, entry):
+                assert each.is_held == (entry.filled == 0)
+                assert each.leaves == entry.filled - closed, "an exit works what is not closed yet"
+            assert entry.status is PaperOrderStatus.WORKING or entry.filled or not exits_of(orders, entry)
+        for order in orders.values():
+            other = pair_of(orders, order)
+            assert other is None or order.status is PaperOrderStatus.WORKING, "one of a pair works on alone"
+            assert other is None or other.leaves == order.leaves
 
 
 @given(steps)

@@ -93,14 +93,25 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Buys: at the market, or with `limit` and `stop` prices. Placed once, however often it is asked for."""
+        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
+        often it is asked for."""
         command = create_command(
-            symbol, OrderSide.BUY, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+            symbol,
+            OrderSide.BUY,
+            quantity,
+            limit=limit,
+            stop=stop,
+            trail=trail,
+            trail_bps=trail_bps,
+            time_in_force=time_in_force,
+            route=route,
         )
         return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
 
@@ -111,14 +122,24 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells what the account holds: at the market, or with `limit` and `stop` prices."""
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails."""
         command = create_command(
-            symbol, OrderSide.SELL, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+            symbol,
+            OrderSide.SELL,
+            quantity,
+            limit=limit,
+            stop=stop,
+            trail=trail,
+            trail_bps=trail_bps,
+            time_in_force=time_in_force,
+            route=route,
         )
         return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
 
@@ -129,14 +150,24 @@ class AsyncAccount:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells short: at the market, or with `limit` and `stop` prices."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails."""
         command = create_command(
-            symbol, OrderSide.SELL_SHORT, quantity, limit=limit, stop=stop, time_in_force=time_in_force, route=route
+            symbol,
+            OrderSide.SELL_SHORT,
+            quantity,
+            limit=limit,
+            stop=stop,
+            trail=trail,
+            trail_bps=trail_bps,
+            time_in_force=time_in_force,
+            route=route,
         )
         return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
 

@@ -39,16 +39,21 @@ class AsyncOrderActions:
         quantity: Amount | None = None,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "AsyncPlacedOrder":
         """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
         order = await self.refresh()
+        is_trailing = order.order_type == "TRAILING_STOP"  # its stop is the broker's business
         command = replace_command(
             self.intent_id,
             order.quantity if quantity is None else quantity,
             limit=order.limit_price if limit is None else limit,
-            stop=order.stop_price if stop is None else stop,
+            stop=None if is_trailing else order.stop_price if stop is None else stop,
+            trail=order.trail_amount if trail is None else trail,
+            trail_bps=order.trail_bps if trail_bps is None else trail_bps,
             time_in_force=time_in_force,
         )
         return await self._account.submit(command, idempotency_key=idempotency_key)

@@ -69,15 +69,26 @@ def check_key(key: str) -> str:
 
 
 def order_spec(
-    quantity: Amount, limit: Amount | None, stop: Amount | None, time_in_force: str | None
-) -> dict[str, dict[str, str]]:
+    quantity: Amount,
+    limit: Amount | None,
+    stop: Amount | None,
+    trail: Amount | None,
+    trail_bps: int | None,
+    time_in_force: str | None,
+) -> dict[str, dict[str, str | int]]:
     """The kind of the order follows from its prices."""
-    kind = {(False, False): "Market", (True, False): "Limit", (False, True): "Stop", (True, True): "StopLimit"}
-    fields = {"quantity": text_of(quantity)}
-    fields |= {} if stop is None else {"stop_price": text_of(stop)}
-    fields |= {} if limit is None else {"limit_price": text_of(limit)}
+    kinds = {(False, False): "Market", (True, False): "Limit", (False, True): "Stop", (True, True): "StopLimit"}
+    kind = kinds[limit is not None, stop is not None]
+    if trail is not None or trail_bps is not None:
+        if kind != "Market" or (trail is not None and trail_bps is not None):
+            raise ValueError("a trailing stop has trail or trail_bps, and no other price")
+        kind = "TrailingStop"
+    prices = {"stop_price": stop, "limit_price": limit, "trail_amount": trail}
+    fields: dict[str, str | int] = {"quantity": text_of(quantity)}
+    fields |= {name: text_of(price) for name, price in prices.items() if price is not None}
+    fields |= {} if trail_bps is None else {"trail_bps": trail_bps}
     fields |= {} if time_in_force is None else {"time_in_force": str(time_in_force)}
-    return {kind[limit is not None, stop is not None]: fields}
+    return {kind: fields}
 
 
 def create_command(
@@ -87,12 +98,15 @@ def create_command(
     *,
     limit: Amount | None = None,
     stop: Amount | None = None,
+    trail: Amount | None = None,
+    trail_bps: int | None = None,
     time_in_force: TimeInForceName | None = None,
     route: RouteStrategyName | None = None,
 ) -> Command:
-    """A CREATE, for `submit` and `evaluate`. Without prices it is a market order."""
+    """A CREATE, for `submit` and `evaluate`. Without prices it is a market order; with a `trail`, or `trail_bps` of the
+    price, a stop that follows the market."""
     payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
-    payload["spec"] = order_spec(quantity, limit, stop, time_in_force)
+    payload["spec"] = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
     return {"type": "CREATE", "payload": payload | given_fields(route_strategy=route)}
 
 
@@ -102,10 +116,12 @@ def replace_command(
     *,
     limit: Amount | None = None,
     stop: Amount | None = None,
+    trail: Amount | None = None,
+    trail_bps: int | None = None,
     time_in_force: TimeInForceName | None = None,
 ) -> Command:
     """A REPLACE: of the same kind as the order; `quantity` is the new total."""
-    spec = order_spec(quantity, limit, stop, time_in_force)
+    spec = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
     return {"type": "REPLACE", "payload": {"ref_intent_id": intent_id, "spec": spec}}
 
 

@@ -73,12 +73,15 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Buys: at the market, or with `limit` and `stop` prices. Placed once, however often it is asked for."""
+        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
+        often it is asked for."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -87,6 +90,8 @@ class Account:
                     quantity,
                     limit=limit,
                     stop=stop,
+                    trail=trail,
+                    trail_bps=trail_bps,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,
@@ -102,12 +107,14 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells what the account holds: at the market, or with `limit` and `stop` prices."""
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -116,6 +123,8 @@ class Account:
                     quantity,
                     limit=limit,
                     stop=stop,
+                    trail=trail,
+                    trail_bps=trail_bps,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,
@@ -131,12 +140,14 @@ class Account:
         *,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells short: at the market, or with `limit` and `stop` prices."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -145,6 +156,8 @@ class Account:
                     quantity,
                     limit=limit,
                     stop=stop,
+                    trail=trail,
+                    trail_bps=trail_bps,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,

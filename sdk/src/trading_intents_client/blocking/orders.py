@@ -38,6 +38,8 @@ class OrderActions:
         quantity: Amount | None = None,
         limit: Amount | None = None,
         stop: Amount | None = None,
+        trail: Amount | None = None,
+        trail_bps: int | None = None,
         time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "PlacedOrder":
@@ -47,6 +49,8 @@ class OrderActions:
             quantity=quantity,
             limit=limit,
             stop=stop,
+            trail=trail,
+            trail_bps=trail_bps,
             time_in_force=time_in_force,
             idempotency_key=idempotency_key,
         )

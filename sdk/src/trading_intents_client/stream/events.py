@@ -44,6 +44,8 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
     order_side: OrderSide | None = None
     limit_price: Decimal | None = None
     stop_price: Decimal | None = None
+    trail_amount: Decimal | None = None
+    trail_bps: int | None = None
     average_price: Decimal | None = None
     order_venue: RouteStrategy | None = None
     time_in_force: TimeInForce | None = None
@@ -116,6 +118,8 @@ class StreamedAction(Struct, frozen=True, kw_only=True):
     order_type: OrderType | None = None
     limit_price: Decimal | None = None
     stop_price: Decimal | None = None
+    trail_amount: Decimal | None = None
+    trail_bps: int | None = None
     order_venue: RouteStrategy | None = None
     time_in_force: TimeInForce | None = None
     client_reference_id: str | None = None

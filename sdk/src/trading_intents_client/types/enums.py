@@ -74,6 +74,7 @@ class OrderKind(OpenEnum):
     LIMIT = "Limit"
     STOP = "Stop"
     STOP_LIMIT = "StopLimit"
+    TRAILING_STOP = "TrailingStop"
 
 
 class OrderType(OpenEnum):
@@ -83,6 +84,7 @@ class OrderType(OpenEnum):
     LIMIT = "LIMIT"
     STOP = "STOP"
     STOP_LIMIT = "STOP_LIMIT"
+    TRAILING_STOP = "TRAILING_STOP"
 
 
 class TimeInForce(OpenEnum):

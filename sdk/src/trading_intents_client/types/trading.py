@@ -46,6 +46,10 @@ class Action(Struct, frozen=True, kw_only=True):
     quantity: Decimal
     limit_price: Decimal | None
     stop_price: Decimal | None
+    trail_amount: Decimal | None = None
+    trail_bps: int | None = None
+    leg: str | None = None
+    parent_intent_id: str | None = None
     time_in_force: TimeInForce | None
     route_strategy: RouteStrategy
     client_reference_id: str | None
@@ -74,6 +78,8 @@ class OrderRecord(Struct, frozen=True, kw_only=True):
     order_side: OrderSide
     limit_price: Decimal | None
     stop_price: Decimal | None
+    trail_amount: Decimal | None = None
+    trail_bps: int | None = None
     average_price: Decimal | None
     route_strategy: RouteStrategy
     quantity: Decimal

@@ -22,7 +22,7 @@ _MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OP
 CAPABILITIES = port.Capabilities(
     name="alpaca",
     environments=(Environment.PAPER, Environment.LIVE),
-    times_in_force=dict.fromkeys((_K.STOP, _K.STOP_LIMIT), _STOP_TIMES)
+    times_in_force=dict.fromkeys((_K.STOP, _K.STOP_LIMIT, _K.TRAILING_STOP), _STOP_TIMES)
     | {_K.MARKET: _MARKET_TIMES, _K.LIMIT: (*_MARKET_TIMES, _T.EXT)},
     routes=(RouteStrategy.SMART,),
     native_replace=True,
@@ -63,8 +63,14 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     updated_at: Moment | None = None
     replaced_by: str | None = None
     replaces: str | None = None
+    trail_price: Decimal | None = None
+    trail_percent: Decimal | None = None
     position_intent: str | None = None
     total: Decimal | None = None  # what all versions ask for together, of one that Alpaca itself made
+
+    @property
+    def trail(self) -> Decimal | None:
+        return self.trail_price if self.trail_percent is None else self.trail_percent
 
     @property
     def order_side(self) -> OrderSide:
@@ -200,6 +206,10 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
         "client_order_id": ticket.client_order_id,
         **_prices(ticket),
     }
+    if ticket.trail_amount is not None:
+        body["trail_price"] = text(ticket.trail_amount)
+    if ticket.trail_bps is not None:
+        body["trail_percent"] = text(Decimal(ticket.trail_bps) / 100)
     if ticket.extended_hours:
         body["extended_hours"] = True
     # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
@@ -211,6 +221,10 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
 def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
     """`left` of the new total is not filled yet. It is named only if it differs: Alpaca changes whole shares only."""
     body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
+    if ticket.kind is _K.TRAILING_STOP:
+        trail = Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
+        if trail is not None and trail != order.trail:
+            body["trail"] = text(trail)
     if left != order.qty:
         body["qty"] = text(left)
     if _TIMES[ticket.time_in_force] != order.time_in_force:

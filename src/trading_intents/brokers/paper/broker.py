@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.paper import store
+from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
-from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
-from trading_intents.brokers.paper.model import CAPABILITIES, Source
+from trading_intents.brokers.paper.model import CAPABILITIES, PaperEvent, Source
 from trading_intents.brokers.paper.prices import TICK_MILLIS, tick_number
 from trading_intents.brokers.paper.quotes import channel
 from trading_intents.brokers.paper.venue.batches import PaperVenue
@@ -321,9 +321,9 @@ class PaperBroker:
         for number, book in enumerate(self._books.working()):
             if number % MAX_BOOKS_AT_ONCE == MAX_BOOKS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            expires_at = book.levels.expires_at
+            due_at = book.levels.due_at
             is_walked = book.holding.source is not Source.POSTED
-            if (expires_at and expires_at <= now) or (is_walked and self._is_near(book, tick)):
+            if (due_at and due_at <= now) or (is_walked and self._is_near(book, tick)):
                 due.add(book.symbol)
         return due
 

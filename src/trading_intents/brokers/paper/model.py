@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
-from trading_intents.brokers.port import Capabilities, LookupKind, PriceTick
+from trading_intents.brokers.port import BrokerEvent, Capabilities, LinkedOrders, LookupKind, PriceTick
 from trading_intents.trading import (
     ZERO,
     Environment,
     FrozenStruct,
+    Leg,
     OrderKind,
     OrderSide,
     RouteStrategy,
@@ -20,6 +21,7 @@ from trading_intents.trading import (
 )
 
 QUOTE_LIFE = timedelta(seconds=15)
+STOP_REPORTS = timedelta(seconds=1)  # of a stop that trails, at most so often
 GOOD_TILL_CANCEL_DAYS = 90
 # A short sale's proceeds are locked, and as much again is required: its value counts twice against the buying power.
 SHORT_MARGIN = 2
@@ -34,7 +36,7 @@ _TIMES = (
 CAPABILITIES = Capabilities(
     name="paper",
     environments=(Environment.PAPER,),
-    times_in_force=dict.fromkeys(OrderKind, _TIMES),
+    times_in_force=dict.fromkeys(OrderKind, _TIMES) | {OrderKind.TRAILING_STOP: _TIMES[:2]},
     routes=(RouteStrategy.SMART,),
     native_replace=True,
     credential_fields=(),
@@ -43,6 +45,8 @@ CAPABILITIES = Capabilities(
     lookup=LookupKind.DURABLE,
     unique_order_ids=True,
     tells_balances=True,
+    exits=LinkedOrders((OrderSide.BUY, OrderSide.SELL_SHORT), (OrderKind.MARKET, OrderKind.LIMIT), _TIMES[:2]),
+    one_cancels_other=LinkedOrders(tuple(OrderSide), (OrderKind.LIMIT,), _TIMES[:2]),
     calls_at_once=32,
 )
 PAIR_TICK = Decimal("0.00000001")  # of symbols such as BTC/USD
@@ -84,6 +88,9 @@ class Quote(Prices, frozen=True, kw_only=True):
         return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
 
 
+_STOPS = (OrderKind.STOP, OrderKind.STOP_LIMIT, OrderKind.TRAILING_STOP)
+
+
 class PaperOrderStatus(StrEnum):
     WORKING = "WORKING"
     FILLED = "FILLED"
@@ -99,6 +106,17 @@ class PaperTerms(VersionTerms, frozen=True, kw_only=True):
     side: OrderSide
     kind: OrderKind
 
+    @property
+    def price(self) -> Decimal | None:
+        """Its limit, else its stop; None: the market's."""
+        return self.stop_price if self.limit_price is None else self.limit_price
+
+
+class PaperLeg(FrozenStruct, frozen=True, kw_only=True):
+    leg: Leg
+    client_order_id: str
+    terms: PaperTerms
+
 
 class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     number: int  # in its account, from 1
@@ -111,12 +129,19 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     paid: Decimal = ZERO  # quantity times price of all its fills
     covers: Decimal = ZERO  # of what is left, the part of a BUY that buys a short back: it needs no buying power
     reserve_price: Decimal = ZERO
+    parent: int | None = None  # a leg's: the number of the order that it was sent with
+    leg: Leg | None = None
+    is_held: bool = False  # an exit whose entry has no fill yet
+    best_price: Decimal | None = None  # of the market since a trailing stop works
+    told_stop: Decimal | None = None  # a trailing stop's, as it was last reported
+    told_at: datetime | None = None
     accepted_at: datetime
     expires_at: datetime
 
     @property
     def leaves(self) -> Decimal:
-        return max(self.quantity - self.filled, ZERO) if self.status is PaperOrderStatus.WORKING else ZERO
+        works = self.status is PaperOrderStatus.WORKING and not self.is_held
+        return max(self.quantity - self.filled, ZERO) if works else ZERO
 
     @property
     def reserved(self) -> Decimal:
@@ -124,7 +149,24 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
 
     @property
     def waits_for_trigger(self) -> bool:
-        return self.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT) and not self.triggered
+        return self.kind in _STOPS and not self.triggered
+
+    @property
+    def report_due_at(self) -> datetime | None:
+        """When it is reported where a trailing stop is now: at once or, after another report, a second later."""
+        if self.kind is not OrderKind.TRAILING_STOP or self.triggered or self.stop_price == self.told_stop:
+            return None
+        return self.accepted_at if self.told_at is None else self.told_at + STOP_REPORTS
+
+    @property
+    def is_exit(self) -> bool:
+        return self.leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS)
+
+
+class PaperEvent(FrozenStruct, frozen=True):
+    order: int | None
+    event: BrokerEvent
+    place: int  # its number in the account
 
 
 class PaperAccount(FrozenStruct, frozen=True, kw_only=True):
@@ -178,4 +220,5 @@ NEEDS: Mapping[OrderKind, tuple[bool, bool]] = {
     OrderKind.LIMIT: (True, False),
     OrderKind.STOP: (False, True),
     OrderKind.STOP_LIMIT: (True, True),
+    OrderKind.TRAILING_STOP: (False, False),
 }

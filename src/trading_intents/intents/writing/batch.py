@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
@@ -12,13 +13,20 @@ from trading_intents.intents.model import Accepted, AccountState, NewOrder, Repl
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import effects, statements
 from trading_intents.intents.writing.effects import Append, Effect, Publish, RefusedCommand
-from trading_intents.intents.writing.record import HASH_VERSION, Record, canonical, chain
+from trading_intents.intents.writing.record import (
+    HASH_VERSION,
+    LINKED_HASH_VERSION,
+    LinkedRecord,
+    Record,
+    canonical,
+    chain,
+)
 from trading_intents.intents.writing.state.batch_state import BatchDependencies, BatchState, read_state
 from trading_intents.orders.model import OrderStatus
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
 from trading_intents.storage.pipeline import ConnectionDropped, ConnectionLost, StatementRefused
-from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct
+from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, OrderKind
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of the platform's own commands
@@ -140,6 +148,8 @@ def _append(
         broker=account.broker,
         idempotency_key=submission.idempotency_key,
         body_digest=submission.body_digest,
+        trail_amount=accepted.spec.trail_amount,
+        trail_bps=None if accepted.spec.trail_bps is None else str(accepted.spec.trail_bps),
         closes=str(accepted.closes),
         opens=opens,
     )
@@ -152,13 +162,16 @@ def _record(
 ) -> Record:
     spec = accepted.spec
     assert spec.time_in_force is not None
-    return Record(
+    fields: dict[str, Any] = {}
+    if spec.kind is OrderKind.TRAILING_STOP:
+        fields = {"trail_amount": spec.trail_amount, "trail_bps": spec.trail_bps}
+    return (LinkedRecord if fields else Record)(
         account_id=submission.account_id,
         action_type=accepted.action_type,
         client_reference_id=accepted.client_reference_id,
         created_at=state.created_at,
         environment=account.environment,
-        hash_version=HASH_VERSION,
+        hash_version=LINKED_HASH_VERSION if fields else HASH_VERSION,
         intent_id=intent_id,
         limit_price=spec.limit_price,
         order_side=accepted.side,
@@ -172,6 +185,7 @@ def _record(
         stop_price=spec.stop_price,
         symbol=accepted.symbol,
         time_in_force=spec.time_in_force,
+        **fields,
     )
 
 

@@ -28,6 +28,8 @@ class Append(NamedTuple):
     broker: str
     idempotency_key: str | None
     body_digest: str | None
+    trail_amount: str | None
+    trail_bps: str | None
     closes: str
     opens: str  # the quantity by which it changes what is open
 
@@ -118,6 +120,8 @@ _COLUMNS = {
     "quantity": ("numeric", "record.quantity"),
     "limit_price": ("numeric", "record.limit_price"),
     "stop_price": ("numeric", "record.stop_price"),
+    "trail_amount": ("numeric", "trail_amount"),
+    "trail_bps": ("bigint", "trail_bps"),
     "client_reference_id": ("text", "record.client_reference_id"),
     "closes": ("boolean", "closes"),
     "opens": ("numeric", "opens"),
@@ -138,10 +142,12 @@ _APPEND = """
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, client_reference_id, received_at, created_at, updated_at, closes)
+                            stop_price, trail_amount, trail_bps, client_reference_id, received_at, created_at,
+                            updated_at, closes)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-               stop_price, client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes
+               stop_price, trail_amount, trail_bps, client_reference_id, $1::timestamptz, $1::timestamptz,
+               $1::timestamptz, closes
         FROM new WHERE action_type = 'CREATE'
     ),
     exposed AS (

@@ -8,7 +8,8 @@ import msgspec
 from trading_intents.stream.model import EventType, make_payload
 from trading_intents.trading import ActionType
 
-HASH_VERSION = 1
+HASH_VERSION, LINKED_HASH_VERSION = 1, 2
+HASH_VERSIONS = (HASH_VERSION, LINKED_HASH_VERSION)
 FIRST_HASH = "0" * 64
 
 
@@ -36,8 +37,18 @@ class Record(msgspec.Struct, kw_only=True):
     time_in_force: str
 
 
+class LinkedRecord(Record, kw_only=True):
+    """Version 2, of the actions of linked and trailing orders alone: whoever verifies version 1 goes on."""
+
+    leg: str | None = None
+    parent_intent_id: str | None = None
+    trail_amount: str | None = None
+    trail_bps: int | None = None
+
+
 def canonical(record: Record) -> bytes:
-    return msgspec.json.encode(record)
+    """The fields are sorted by their names, as they are in version 1."""
+    return msgspec.json.encode(record, order="sorted" if isinstance(record, LinkedRecord) else None)
 
 
 def chain(previous_hash: str, text: bytes) -> str:
@@ -52,7 +63,7 @@ def with_hash(text: str, digest: str) -> str:
 
 def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, bytes]:
     """Of the action, and of the order that it makes if it is a CREATE."""
-    shared = {
+    shared: dict[str, object] = {
         "intent_id": record.intent_id,
         "organization_id": record.organization_id,
         "account_id": record.account_id,
@@ -67,6 +78,8 @@ def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, by
         "client_reference_id": record.client_reference_id,
         "received_at": now,
     }
+    if isinstance(record, LinkedRecord):
+        shared |= {"trail_amount": record.trail_amount, "trail_bps": record.trail_bps}
     action = make_payload(
         EventType.INTENT_ACTION,
         seq=record.seq,

@@ -30,7 +30,10 @@ HEADERS = {
 }
 # A field has the same meaning wherever it stands. Other ids are a broker's, an identity provider's or the caller's.
 UUID_FIELDS = frozenset(
-    {"id", "account_id", "organization_id", "intent_id", "ref_intent_id", "order_id", "trade_id", "credential_id"}
+    {
+        *("id", "account_id", "organization_id", "intent_id", "ref_intent_id", "parent_intent_id"),
+        *("order_id", "trade_id", "credential_id"),
+    }
 )
 TIME_FIELDS = frozenset({"as_of", "at", "from", "to"})
 

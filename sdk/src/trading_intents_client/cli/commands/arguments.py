@@ -54,6 +54,13 @@ Symbol = Annotated[str, typer.Argument(metavar="SYMBOL", help="Such as AAPL.")]
 Quantity = Annotated[Decimal, typer.Argument(metavar="QUANTITY", parser=parse_amount, help="How many.")]
 Limit = Annotated[Decimal | None, typer.Option("--limit", metavar="PRICE", parser=parse_amount, help="A limit price.")]
 Stop = Annotated[Decimal | None, typer.Option("--stop", metavar="PRICE", parser=parse_amount, help="A stop price.")]
+Trail = Annotated[
+    Decimal | None,
+    typer.Option("--trail", metavar="AMOUNT", parser=parse_amount, help="A stop so far from the best price."),
+]
+TrailBps = Annotated[
+    int | None, typer.Option("--trail-bps", metavar="BPS", help="The same, in basis points of that price.", min=1)
+]
 Tif = Annotated[
     TimeInForce | None,
     typer.Option(

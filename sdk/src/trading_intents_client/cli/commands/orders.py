@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -13,6 +13,7 @@ from trading_intents_client import (
     ConnectionState,
     Order,
     PlacedOrder,
+    TimeInForce,
     TradingError,
     WaitTimeout,
     cancel_command,
@@ -29,6 +30,8 @@ from trading_intents_client.cli.commands.arguments import (
     Symbol,
     Tif,
     Timeout,
+    Trail,
+    TrailBps,
     Wait,
     find_account,
     find_order_id,
@@ -40,9 +43,17 @@ from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import amount, rounded
 
 
+class Terms(TypedDict):
+    limit: Decimal | None
+    stop: Decimal | None
+    trail: Decimal | None
+    trail_bps: int | None
+    time_in_force: TimeInForce | None
+
+
 def add_order_commands(cli: typer.Typer, panel: str) -> None:
     for name, verb in (("buy", "Buy"), ("sell", "Sell"), ("short", "Sell short")):
-        told = f"{verb}: at the market, or with --limit and --stop."
+        told = f"{verb}: at the market, with --limit and --stop, or with a stop that follows (--trail)."
         cli.command(name=name, help=told, rich_help_panel=panel)(_placing(name))
     for command in (cancel, replace):
         cli.command(rich_help_panel=panel)(command)
@@ -54,6 +65,8 @@ def _placing(name: str) -> Callable[..., None]:
         quantity: Quantity,
         limit: Limit = None,
         stop: Stop = None,
+        trail: Trail = None,
+        trail_bps: TrailBps = None,
         tif: Tif = None,
         account: AccountName = "",
         wait: Wait = False,
@@ -61,13 +74,15 @@ def _placing(name: str) -> Callable[..., None]:
         key: IdempotencyKey = None,
         as_json: AsJson = False,
     ) -> None:
-        options = {"--limit": limit, "--stop": stop, "--tif": tif, "--account": account or None}
+        prices = {"--limit": limit, "--stop": stop, "--trail": trail, "--trail-bps": trail_bps}
+        options = {**prices, "--tif": tif, "--account": account or None}
         flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
         with exit_codes(typed(name, symbol, amount(quantity), options, flags)), open_client(os.environ) as client:
             chosen = find_account(client, account)
             _warn_of_broker(chosen, "will wait for it, or end EXPIRED")
             submit = {"buy": chosen.buy, "sell": chosen.sell, "short": chosen.short}[name]
-            placed = submit(symbol, quantity, limit=limit, stop=stop, time_in_force=tif, idempotency_key=key)
+            terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)
+            placed = submit(symbol, quantity, **terms, idempotency_key=key)
             if wait:
                 _warn_of_broker(chosen, "waits")
                 _report_end(placed, timeout, as_json)
@@ -166,17 +181,22 @@ def replace(
     ] = None,
     limit: Limit = None,
     stop: Stop = None,
+    trail: Trail = None,
+    trail_bps: TrailBps = None,
     tif: Tif = None,
     account: AccountName = "",
     key: IdempotencyKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Change an order's quantity, prices or time in force; what is left out stays."""
-    if quantity is None and limit is None and stop is None and tif is None:
-        raise typer.BadParameter("say what to change: --quantity, --limit, --stop or --tif")
-    options = {"--quantity": quantity, "--limit": limit, "--stop": stop, "--tif": tif, "--account": account or None}
+    prices = {"--limit": limit, "--stop": stop, "--trail": trail, "--trail-bps": trail_bps}
+    changes: dict[str, object] = {"--quantity": quantity, **prices, "--tif": tif}
+    if all(value is None for value in changes.values()):
+        raise typer.BadParameter(f"say what to change: {', '.join(changes)}")
+    options = changes | {"--account": account or None}
     with exit_codes(typed("replace", order_id, options, {"--json": as_json})), open_client(os.environ) as client:
         chosen = find_account(client, account)
         order = chosen.order(find_order_id(chosen, order_id))
-        placed = order.replace(quantity=quantity, limit=limit, stop=stop, time_in_force=tif, idempotency_key=key)
+        terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)
+        placed = order.replace(quantity=quantity, **terms, idempotency_key=key)
         print_json(placed) if as_json else typer.echo(f"accepted: replace {placed.intent_id}")

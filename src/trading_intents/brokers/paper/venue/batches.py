@@ -10,11 +10,14 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from trading_intents.brokers.paper.book.matching import OrderBook
+from trading_intents.brokers.paper.book.rules import REFUSALS
 from trading_intents.brokers.paper.faults import ActiveFaults, Fault, FaultKind, draw_faults
-from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
 from trading_intents.brokers.paper.model import (
     PaperAccount,
+    PaperEvent,
     PaperHolding,
+    PaperLeg,
     PaperOrder,
     PaperOrderStatus,
     PaperTerms,
@@ -22,7 +25,6 @@ from trading_intents.brokers.paper.model import (
     Source,
 )
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
-from trading_intents.brokers.paper.rules import REFUSALS
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
@@ -32,6 +34,7 @@ from trading_intents.brokers.port import (
     BrokerEvent,
     CommandResult,
     IntegrationContext,
+    LegTicket,
     OrderTicket,
     Outcome,
 )
@@ -238,18 +241,15 @@ class PaperVenue:
             key = (books.account_id, request.ticket.client_order_id)
             is_duplicate = key in batch.known
             batch.known.add(key)
-            batch.arrivals.append(
-                Arrival(
-                    books.account_id,
-                    number,
-                    request.command,
-                    request.ticket.client_order_id,
-                    None if is_duplicate else made,
-                    is_duplicate,
-                    json_text(request.ticket),
-                    batch.now,
-                )
-            )
+            order_number = None if is_duplicate else made
+            row = Arrival(books.account_id, number, request.command, key[1], order_number, is_duplicate, "", batch.now)
+            batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
+            if request.command == "SUBMIT" and made and not is_duplicate and result.outcome is Outcome.ACKED:
+                for place, leg in enumerate(request.ticket.legs, start=1):  # found by their ids, as any order
+                    batch.known.add((books.account_id, leg.client_order_id))
+                    leg_row = replace(row, seq=number + place, client_order_id=leg.client_order_id, number=made + place)
+                    batch.arrivals.append(leg_row)
+                books.totals = replace(books.totals, commands=number + len(request.ticket.legs))
         return VenueReply(result, faults)
 
     def _catch_up(self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote] | None, now: datetime) -> None:
@@ -268,7 +268,7 @@ class PaperVenue:
                 book.feed(walk_quote(self._seed, book.symbol, match))
                 at = match
             book.show(walk_quote(self._seed, book.symbol, tick))
-        book.expire(now)
+        book.keep_time(now)
         books.totals = book.account
 
     def _execute(
@@ -289,7 +289,8 @@ class PaperVenue:
         client_id = ticket.client_order_id
         match request.command:
             case "SUBMIT":
-                order = book.submit(client_id, _terms(ticket), now, refusal or self._lacks_room(books))
+                refusal = refusal or self._lacks_room(books)
+                order = book.submit(client_id, _terms(ticket), now, refusal, _legs(ticket))
                 is_refused = order.status is PaperOrderStatus.REJECTED
                 reason = book.events[-1].event.reason if is_refused else None
             case "REPLACE":
@@ -299,7 +300,8 @@ class PaperVenue:
         books.totals = book.account
         number = order.number if order else None
         # All events of the order: some of them may not have been streamed yet.
-        updates = (*before, *(each.event for each in book.events if each.order == number))
+        named = {number, *(each.number for each in book.orders.values() if number and each.parent == number)}
+        updates = (*before, *(each.event for each in book.events if each.order in named))
         result = CommandResult(
             outcome=Outcome.REJECTED if reason else Outcome.ACKED,
             broker_order_id=order.broker_order_id if order else None,
@@ -338,5 +340,9 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.posted_number if book and book.orders else None
 
 
-def _terms(ticket: OrderTicket) -> PaperTerms:
+def _terms(ticket: OrderTicket | LegTicket) -> PaperTerms:
     return msgspec.convert(ticket, PaperTerms, from_attributes=True)
+
+
+def _legs(ticket: OrderTicket) -> list[PaperLeg]:
+    return [PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each)) for each in ticket.legs]

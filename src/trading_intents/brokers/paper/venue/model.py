@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults
-from trading_intents.brokers.paper.matching import OrderBook, PaperEvent
-from trading_intents.brokers.paper.model import PaperAccount, PaperOrderStatus
+from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperOrderStatus
 from trading_intents.brokers.paper.store import CommandTarget
 from trading_intents.brokers.paper.venue.store import BookKey
 from trading_intents.brokers.port import CommandResult, OrderTicket

@@ -11,8 +11,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from trading_intents.brokers.paper.faults import Fault
-from trading_intents.brokers.paper.matching import PaperEvent
-from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, Quote
+from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperHolding, PaperOrder, Quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import Symbol

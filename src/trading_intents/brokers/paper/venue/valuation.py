@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from trading_intents.brokers.paper.matching import OrderBook
+from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.model import PaperAccount, Quote, Source
 from trading_intents.brokers.paper.prices import CENT, TICK_MILLIS, tick_number, walk_middle_cents
 from trading_intents.brokers.port import BrokerBalance

@@ -61,7 +61,8 @@ def read_limit_state(asked: Sequence[tuple[str, str]]) -> Statement:
 
 _TERMS = """
     concat_ws('|', r ->> 'symbol', r ->> 'order_side', r ->> 'order_type', r ->> 'quantity',
-              coalesce(r ->> 'limit_price', ''), coalesce(r ->> 'stop_price', ''))
+              coalesce(r ->> 'limit_price', ''), coalesce(r ->> 'stop_price', ''),
+              coalesce(r ->> 'trail_amount', ''), coalesce(r ->> 'trail_bps', ''))
 """
 MAX_DOUBLINGS = 30
 # Probes at doubling distances from the log's end find how far back a minute is: what is at or before the latest that is

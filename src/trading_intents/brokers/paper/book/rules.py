@@ -3,13 +3,29 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import ROUND_CEILING, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-from trading_intents.brokers.paper.model import CAPABILITIES, NEEDS, PaperOrder, PaperTerms, Quote, tick_of
+from msgspec.structs import replace
+
+from trading_intents.brokers.paper.model import (
+    CAPABILITIES,
+    NEEDS,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Quote,
+    tick_of,
+)
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
-from trading_intents.trading import OrderSide, exact, parse_symbol
+from trading_intents.trading import OrderKind, OrderSide, TimeInForce, exact, parse_symbol
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
+UNKNOWN_ORDER, TOO_LATE = "unknown_order", "too_late"
+ALL_BPS = 10_000
+KILLED = {
+    TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
+    TimeInForce.FILL_OR_KILL: "fill_or_kill",
+}
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
 BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
 REFUSALS = {
@@ -32,6 +48,9 @@ def find_flaw(terms: PaperTerms) -> str | None:
         return NOT_OFFERED
     if NEEDS[terms.kind] != (terms.limit_price is not None, terms.stop_price is not None):
         return BAD_PRICES
+    trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
+    if trails != (terms.kind is OrderKind.TRAILING_STOP):
+        return BAD_PRICES
     step = CAPABILITIES.quantity_step
     assert step is not None
     if not _is_multiple(terms.quantity, step):
@@ -39,6 +58,12 @@ def find_flaw(terms: PaperTerms) -> str | None:
     prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
     are_ticks = (price > 0 and _is_multiple(price, tick_of(terms.symbol, price)) for price in prices)
     return None if all(are_ticks) else BAD_TICK
+
+
+def unchangeable(order: PaperOrder | None) -> str | None:
+    if order is None:
+        return UNKNOWN_ORDER
+    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:
@@ -65,6 +90,21 @@ def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
     return quote.last < terms.limit_price if terms.side is OrderSide.BUY else quote.last > terms.limit_price
 
 
+def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
+    """A trailing stop, after its market was seen: the stop is the trail away from the best price so far, on the tick
+    that is further from the market. A SELL's market is the bid, a BUY's the ask."""
+    is_buy, seen = order.side is OrderSide.BUY, market_price(order, quote)
+    best = seen if order.best_price is None else (min if is_buy else max)(order.best_price, seen)
+    trail = order.trail_amount
+    if trail is None:
+        assert order.trail_bps is not None
+        trail = best * order.trail_bps / ALL_BPS
+    stop, rounding = (best + trail, ROUND_CEILING) if is_buy else (best - trail, ROUND_FLOOR)
+    tick = tick_of(order.symbol, stop)
+    stop = max((stop / tick).to_integral_value(rounding) * tick, tick)
+    return replace(order, best_price=best, stop_price=stop)
+
+
 def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
@@ -74,9 +114,9 @@ def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
 @dataclass(frozen=True, slots=True)
 class PriceLevels:
     """The prices at which the first of a book's working orders could match, None where there is none of its kind; and
-    when the first of them expires."""
+    when the first of them expires, or its stop is to be reported."""
 
-    expires_at: datetime | None
+    due_at: datetime | None
     any_price: bool  # an order without a limit rests, which every quote could match
     buy_limit: Decimal | None
     sell_limit: Decimal | None
@@ -107,21 +147,24 @@ class PriceLevels:
 
 
 def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
-    any_price, expires_at = False, None
+    any_price, due_at = False, None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}
     stops: dict[bool, list[Decimal]] = {True: [], False: []}
     for order in orders:
-        expires_at = order.expires_at if expires_at is None else min(expires_at, order.expires_at)
+        due_at = min(each for each in (due_at, order.expires_at, order.report_due_at) if each)
         is_buy = order.side is OrderSide.BUY
-        if order.waits_for_trigger:
-            assert order.stop_price is not None
+        if order.leaves == 0:
+            continue  # an exit: its entry has no fill, or it sold all that was bought so far
+        if order.waits_for_trigger and order.stop_price is not None:  # a trailing one has none before its first quote
             stops[is_buy].append(order.stop_price)
+            if order.best_price is not None:
+                limits[is_buy].append(order.best_price)  # a better price moves it
         elif order.limit_price is None:
             any_price = True
         else:
             limits[is_buy].append(order.limit_price)
     return PriceLevels(
-        expires_at,
+        due_at,
         any_price,
         max(limits[True], default=None),
         min(limits[False], default=None),

@@ -1,23 +1,23 @@
 """The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash, position and events
 come out. Pure: the same inputs, the same outcome. Never fills an order from a size that the account used already."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
 from msgspec.structs import asdict, replace
 
-from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperHolding,
-    PaperOrder,
-    PaperOrderStatus,
-    PaperTerms,
-    Quote,
-    expiry,
-    made_id,
+from trading_intents.brokers.paper.book import linked
+from trading_intents.brokers.paper.book.accounting import (
+    booked,
+    find_allowed,
+    lacks_position,
+    lacks_power,
+    with_reserve,
 )
-from trading_intents.brokers.paper.rules import (
+from trading_intents.brokers.paper.book.rules import (
+    KILLED,
     PriceLevels,
     find_flaw,
     is_traded_through,
@@ -25,22 +25,34 @@ from trading_intents.brokers.paper.rules import (
     market_price,
     price_levels,
     touches,
+    unchangeable,
+    with_stop,
 )
-from trading_intents.brokers.port import BrokerEvent, EventKind
-from trading_intents.trading import ZERO, FrozenStruct, OrderSide, Symbol, TimeInForce, exact, quotient
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperEvent,
+    PaperHolding,
+    PaperLeg,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Quote,
+    expiry,
+    made_id,
+)
+from trading_intents.brokers.port import REPLACED_BY_BROKER, BrokerEvent, EventKind
+from trading_intents.trading import (
+    ZERO,
+    Leg,
+    OrderKind,
+    OrderSide,
+    Symbol,
+    TimeInForce,
+    exact,
+    quotient,
+)
 
-NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
-UNKNOWN_ORDER, TOO_LATE, OTHER_ORDER = "unknown_order", "too_late", "another_order"
-_KILLED = {
-    TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
-    TimeInForce.FILL_OR_KILL: "fill_or_kill",
-}
-
-
-class PaperEvent(FrozenStruct, frozen=True):
-    order: int | None
-    event: BrokerEvent
-    place: int  # its number in the account
+OTHER_ORDER = "another_order"
 
 
 @dataclass(slots=True)
@@ -56,6 +68,7 @@ class OrderBook:
     events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     _trade_left: Decimal = ZERO
+    _just_grown: set[int] = field(default_factory=set)  # exits of which the present event filled the entry
     _levels: PriceLevels | None = None
     # Up to where the market was looked at without a match; kept in memory only.
     checked_tick: int = 0
@@ -76,39 +89,65 @@ class OrderBook:
         with exact():
             self._expire(quote.at)
             self._see(quote, trades=True)
-            for order in self._queue():
-                self._work(order.number, quote.at, arrived=False)
+            self._just_grown.clear()
+            for order in sorted(self._queue(), key=lambda each: linked.turn(self.orders, each)):
+                if order.number not in self._just_grown:
+                    self._work(order.number, quote.at, arrived=False)
             self._trade_left = ZERO
 
-    def expire(self, now: datetime) -> None:
+    def keep_time(self, now: datetime) -> None:
+        """Does what is due without a market event: orders expire, and moves of stops are reported."""
         with exact():
             self._expire(now)
+            for order in self._queue():
+                self._report_stop(order, now)
 
-    def submit(self, client_order_id: str, terms: PaperTerms, at: datetime, refusal: str | None = None) -> PaperOrder:
-        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a scripted one."""
+    def submit(
+        self,
+        client_order_id: str,
+        terms: PaperTerms,
+        at: datetime,
+        refusal: str | None = None,
+        legs: Sequence[PaperLeg] = (),
+    ) -> PaperOrder:
+        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a scripted one. Legs are
+        accepted with it or not at all; the next market event is the first that they are matched with."""
         with exact():
             self._expire(at)
-            number = self.account.orders + 1
-            self.account = replace(self.account, orders=number, places=self.account.places + 1)
-            order = PaperOrder(
-                number=number,
-                broker_order_id=made_id(self.seed, self.account_id, "order", number),
-                client_order_id=client_order_id,
-                place=self.account.places,
-                accepted_at=at,
-                expires_at=expiry(terms.time_in_force, at),
-                **asdict(terms),
-            )
-            reason = refusal or find_flaw(terms) or self._lacks_position(order)
-            order = order if reason else self._with_reserve(order, at)
-            reason = reason or self._lacks_power(order, ZERO)
+            order = self._accepted(client_order_id, terms, at)
+            flaws = (find_flaw(each) for each in (terms, *(leg.terms for leg in legs)))
+            reason = refusal or next(filter(None, flaws), None) or lacks_position(order, self._queue(), self.holding)
+            order = order if reason else self._with_reserve(order, at, legs)
+            reason = reason or lacks_power(order, self.account)
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
             self._emit(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
-            if not reason:
-                self._work(number, at, arrived=True)
+            if reason:
+                return order
+            for leg in legs:
+                self._accept_leg(order, leg, at)
+            self._work(order.number, at, arrived=True)
             return order
+
+    def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
+        number, place = self.account.orders + 1, self.account.places + 1
+        self.account = replace(self.account, orders=number, places=place)
+        return PaperOrder(
+            number=number,
+            broker_order_id=made_id(self.seed, self.account_id, "order", number),
+            client_order_id=client_order_id,
+            place=place,
+            accepted_at=at,
+            expires_at=expiry(terms.time_in_force, at),
+            **asdict(terms),
+        )
+
+    def _accept_leg(self, entry: PaperOrder, leg: PaperLeg, at: datetime) -> None:
+        order = self._accepted(leg.client_order_id, leg.terms, at)
+        order = replace(order, parent=entry.number, leg=leg.leg, is_held=leg.leg is not Leg.ONE_CANCELS_OTHER)
+        self._put(order)
+        self._emit(order, EventKind.ACCEPTED, at)
 
     def replace(
         self,
@@ -140,7 +179,7 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
-            reason = refusal or _unchangeable(order)
+            reason = refusal or unchangeable(order)
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
                 return reason
@@ -151,7 +190,7 @@ class OrderBook:
         self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
     ) -> tuple[PaperOrder | None, str | None]:
         """Gives the replaced order, at the end of the queue; or the reason against it."""
-        reason = _unchangeable(order)
+        reason = unchangeable(order)
         if order is None or reason:
             return None, reason
         if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
@@ -165,20 +204,26 @@ class OrderBook:
             expires_at=order.expires_at if same_time else expiry(terms.time_in_force, at),
             **asdict(terms),
         )
+        if order.kind is OrderKind.TRAILING_STOP and order.best_price is not None and self.quote is not None:
+            changed = with_stop(changed, self.quote)
+        if order.leg or linked.pair_of(self.orders, order):  # how much it works is the venue's business
+            changed = replace(changed, quantity=order.quantity)
         flaw = find_flaw(terms)
         if flaw:
             return None, flaw
-        if terms.quantity <= order.filled:
+        if changed.quantity <= order.filled and not linked.may_grow(self.orders, order):
             return replace(changed, status=PaperOrderStatus.FILLED), None
         changed = self._with_reserve(changed, at)
-        return changed, self._lacks_position(changed) or self._lacks_power(changed, order.reserved)
+        lacks = lacks_position(changed, self._queue(), self.holding)
+        return changed, lacks or lacks_power(changed, self.account, released=order.reserved)
 
     def _queue(self) -> list[PaperOrder]:
         working = (order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING)
         return sorted(working, key=lambda order: order.place)
 
-    def _others(self, order: PaperOrder, side: OrderSide) -> list[PaperOrder]:
-        return [other for other in self._queue() if other.side is side and other.number != order.number]
+    def _with_reserve(self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()) -> PaperOrder:
+        quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
+        return with_reserve(order, self._queue(), self.holding, quote, [leg.terms for leg in legs])
 
     def _see(self, quote: Quote, trades: bool) -> None:
         self.quote = quote
@@ -190,15 +235,18 @@ class OrderBook:
 
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
-            if order.expires_at <= at:
+            if order.expires_at <= at and self.orders[order.number].status is PaperOrderStatus.WORKING:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
-                self._end(
-                    order, PaperOrderStatus.EXPIRED, order.expires_at, "good_till_cancel_ended" if days else "day_ended"
-                )
+                reason = "good_till_cancel_ended" if days else "day_ended"
+                self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
         order, quote = self.orders[number], self.quote
+        if order.leaves == 0:
+            return  # its pair ended it in this event, or it is an exit with nothing to close
         fresh = quote is not None and quote.is_fresh(at)
+        if order.waits_for_trigger and order.kind is OrderKind.TRAILING_STOP and quote is not None and fresh:
+            order = self._trail(order, quote, at)
         if order.waits_for_trigger:
             if quote is None or not fresh or not is_triggered(order, quote):
                 return
@@ -209,8 +257,43 @@ class OrderBook:
         if quote is not None and fresh:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in _KILLED:
-            self._end(rest, PaperOrderStatus.CANCELLED, at, _KILLED[rest.time_in_force])
+        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in KILLED:
+            self._end(rest, PaperOrderStatus.CANCELLED, at, KILLED[rest.time_in_force])
+
+    def _trail(self, order: PaperOrder, quote: Quote, at: datetime) -> PaperOrder:
+        moved = with_stop(order, quote)
+        if moved != order:
+            self._put(moved)
+        return self._report_stop(moved, at, at_once=is_triggered(moved, quote))
+
+    def _report_stop(self, order: PaperOrder, at: datetime, at_once: bool = False) -> PaperOrder:
+        due_at = order.report_due_at
+        if due_at is None or order.price is None or (due_at > at and not at_once):
+            return order
+        order = replace(order, told_stop=order.price, told_at=at)
+        self._put(order)
+        self._report_change(order, at)
+        return order
+
+    def _change(self, changes: Iterable[linked.Change], at: datetime) -> None:
+        for order, kind, reason in changes:
+            self._put(order)
+            if kind is EventKind.REPLACED:
+                self._report_change(order, at)
+            elif kind:
+                self._emit(order, kind, at, reason=reason)
+
+    def _report_change(self, order: PaperOrder, at: datetime) -> None:
+        """Reports a change that no command asked for."""
+        self._emit(
+            order,
+            EventKind.REPLACED,
+            at,
+            replaces=order.client_order_id,
+            quantity=order.quantity,
+            price=order.price,
+            reason=REPLACED_BY_BROKER,
+        )
 
     def _trade(self, order: PaperOrder, quote: Quote, at: datetime, arrived: bool) -> None:
         limit = order.limit_price
@@ -231,7 +314,7 @@ class OrderBook:
     def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
         """Fills the order; whether anything was filled. An order that the account may not fill ends."""
         whole = order.time_in_force is TimeInForce.FILL_OR_KILL
-        allowed, reason = self._allowed(order, size, price)
+        allowed, reason = find_allowed(order, self.account, self.holding, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
             if reason and size > 0 and not whole:
                 self._end(order, PaperOrderStatus.CANCELLED, at, reason)
@@ -242,80 +325,21 @@ class OrderBook:
             self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
         quantity = allowed * 2 if self.overfill else allowed
         self.overfill = False
-        filled, self.account, self.holding = self._booked(order, quantity, price)
+        filled, self.account, self.holding = booked(order, self.account, self.holding, quantity, price)
+        if filled.quantity <= filled.filled and not linked.may_grow(self.orders, filled):
+            filled = replace(filled, status=PaperOrderStatus.FILLED)
         self.orders[order.number] = filled
         self.changed.add(order.number)
         self._levels = None
         exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
+        self._just_grown |= {each.number for each in linked.exits_of(self.orders, filled)}
+        self._change(linked.after_fill(self.orders, filled, quantity), at)
+        if filled.status is PaperOrderStatus.FILLED:
+            self._change(linked.after_end(self.orders, filled), at)
         if reason and filled.status is PaperOrderStatus.WORKING:
             self._end(filled, PaperOrderStatus.CANCELLED, at, reason)
         return True
-
-    def _allowed(self, order: PaperOrder, size: Decimal, price: Decimal) -> tuple[Decimal, str | None]:
-        """Gives how much of it the account may trade, and why not more."""
-        if size <= 0:
-            return ZERO, None
-        if order.side is OrderSide.SELL:
-            held = max(self.holding.position, ZERO)
-            return min(size, held), NO_POSITION if order.leaves > held else None
-        _, account, holding = self._booked(order, size, price)
-        # Buying a short back lowers risk, so it needs no buying power.
-        grows = abs(holding.position) > abs(self.holding.position)
-        return (ZERO, NO_BUYING_POWER) if grows and account.buying_power < 0 else (size, None)
-
-    def _booked(
-        self, order: PaperOrder, quantity: Decimal, price: Decimal
-    ) -> tuple[PaperOrder, PaperAccount, PaperHolding]:
-        held = self.holding
-        signed = quantity if order.side is OrderSide.BUY else -quantity
-        after, short_value = held.position + signed, held.short_value
-        if after >= 0:
-            short_value = ZERO
-        elif signed > 0:
-            short_value -= quotient(held.short_value * quantity, -held.position)
-        else:
-            short_value += min(quantity, -after) * price
-        filled = order.filled + quantity
-        booked = replace(
-            order,
-            filled=filled,
-            paid=order.paid + quantity * price,
-            covers=max(order.covers - quantity, ZERO),
-            status=PaperOrderStatus.FILLED if filled >= order.quantity else order.status,
-        )
-        account = replace(
-            self.account,
-            cash=self.account.cash - signed * price,
-            reserved=self.account.reserved - order.reserved + booked.reserved,
-            short_value=self.account.short_value - held.short_value + short_value,
-        )
-        return booked, account, replace(held, position=after, short_value=short_value)
-
-    def _with_reserve(self, order: PaperOrder, at: datetime) -> PaperOrder:
-        """Reserves what the account must be able to pay: at the order's limit, else at the present price."""
-        stop, limit = order.stop_price or ZERO, order.limit_price or ZERO
-        seen = market_price(order, self.quote) if self.quote is not None and self.quote.is_fresh(at) else ZERO
-        match order.side:
-            case OrderSide.SELL:
-                return order
-            case OrderSide.BUY:
-                short = max(-self.holding.position, ZERO) - sum(o.covers for o in self._others(order, OrderSide.BUY))
-                covers = min(order.leaves, max(short, ZERO))
-                return replace(order, covers=covers, reserve_price=limit or max(stop, seen))
-            case OrderSide.SELL_SHORT:
-                return replace(order, reserve_price=max(limit, stop if order.waits_for_trigger else seen))
-
-    def _lacks_power(self, order: PaperOrder, released: Decimal) -> str | None:
-        return NO_BUYING_POWER if order.reserved > max(self.account.buying_power + released, ZERO) else None
-
-    def _lacks_position(self, order: PaperOrder) -> str | None:
-        held = self.holding.position
-        if order.side is OrderSide.SELL:
-            promised = sum((other.leaves for other in self._others(order, OrderSide.SELL)), ZERO)
-            return NO_POSITION if order.leaves > held - promised else None
-        # Held shares are sold by a SELL; a SELL_SHORT that sold them would be marked wrongly.
-        return LONG_POSITION if order.side is OrderSide.SELL_SHORT and held > 0 else None
 
     def _end(
         self,
@@ -328,6 +352,7 @@ class OrderBook:
         ended = replace(order, status=status)
         self._put(ended)
         self._emit(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
+        self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _put(self, order: PaperOrder) -> None:
         before = self.orders.get(order.number)
@@ -372,9 +397,3 @@ class OrderBook:
             raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
         )
         self.events.append(PaperEvent(order.number if order else None, event, self.account.events))
-
-
-def _unchangeable(order: PaperOrder | None) -> str | None:
-    if order is None:
-        return UNKNOWN_ORDER
-    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE

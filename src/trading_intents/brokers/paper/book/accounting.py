@@ -1,0 +1,98 @@
+"""What an order may take of an account, and what its fills do to cash and position. Pure; amounts are exact in the
+caller's context."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+from msgspec.structs import replace
+
+from trading_intents.brokers.paper.book.linked import are_pair, counted
+from trading_intents.brokers.paper.book.rules import market_price
+from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote
+from trading_intents.trading import ZERO, OrderSide, quotient
+
+NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
+
+
+def find_allowed(
+    order: PaperOrder, account: PaperAccount, held: PaperHolding, size: Decimal, price: Decimal
+) -> tuple[Decimal, str | None]:
+    """Gives how much of it the account may trade, and why not more."""
+    if size <= 0:
+        return ZERO, None
+    if order.side is OrderSide.SELL or order.is_exit:
+        to_close = max(held.position if order.side is OrderSide.SELL else -held.position, ZERO)
+        return min(size, to_close), NO_POSITION if order.leaves > to_close else None
+    _, after, holding = booked(order, account, held, size, price)
+    # Buying a short back lowers risk, so it needs no buying power.
+    grows = abs(holding.position) > abs(held.position)
+    return (ZERO, NO_BUYING_POWER) if grows and after.buying_power < 0 else (size, None)
+
+
+def booked(
+    order: PaperOrder, account: PaperAccount, held: PaperHolding, quantity: Decimal, price: Decimal
+) -> tuple[PaperOrder, PaperAccount, PaperHolding]:
+    """All three after the fill. Whether the order is finished is not decided here."""
+    signed = quantity if order.side is OrderSide.BUY else -quantity
+    after, short_value = held.position + signed, held.short_value
+    if after >= 0:
+        short_value = ZERO
+    elif signed > 0:
+        short_value -= quotient(held.short_value * quantity, -held.position)
+    else:
+        short_value += min(quantity, -after) * price
+    filled = replace(
+        order,
+        filled=order.filled + quantity,
+        paid=order.paid + quantity * price,
+        covers=max(order.covers - quantity, ZERO),
+    )
+    account = replace(
+        account,
+        cash=account.cash - signed * price,
+        reserved=account.reserved - order.reserved + filled.reserved,
+        short_value=account.short_value - held.short_value + short_value,
+    )
+    return filled, account, replace(held, position=after, short_value=short_value)
+
+
+def with_reserve(
+    order: PaperOrder,
+    working: Sequence[PaperOrder],
+    held: PaperHolding,
+    quote: Quote | None,
+    legs: Sequence[PaperTerms] = (),
+) -> PaperOrder:
+    """Reserves what the account must be able to pay: at the order's limit, else at the present price. A limit reserves
+    for the stop beside it too; exits only close."""
+    if order.leg:
+        return order
+    beside = [*(leg for leg in legs if leg.side is order.side), *(each for each in working if are_pair(each, order))]
+    limit = max([order.limit_price or ZERO, *(each.price or ZERO for each in beside)])
+    stop = order.price or ZERO
+    seen = market_price(order, quote) if quote is not None else ZERO
+    match order.side:
+        case OrderSide.SELL:
+            return order
+        case OrderSide.BUY:
+            short = max(-held.position, ZERO) - sum(each.covers for each in _others(order, working))
+            covers = min(order.leaves, max(short, ZERO))
+            return replace(order, covers=covers, reserve_price=limit or max(stop, seen))
+        case OrderSide.SELL_SHORT:
+            return replace(order, reserve_price=max(limit, stop if order.waits_for_trigger else seen))
+
+
+def lacks_power(order: PaperOrder, account: PaperAccount, released: Decimal = ZERO) -> str | None:
+    return NO_BUYING_POWER if order.reserved > max(account.buying_power + released, ZERO) else None
+
+
+def lacks_position(order: PaperOrder, working: Sequence[PaperOrder], held: PaperHolding) -> str | None:
+    if order.side is OrderSide.SELL:
+        promised = sum((each.leaves for each in counted(_others(order, working), order)), ZERO)
+        return NO_POSITION if order.leaves > held.position - promised else None
+    # Held shares are sold by a SELL; a SELL_SHORT that sold them would be marked wrongly.
+    return LONG_POSITION if order.side is OrderSide.SELL_SHORT and held.position > 0 else None
+
+
+def _others(order: PaperOrder, working: Sequence[PaperOrder]) -> list[PaperOrder]:
+    return [each for each in working if each.side is order.side and each.number != order.number]
