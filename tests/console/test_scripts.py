@@ -76,6 +76,32 @@ def test_amounts_are_multiplied_and_rounded_exactly() -> None:
     assert evaluate("amounts.js", f"[{averages}]") == ["187.33", "0.1235", "1.2346"]
 
 
+def test_decimals_line_up_and_texts_stay_as_they_are() -> None:
+    padded = evaluate("amounts.js", '["10", "0.5", "187.25", "market", ""].map((text) => m.padTail(text, 2))')
+    assert padded == ["10\u2008\u2007\u2007", "0.5\u2007", "187.25", "market", ""]
+
+
+def test_a_brokers_quantity_from_before_our_last_fill_is_no_difference() -> None:
+    reports = [
+        {"quantity": "10", "broker_quantity": "10.0", "differs": False},
+        {"quantity": "10", "broker_quantity": "4", "differs": False, "broker_sent_at": "2020-01-01T00:00:00Z"},
+        {"quantity": "10", "broker_quantity": "4", "differs": True, "broker_sent_at": "2020-01-01T00:00:00Z"},
+        {"quantity": "10", "broker_quantity": None, "differs": False},
+    ]
+    same, older, differs, none = evaluate("positions.js", f"{json.dumps(reports)}.map(m.describeReport)")
+    assert (same, none) == ("agrees", "not told")
+    assert older["text"].startswith("4 at ")
+    assert "2020" in older["text"]
+    assert differs == {"text": "differs: 4", "class": "warn"}
+
+
+def test_a_line_of_the_equity_goes_on_until_now() -> None:
+    spans = [{"at": "1970-01-01T00:00:01Z", "equity": "5"}, {"at": "1970-01-01T00:00:02Z", "equity": None}]
+    line = f"m.lineOf('equity', {json.dumps(spans)}, 9000).points"
+    assert evaluate("equity.js", line) == [[1000, 5], [9000, 5]]
+    assert evaluate("equity.js", "m.lineOf('equity', [], 9000).points") == []
+
+
 def test_reasons_are_the_sentences_of_the_terminal_and_a_brokers_words_come_first() -> None:
     assert evaluate("orders.js", "m.SENTENCES") == SENTENCES
     orders = [

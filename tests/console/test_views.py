@@ -74,6 +74,18 @@ def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     row = screen.row(name)
     row.get_by_role("gridcell", name="12", exact=True).wait_for()
     screen.page.get_by_text("Realized today").first.wait_for()
+    recorded = {"at": "2026-01-01T00:00:00Z", "equity": "1000", "realized_pnl": "5", "unrealized_pnl": "-2"}
+    screen.page.route("**/equity?*", lambda route: route.fulfill(json={"data": [recorded]}))
+    for choice in ("month", "week", "today"):
+        with screen.page.expect_request("**/equity?*") as asked:
+            screen.page.get_by_label("Equity of").select_option(choice)
+        assert ("resolution=1m" in asked.value.url) == (choice == "today")
+    screen.page.get_by_role("img", name="Equity: Equity 1,000").wait_for()
+    screen.page.get_by_role("img", name="Realized 5, Unrealized").wait_for()
+    screen.page.get_by_label("Equity of").select_option("week")
+    screen.view("Blotter")
+    screen.view("Positions")
+    assert screen.page.get_by_label("Equity of").input_value() == "week", "a choice is kept between views"
     row.click()
     dialog = screen.page.get_by_role("dialog")
     dialog.get_by_text(f"A market order sells 12 {name}").wait_for()

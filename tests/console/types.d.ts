@@ -141,6 +141,8 @@ interface Context {
   feed: AccountFeed;
   submit: Submit;
   names: Names;
+  /** Filters and choices, kept while other views are shown. */
+  kept: Record<string, string>;
   /** Shows a text in the page's one notice, which screen readers read out. */
   notify: (outcome: Outcome) => void;
   accounts: () => Account[];

@@ -141,7 +141,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ap
     assert uuid.UUID(first["trade_id"]).version == 7
     assert (second["exec_id"], second["fee"], second["broker_sent_at"]) == ("e2", None, None)
     (position,) = api_platform.read(account, "positions")["data"]
-    assert list(position) == POSITION_FIELDS + MARKET_FIELDS
+    assert list(position) == [*POSITION_FIELDS, *MARKET_FIELDS, "broker_sent_at"]
     assert all(position.pop(name) for name in MARKET_FIELDS)  # of the walk: tests/prices says what they are
     assert position | {"received_at": ""} == {
         "symbol": "AAPL",
@@ -153,6 +153,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ap
         "opening_quantity": "0",
         "broker_quantity": None,
         "differs": False,
+        "broker_sent_at": None,
     }
     await shown.tell(told(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
     (position,) = api_platform.read(account, "positions")["data"]

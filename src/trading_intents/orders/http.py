@@ -128,6 +128,7 @@ class Position(msgspec.Struct):
     market_price_at: str | None
     market_value: str | None
     unrealized_pnl: str | None
+    broker_sent_at: str | None
 
 
 @dataclass(frozen=True, slots=True)

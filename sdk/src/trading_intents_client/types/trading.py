@@ -138,6 +138,7 @@ class Position(Struct, frozen=True, kw_only=True):
     market_price_at: datetime | None = None
     market_value: Decimal | None = None
     unrealized_pnl: Decimal | None = None
+    broker_sent_at: datetime | None = None
 
 
 class EquityPoint(Struct, frozen=True, kw_only=True):

@@ -64,10 +64,20 @@ export function showMoney(amount, places = 2) {
   return showAmount(`${whole}.${rest.slice(0, places).padEnd(2, "0")}`);
 }
 
+/** @type {(text: string) => number} How many digits a shown number has behind its point. */
+export const tailOf = (text) => /\.(\d+)$/.exec(text)?.[1]?.length ?? 0;
+
+/** @type {(text: string, places: number) => string} With blanks for the digits that others in its column have. */
+export function padTail(text, places) {
+  const tail = tailOf(text);
+  if (tail >= places || !/\d$/.test(text)) return text;
+  return text + (tail ? "" : "\u2008") + "\u2007".repeat(places - tail);
+}
+
 /** @param {Date} time */
 export const showClock = (time) => time.toLocaleTimeString([], { hour12: false });
 
-/** @param {string | null | undefined} time */
+/** @param {string | number | null | undefined} time */
 export function showTime(time) {
   if (!time) return "–";
   const then = new Date(time);

@@ -1,6 +1,6 @@
 // A line chart over time as SVG. Its numbers are for looking at, not for accounting: they are floats.
 
-import { showClock } from "./amounts.js";
+import { showTime } from "./amounts.js";
 import { el } from "./dom.js";
 
 const NS = "http://www.w3.org/2000/svg";
@@ -40,8 +40,9 @@ export class Samples {
 }
 
 export class LineChart {
-  /** @param {string} title @param {(value: number) => string} show */
-  constructor(title, show) {
+  /** @param {string} title @param {(value: number) => string} show @param {boolean} hasZero whether zero is in sight */
+  constructor(title, show, hasZero = true) {
+    this._base = hasZero ? [0] : [];
     this._title = title;
     this._show = show;
     this._svg = svg("svg", { height: HEIGHT, role: "img", "aria-label": title, class: "chart" });
@@ -62,8 +63,8 @@ export class LineChart {
     const values = all.map(([, value]) => value);
     const start = Math.min(...times);
     const end = Math.max(...times, start + 1000);
-    const low = Math.min(0, ...values);
-    const high = Math.max(0, ...values, low + 1e-9);
+    const low = Math.min(...this._base, ...values);
+    const high = Math.max(...this._base, ...values, low + 1e-9);
     const x = (/** @type {number} */ time) => LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
     const y = (/** @type {number} */ value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     const lines = series.map(({ points }, place) => {
@@ -76,14 +77,15 @@ export class LineChart {
       return points.slice(-1).map(([time, value]) => svg("circle", { class: name, cx: x(time), cy: y(value), r: 3 }));
     });
     const right = width - RIGHT;
+    const base = y(this._base[0] ?? low);
     this._svg.replaceChildren(
-      svg("line", { class: "zero", x1: LEFT, x2: right, y1: y(0), y2: y(0) }),
+      svg("line", { class: "zero", x1: LEFT, x2: right, y1: base, y2: base }),
       ...lines,
       ...ends,
       svg("text", { class: "axis", x: right + 6, y: TOP + 8 }, this._show(high)),
       svg("text", { class: "axis", x: right + 6, y: HEIGHT - BOTTOM }, this._show(low)),
-      svg("text", { class: "axis", x: LEFT, y: HEIGHT - 5 }, showClock(new Date(start))),
-      svg("text", { class: "axis", x: right, y: HEIGHT - 5, "text-anchor": "end" }, showClock(new Date(end))),
+      svg("text", { class: "axis", x: LEFT, y: HEIGHT - 5 }, showTime(start)),
+      svg("text", { class: "axis", x: right, y: HEIGHT - 5, "text-anchor": "end" }, showTime(end)),
     );
     const last = series.map(({ name, points }) => {
       const value = points.at(-1)?.[1];

@@ -1,6 +1,6 @@
 // A keyed list as a grid: only the rows in sight are elements, and only what changed in them is written, once a frame.
 
-import { compareAmounts, showAmount } from "./amounts.js";
+import { compareAmounts, padTail, showAmount, tailOf } from "./amounts.js";
 import { button, el, setText } from "./dom.js";
 
 const ROW_PIXELS = 30;
@@ -129,13 +129,18 @@ export class KeyedList {
       row.element.hidden = true;
       this._spare.push(row);
     }
-    this._rows.slice(first, last).forEach((row, place) => this._show(row, first + place));
+    const inSight = this._rows.slice(first, last);
+    const cells = inSight.map((row) => this._options.columns.map((column) => asCell(column.cell(row))));
+    const tails = this._options.columns.map(({ isNumber }, column) =>
+      isNumber ? Math.max(0, ...cells.map((ofRow) => tailOf(ofRow[column]?.text ?? ""))) : 0,
+    );
+    inSight.forEach((row, place) => this._show(row, first + place, cells[place] ?? [], tails));
     if (this._shown.has(this._active)) this._grid.setAttribute("aria-activedescendant", this._id(this._active));
     else this._grid.removeAttribute("aria-activedescendant");
   }
 
-  /** @type {(row: Row, place: number) => void} */
-  _show(row, place) {
+  /** @type {(row: Row, place: number, told: Cell[], tails: number[]) => void} Decimals line up by their `tails`. */
+  _show(row, place, told, tails) {
     const { columns, key, rowClass } = this._options;
     const id = key(row);
     let shown = this._shown.get(id);
@@ -155,9 +160,8 @@ export class KeyedList {
     setClass(element, `row ${rowClass?.(row) ?? ""}${id === this._active ? " active" : ""}`);
     cells.forEach((cell, index) => {
       const column = /** @type {Column<Row>} */ (columns[index]);
-      const told = column.cell(row);
-      const { text, class: own = "" } = typeof told === "string" ? { text: told } : told;
-      setText(cell, text);
+      const { text, class: own = "" } = told[index] ?? asCell("");
+      setText(cell, padTail(text, tails[index] ?? 0));
       if (column.isLong && cell.title !== text) cell.title = text;
       setClass(cell, `cell c-${column.id}${column.isNumber ? " number" : ""} ${own}`);
     });
@@ -211,6 +215,9 @@ export class KeyedList {
     this.touch();
   }
 }
+
+/** @type {(told: string | Cell) => Cell} */
+const asCell = (told) => (typeof told === "string" ? { text: told } : told);
 
 /** @type {(element: Element, name: string) => void} */
 function setClass(element, name) {

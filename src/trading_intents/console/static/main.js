@@ -48,6 +48,8 @@ class Page {
     this._view = null;
     /** @type {Submit} */
     this._submit = () => Promise.reject(new Error("no account is chosen"));
+    /** @type {Record<string, string>} what views are to find again as it was */
+    this._kept = {};
     this._name = "";
     this._powers = "";
     this._changes = 0; // of the session; what was read for an earlier one does not count
@@ -227,6 +229,7 @@ class Page {
       feed,
       submit: this._submit,
       names: this._names,
+      kept: this._kept,
       notify: (outcome) => this._notify(outcome),
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),

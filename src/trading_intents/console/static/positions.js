@@ -1,9 +1,9 @@
 // Positions and money: what is held, what it is worth, what today brought; and closing one.
 
-import { compareAmounts, showAge, showAmount, showMoney, sum } from "./amounts.js";
+import { compareAmounts, showAge, showAmount, showAverage, showMoney, showTime, sum } from "./amounts.js";
 import { path } from "./api.js";
-import { LineChart, Samples } from "./chart.js";
 import { cards, el, fill, listen, makeView, markAge, openDialog, repeat, terms } from "./dom.js";
+import { makeEquity } from "./equity.js";
 import { Form } from "./form.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
 import { NEEDS_KEY, makeIdempotencyKey } from "./ticket.js";
@@ -15,23 +15,31 @@ const result = (amount) => ({ text: showMoney(amount), class: ["loss", "", "gain
 /** @param {Position} position */
 const isHeld = (position) => compareAmounts(position.quantity, "0") !== 0;
 
+/** @param {Position} position a report from before our last fill is no difference, and shown with its time */
+export function describeReport({ differs, quantity, broker_quantity: told, broker_sent_at: at }) {
+  if (!told) return "not told";
+  if (differs) return { text: `differs: ${showAmount(told)}`, class: "warn" };
+  if (compareAmounts(told, quantity) === 0) return "agrees";
+  return { text: `${showAmount(told)} ${at ? `at ${showTime(at)}` : "before our last fill"}`, class: "old" };
+}
+
 /** @type {Column<Position>[]} */
 const COLUMNS = [
   { id: "symbol", title: "Symbol", cell: (position) => position.symbol, compare: byText("symbol") },
   amountColumn("quantity", "Quantity", "quantity"),
-  { id: "cost", title: "Average cost", isNumber: true, cell: (position) => showMoney(position.average_cost, 4) },
+  {
+    id: "cost",
+    title: "Average cost",
+    isNumber: true,
+    cell: (position) => showAverage(position.average_cost, position.market_price),
+  },
   { id: "price", title: "Price", isNumber: true, cell: (position) => showMoney(position.market_price, 4) },
   { id: "priced", title: "Price age", cell: (position) => showAge(position.market_price_at) },
   amountColumn("value", "Value", "market_value", showMoney),
   amountColumn("unrealized", "Unrealized", "unrealized_pnl", result),
   { id: "realized", title: "Realized", isNumber: true, cell: (position) => result(position.realized_pnl) },
   amountColumn("today", "Today", "daily_pnl", result),
-  {
-    id: "broker",
-    title: "At the broker",
-    cell: ({ differs, broker_quantity: quantity }) =>
-      differs ? { text: `differs: ${showAmount(quantity)}`, class: "warn" } : "agrees",
-  },
+  { id: "broker", title: "At the broker", cell: (position) => describeReport(position) },
 ];
 
 /** @type {(context: Context, position: Position) => void} */
@@ -75,10 +83,7 @@ export function openPositions(context) {
   const money = el("div", { class: "figures" });
   const flat = el("input", { type: "checkbox", id: "positions-flat", onchange: () => list.resort(true) });
   const age = el("span", { class: "hint", role: "status" });
-  const show = (/** @type {number} */ value) => value.toLocaleString([], { maximumFractionDigits: 2 });
-  const chart = new LineChart("Result since this page was opened", show);
-  const today = new Samples("Realized today");
-  const unrealized = new Samples("Unrealized");
+  const equity = makeEquity(context);
   let readAt = 0;
   /** @type {Json} */
   let balance = {};
@@ -97,13 +102,10 @@ export function openPositions(context) {
 
   async function read() {
     try {
-      const positions = await feed.readPositions();
+      await feed.readPositions();
       if (api.pick("read_accounts"))
         balance = (await api.find("read_accounts", path`/v1/accounts/${account.id}/balances`)) ?? {};
       readAt = Date.now();
-      today.add(readAt, Number(sum(positions.map((position) => position.daily_pnl))));
-      unrealized.add(readAt, Number(sum(positions.map((position) => position.unrealized_pnl))));
-      chart.draw([today, unrealized]);
     } catch {
       // The age that is shown says how old the figures are.
     }
@@ -129,7 +131,8 @@ export function openPositions(context) {
   }
 
   const balances = el("section", { class: "panel", "aria-label": `Money of ${account.name}` }, money);
-  const element = el("div", { class: "stack" }, balances, held, el("section", { class: "panel" }, chart.element));
+  const element = el("div", { class: "stack" }, balances, held, equity.element);
   const resort = listen(feed, "change", () => list.resort());
-  return makeView(element, repeat(READ_SECONDS, read), repeat(1, showMoneyFigures), resort, list.close);
+  const stops = [repeat(READ_SECONDS, read), repeat(1, showMoneyFigures), equity.close, list.close];
+  return makeView(element, resort, ...stops);
 }
