@@ -62,6 +62,7 @@ TIME_WINDOW = Parameter(
 
 PARAMETERS = (*time_parameters("created_at"), *PAGE_PARAMETERS)
 PRINCIPALS = ("API_KEY", "USER", "SERVICE", "SYSTEM")  # as in the stream's IntentPrincipalType
+RECORD_COLUMNS = (*Record.__struct_fields__, "hash")  # those of every version of the record, in the record's order
 
 
 class Submitted(msgspec.Struct):
@@ -151,7 +152,7 @@ class IntentHandlers:
     async def _find(self, request: Request) -> Account:
         return await find_account(request, self.gate, self.accounts)
 
-    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
+    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS, csv_columns=RECORD_COLUMNS)
     async def list_intents(self, request: Request) -> Answer:
         """List the account's action records, in the order of their seq."""
         account = await self._find(request)

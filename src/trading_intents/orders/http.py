@@ -140,7 +140,13 @@ class OrderHandlers:
     async def _find(self, request: Request) -> Account:
         return await find_account(request, self.gate, self.accounts)
 
-    @Operation(Tag.ORDERS, answer=Listing[Order], parameters=(*FILTERS, *PAGE_PARAMETERS), errors=(ValidationFailed,))
+    @Operation(
+        Tag.ORDERS,
+        answer=Listing[Order],
+        parameters=(*FILTERS, *PAGE_PARAMETERS),
+        errors=(ValidationFailed,),
+        csv_columns=Order.__struct_fields__,
+    )
     async def list_orders(self, request: Request) -> Answer:
         """List the account's orders, in the order of their CREATEs."""
         account = await self._find(request)
@@ -156,7 +162,12 @@ class OrderHandlers:
         row = await self.orders.find(await self._find(request), parse_id(request.params["order_id"]))
         return answer_json(_order(row), version=row["version"])
 
-    @Operation(Tag.ORDERS, answer=Listing[Trade], parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS))
+    @Operation(
+        Tag.ORDERS,
+        answer=Listing[Trade],
+        parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
+        csv_columns=Trade.__struct_fields__,
+    )
     async def list_trades(self, request: Request) -> Answer:
         """List the account's trades, in the order in which they were last told of."""
         account = await self._find(request)
@@ -165,7 +176,7 @@ class OrderHandlers:
         rows = await self.orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
-    @Operation(Tag.ORDERS, answer=Listing[Position], parameters=PAGE_PARAMETERS)
+    @Operation(Tag.ORDERS, answer=Listing[Position], parameters=PAGE_PARAMETERS, csv_columns=Position.__struct_fields__)
     async def list_positions(self, request: Request) -> Answer:
         """List the account's positions, by symbol."""
         account = await self._find(request)

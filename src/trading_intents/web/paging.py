@@ -1,21 +1,26 @@
-"""Lists: limit, order, times, opaque cursor, and the answer's envelope. A cursor belongs to one list, its filters and
-its order, and only moves within it."""
+"""Lists: limit, order, times, opaque cursor, and the answer's envelope, or its rows as CSV. A cursor belongs to one
+list, its filters and its order, and only moves within it."""
 
 import base64
 import binascii
+import csv
 import hashlib
+import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
 from trading_intents.clock import RFC3339_RULE, TimeRange, parse_rfc3339, rfc3339
 from trading_intents.errors import InvalidCursor, InvalidRequest, ValidationFailed
 from trading_intents.web.body import read_choice
-from trading_intents.web.request import Request
+from trading_intents.web.request import Answer, Headers, Request
 from trading_intents.web.routes import Parameter
 
 T = TypeVar("T")
@@ -25,6 +30,10 @@ DEFAULT_LIMIT = 50
 MAX_LIMIT = 100
 MAX_CURSOR_CHARACTERS = 256
 _TAG_BYTES = 8
+CSV = b"text/csv; charset=utf-8"
+_QUALITY = re.compile(r"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)\Z", re.IGNORECASE)
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?\Z", re.ASCII)
+_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes a cell for that begins so
 
 
 class ListOrder(StrEnum):
@@ -73,6 +82,42 @@ def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = st
         if str(after) != position:
             raise InvalidCursor
     return Page(list_name, read_limit(request.query.get("limit")), after, is_descending)
+
+
+def prefers_csv(request: Request) -> bool:
+    """Whether `Accept` gives text/csv a higher quality than JSON."""
+    ranges = dict[str, Decimal]()
+    for part in b",".join(value for name, value in request.incoming.headers if name == b"accept").split(b","):
+        media, *parameters = (each.strip(" \t") for each in part.decode("latin-1").split(";"))
+        given = [each for each in parameters if each[:2].lower() == "q="]
+        qualities = [match[1] for each in given if (match := _QUALITY.match(each))]
+        if len(given) == len(qualities):
+            ranges[media.lower()] = Decimal(qualities[0] if qualities else 1)
+    csv_quality, json_quality = (
+        next((ranges[each] for each in (f"{kind}/{name}", f"{kind}/*", "*/*") if each in ranges), Decimal(0))
+        for kind, name in (("text", "csv"), ("application", "json"))
+    )
+    return csv_quality > json_quality
+
+
+def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answer:
+    """The page of a list's answer as RFC 4180 has it."""
+    listing, text = msgspec.json.decode(answer.body), io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(columns)
+    rows.writerows([_cell(row.get(name)) for name in columns] for row in listing["data"])
+    headers: Headers = []
+    if listing["next_cursor"] is not None:
+        query = urlencode(request.query | {"next_cursor": listing["next_cursor"]})
+        headers.append((b"link", f'<?{query}>; rel="next"'.encode()))
+    return Answer(text.getvalue().encode(), answer.status, CSV, answer.headers + headers)
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "" if value is None else str(value).lower()
+    text = " ".join(value) if isinstance(value, list) else str(value)
+    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.match(text) else text
 
 
 def parse_seq(text: str) -> int | None:

@@ -104,6 +104,7 @@ class Operation:
     answer_media: bytes = JSON
     body_media: bytes = JSON
     max_body_bytes: int = MAX_BODY_BYTES
+    csv_columns: tuple[str, ...] = ()  # of a list that is also answered as CSV, by `Accept`
 
     def __call__(self, handle: H) -> H:
         setattr(handle, _DECLARED, self)

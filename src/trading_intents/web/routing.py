@@ -18,6 +18,7 @@ from trading_intents.errors import (
 from trading_intents.loops import LoopTurns, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
+from trading_intents.web.paging import answer_csv, prefers_csv
 from trading_intents.web.problem import PROBLEM
 from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request
 from trading_intents.web.routes import Respond, Route
@@ -151,6 +152,9 @@ class App:
     async def _serve(self, route: Route, request: Request) -> Answer:
         if not request.incoming.taken and not route.operation.always:
             raise Unavailable("this process is shutting down; try another, or again")
+        columns = route.operation.csv_columns
+        if columns:
+            request.headers_out.append((b"vary", b"accept"))
         await self._identify(route, request)
         bucket = route.limited_by
         if bucket and not route.operation.is_counted_by_handler:
@@ -164,7 +168,8 @@ class App:
             if bucket and route.operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
             raise
-        return await route.handle(request)
+        answer = await route.handle(request)
+        return answer_csv(request, answer, columns) if columns and prefers_csv(request) else answer
 
     def _check(self, route: Route, request: Request) -> None:
         """Reads the request, and raises what keeps it from its handler."""

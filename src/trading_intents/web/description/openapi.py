@@ -9,6 +9,7 @@ import msgspec
 from trading_intents import errors
 from trading_intents.errors import PlatformError
 from trading_intents.web.description.examples import Examples, curl
+from trading_intents.web.paging import CSV
 from trading_intents.web.request import JSON
 from trading_intents.web.routes import IF_MATCH, Parameter, Route, Tag
 
@@ -22,6 +23,7 @@ ORGANIZATION = Parameter(
 HEADERS = {
     "etag": 'The version, such as "3", for If-Match.',
     "idempotent-replayed": "true: the first answer to this Idempotency-Key again.",
+    "link": 'In an answer as CSV: the next page, rel="next", where there is more.',
     "ratelimit": "How many requests are left, for the caller and its organization.",
     "ratelimit-policy": "The rate limits.",
     "retry-after": "Seconds to wait.",
@@ -144,6 +146,8 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         success["content"] = {
             _media(route.operation.answer_media): {"schema": shape} | ({"example": example} if example else {})
         }
+        if route.operation.csv_columns:
+            success["content"][_media(CSV)] = {"schema": {"type": "string"}}
     elif route.operation.status != 204:
         success["content"] = {_media(route.operation.answer_media): {"schema": {}}}
     responses = {str(status): success for status in (route.operation.repeated_status, route.operation.status) if status}
@@ -162,6 +166,7 @@ def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[st
     has = {
         "etag": is_success and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
         "idempotent-replayed": is_success and any(p.name == "idempotency-key" for p in route.operation.parameters),
+        "link": is_success and bool(route.operation.csv_columns),
         "ratelimit": is_limited or (is_success and not route.operation.always),
         "ratelimit-policy": is_limited or (is_success and not route.operation.always),
         "retry-after": status in (errors.RateLimited.status, errors.Unavailable.status),
