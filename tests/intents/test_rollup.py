@@ -205,6 +205,14 @@ async def test_what_another_worker_is_counting_is_left_to_it(database: Database,
     assert await book.rolled_seq() == 200
 
 
+async def test_a_worker_that_counts_a_new_account_delays_no_other(database: Database, book: Book) -> None:
+    await book.append(random_actions(1, 200))
+    async with database.worker.transaction() as tx:
+        await rollup.roll_up(tx)
+        assert await roll(database) is False
+    assert (await book.rolled_seq(), await book.in_buckets(60)) == (200, 200)
+
+
 async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
     await book.append(random_actions(1, rollup.ROUND_ACTIONS_EACH + rollup.BEHIND_ACTIONS))
     assert await roll(database) is True

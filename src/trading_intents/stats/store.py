@@ -29,6 +29,7 @@ from trading_intents.storage.pipeline import RowParameters, Statement, column_ty
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
 ROUND_LIMIT_SECONDS = 30.0
+INSERTING_LOCK = 7469014  # an advisory lock
 
 Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
 
@@ -172,15 +173,18 @@ async def move_entries(tx: Tx, limit: int) -> int:
 
 
 async def insert_heads(tx: Tx, min_actions: int) -> None:
-    """Inserts the heads of accounts that have so many actions and none yet."""
+    """Inserts the heads of accounts that have so many actions and none yet, unless another process does: its rows are
+    locked until it has counted."""
     await tx.execute(
         """
         INSERT INTO stats_heads (account_id, organization_id)
         SELECT account_id, organization_id FROM account_heads h
         WHERE seq >= $1 AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.account_id = h.account_id)
-        ORDER BY account_id ON CONFLICT DO NOTHING
+          AND (SELECT pg_try_advisory_xact_lock($2))
+        ON CONFLICT DO NOTHING
         """,
         min_actions,
+        INSERTING_LOCK,
     )
 
 
