@@ -37,7 +37,7 @@ from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
-from trading_intents.outbox.queue import FailedAttempt
+from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.settling import ENDED, reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
@@ -174,7 +174,7 @@ class Dispatcher:
                 await tx.commit(
                     [
                         *([store.mark_sent(sent)] if sent else ()),
-                        *([queue.release_claimed(token, held)] if held else ()),
+                        *([releasing(held, [token] * len(held))] if held else ()),
                     ]
                 )
             except OutcomeUnknown:

@@ -16,9 +16,9 @@ from trading_intents.orders.ledger.booking import SettledOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements
 from trading_intents.orders.ledger.reporting import log_recorded
-from trading_intents.outbox import intents_queue as outbox
+from trading_intents.outbox.intents_queue import lock_claimed, parse_locked
 from trading_intents.outbox.model import ClaimedRow, Status
-from trading_intents.outbox.queue import FailedAttempt
+from trading_intents.outbox.queue import FailedAttempt, completing, retrying
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import GroupCommit, GroupTransactions, PoolTransaction
 from trading_intents.storage.pipeline import Statement, StatementRefused
@@ -138,9 +138,9 @@ class Recorder:
     async def _commit(self, entries: list[RecorderEntry]) -> list[RecorderResult]:
         rows = [entry.row for entry in entries if entry.row]
         async with self._transactions.transaction() as tx:
-            lock_rows = [outbox.lock_claimed(rows)] if rows else []
+            lock_rows = [lock_claimed(rows)] if rows else []
             recorded, replies = await record(tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT])
-            held = outbox.parse_locked(replies[0]) if rows else set()
+            held = parse_locked(replies[0]) if rows else set()
             if any((row.id, row.token) not in held for row in rows):
                 if len(entries) > 1:
                     raise _RowClaimLost  # the batch is split
@@ -176,8 +176,8 @@ class Recorder:
             *([store.looking_up(resurrected, 0)] if resurrected else ()),
             *([store.marking_unclear(unclear)] if unclear else ()),
             *([store.unmarking_sent(unsent)] if unsent else ()),
-            *([outbox.completing(done)] if done else ()),
-            *([outbox.retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),
+            *([completing(done)] if done else ()),
+            *([retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),
         ]
 
     def _status(self, entry: RecorderEntry) -> Status | None:

@@ -1,13 +1,10 @@
-"""Statements of the intents queue for group commits: rows are claimed in turn over the accounts, released, completed,
-retried."""
+"""Statements of the intents queue for group commits: rows are claimed in turn over the accounts, and locked again."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-import msgspec
-
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, scrub
-from trading_intents.outbox.queue import FailedAttempt, delay_seconds, ids_and_tokens
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
+from trading_intents.outbox.queue import ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 FIRST_LANE = str(UUID(int=0))
@@ -96,20 +93,6 @@ def find_claimed(row_id: str, token: UUID) -> Statement:
     )
 
 
-def release_claimed(token: UUID, delays_seconds: Mapping[int, float]) -> Statement:
-    """Releases claims of this token that are not to be worked on yet: pending again, the attempt given back."""
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
-            due_at = clock_timestamp() + make_interval(secs => delay)
-        FROM unnest($2::bigint[], $3::float8[]) AS held (id, delay)
-        WHERE outbox.id = held.id AND claim_token = $1::uuid AND outbox.id = ANY ($2::bigint[])
-        """,
-        (str(token), array_text(map(str, delays_seconds)), array_text(map(str, delays_seconds.values()))),
-    )
-
-
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
     """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still hold."""
     ids, tokens = ids_and_tokens(claims)
@@ -124,47 +107,3 @@ def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
 
 def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
     return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
-
-
-def completing(claims: Sequence[ClaimedRow]) -> Statement:
-    """Completes rows that are locked and whose claims hold."""
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = NULL
-        WHERE id = ANY ($1::bigint[])
-        """,
-        (array_text(str(row.id) for row in claims),),
-    )
-
-
-def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
-    """Retries rows that are locked and whose claims hold: pending again, or failed at the attempt limit."""
-    rows = [
-        {
-            "id": each.row.id,
-            "counted": each.row.attempts,
-            "delay": delay_seconds(each),
-            "reason": scrub(each.reason),
-            "is_urgent": each.is_urgent,
-        }
-        for each in failed_attempts
-    ]
-    return Statement(
-        """
-        UPDATE outbox
-        SET status = CASE WHEN counted < $2::bigint THEN 'pending' ELSE 'failed' END, attempts = counted,
-            due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
-            finished_at = CASE WHEN counted < $2::bigint THEN NULL ELSE clock_timestamp() END,
-            claimed_at = NULL, claim_token = NULL, last_error = reason
-        FROM json_to_recordset($1::text::json)
-            AS held (id bigint, counted int, delay float8, reason text, is_urgent boolean)
-        WHERE outbox.id = held.id AND outbox.id = ANY ($3::bigint[])
-        """,
-        (
-            msgspec.json.encode(rows).decode(),
-            str(attempt_limit),
-            array_text(str(each.row.id) for each in failed_attempts),
-        ),
-    )

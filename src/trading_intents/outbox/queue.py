@@ -1,7 +1,7 @@
 """The outbox table: one function per statement, times by the database's clock. Each write after a claim names the
 claim's token, and does nothing if it is not the row's."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -9,6 +9,8 @@ import msgspec
 from trading_intents.ids import OrganizationId
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.storage.pipeline import Statement, array_text, json_text
 from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 1_000
@@ -92,59 +94,78 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
+_BY_CLAIM = "outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::text::bigint[])"
+_COMPLETE = f"""
+    UPDATE outbox
+    SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL, last_error = NULL
+    FROM unnest($1::text::bigint[], $2::text::uuid[]) AS held (id, token) WHERE {_BY_CLAIM}
+    RETURNING held.token
+"""  # noqa: S608 - our own constants
+_RETRY = f"""
+    UPDATE outbox
+    SET status = CASE WHEN counted < $3::text::bigint THEN 'pending' ELSE 'failed' END, attempts = counted,
+        due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
+        finished_at = CASE WHEN counted < $3::text::bigint THEN NULL ELSE clock_timestamp() END,
+        claimed_at = NULL, claim_token = NULL, last_error = reason
+    FROM json_to_recordset($2::text::json)
+        AS held (id bigint, token uuid, counted int, delay float8, reason text, is_urgent boolean)
+    WHERE {_BY_CLAIM}
+    RETURNING held.token, outbox.status
+"""  # noqa: S608 - our own constants
+_RELEASE = f"""
+    UPDATE outbox
+    SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
+        due_at = clock_timestamp() + make_interval(secs => delay)
+    FROM unnest($1::text::bigint[], $2::text::uuid[], $3::text::float8[]) AS held (id, token, delay) WHERE {_BY_CLAIM}
+    RETURNING held.token
+"""  # noqa: S608 - our own constants
+
+
+def completing(claims: Sequence[ClaimedRow]) -> Statement:
+    """Completes rows; gives the tokens that still held."""
+    ids, tokens = ids_and_tokens(claims)
+    return Statement(_COMPLETE, (array_text(map(str, ids)), array_text(map(str, tokens))))
+
+
+def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
+    """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held, and each row's new
+    status."""
+    rows = [
+        {
+            "id": each.row.id,
+            "token": each.row.token,
+            "counted": each.row.attempts,
+            "delay": backoff_seconds(each.row.attempts) if each.after_seconds is None else each.after_seconds,
+            "reason": scrub(each.reason),
+            "is_urgent": each.is_urgent,
+        }
+        for each in sorted(failed_attempts, key=lambda each: each.row.id)
+    ]
+    return Statement(_RETRY, (array_text(str(row["id"]) for row in rows), json_text(rows), str(attempt_limit)))
+
+
+def releasing(delays_seconds: Mapping[int, float], tokens: Sequence[UUID]) -> Statement:
+    """Releases claims that were not started: pending again after their delay, the attempt given back. Gives the tokens
+    that still held."""
+    delays = delays_seconds.values()
+    return Statement(_RELEASE, tuple(array_text(map(str, each)) for each in (delays_seconds, tokens, delays)))
+
+
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
     """Gives the tokens that still held; of a row that is not among them, the caller rolls back what it wrote."""
-    rows = await tx.fetch(
-        """
-        UPDATE outbox
-        SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL,
-            last_error = NULL
-        FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
-        RETURNING held.token
-        """,
-        *ids_and_tokens(claims),
-    )
-    return {row["token"] for row in rows}
+    (reply,) = await PoolTransaction(tx).run([completing(claims)])
+    return {UUID(token) for (token,) in reply.texts()}
 
 
 async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> dict[UUID, Status]:
-    """Makes rows pending again, or failed at the attempt limit. Gives the tokens that still held and each row's new
-    state."""
-    ordered = sorted(failed_attempts, key=lambda failed_attempt: failed_attempt.row.id)
-    rows = await tx.fetch(
-        """
-        UPDATE outbox
-        SET status = CASE WHEN attempts < $5 THEN 'pending' ELSE 'failed' END,
-            due_at = clock_timestamp() + make_interval(secs => after_seconds),
-            finished_at = CASE WHEN attempts < $5 THEN NULL ELSE clock_timestamp() END,
-            claimed_at = NULL, claim_token = NULL, last_error = reason
-        FROM unnest($1::bigint[], $2::uuid[], $3::float8[], $4::text[]) AS held (id, token, after_seconds, reason)
-        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
-        RETURNING held.token, outbox.status
-        """,
-        *ids_and_tokens([failed_attempt.row for failed_attempt in ordered]),
-        [delay_seconds(failed_attempt) for failed_attempt in ordered],
-        [scrub(failed_attempt.reason) for failed_attempt in ordered],
-        attempt_limit,
-    )
-    return {row["token"]: Status(row["status"]) for row in rows}
+    (reply,) = await PoolTransaction(tx).run([retrying(failed_attempts, attempt_limit)])
+    return {UUID(token): Status(status) for token, status in reply.texts()}
 
 
 async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    """Releases claims that were not started: due again, the attempt given back. Gives the tokens that still held."""
-    rows = await tx.fetch(
-        """
-        UPDATE outbox
-        SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
-            due_at = clock_timestamp()
-        FROM unnest($1::bigint[], $2::uuid[]) AS held (id, token)
-        WHERE outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::bigint[])
-        RETURNING held.token
-        """,
-        *ids_and_tokens(claims),
-    )
-    return {row["token"] for row in rows}
+    ids, tokens = ids_and_tokens(claims)
+    (reply,) = await PoolTransaction(tx).run([releasing(dict.fromkeys(ids, 0.0), tokens)])
+    return {UUID(token) for (token,) in reply.texts()}
 
 
 _FAIL_USED_UP = """
@@ -295,11 +316,3 @@ def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]
     # In id order, as every statement takes its locks.
     ordered = sorted(claims, key=lambda row: row.id)
     return [row.id for row in ordered], [row.token for row in ordered]
-
-
-def delay_seconds(failed_attempt: FailedAttempt) -> float:
-    return (
-        backoff_seconds(failed_attempt.row.attempts)
-        if failed_attempt.after_seconds is None
-        else failed_attempt.after_seconds
-    )
