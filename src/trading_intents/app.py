@@ -29,6 +29,7 @@ from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
 from trading_intents.errors import InternalError, PlatformError
+from trading_intents.execution.restored.marking import keep_marking
 from trading_intents.execution.service import Execution
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import key_routes, organization_route, provider_routes, user_route
@@ -56,6 +57,7 @@ from trading_intents.prices.http import price_routes
 from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import WalHistory
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
@@ -139,21 +141,21 @@ async def open_infrastructure(
         await migrate(
             urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker, may_create=may_create
         )
-        opening = open_database(
-            urls.login, settings.database_pool_size, log, metrics, worker_url=urls.worker, needs_worker=needs_worker
-        )
+        history, size = WalHistory(), settings.database_pool_size
+        opening = open_database(urls.login, size, log, metrics, urls.worker, needs_worker, history)
         database = await stack.enter_async_context(opening)
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         link, worker_link = (
-            stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS)))
+            stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history)))
             for url, role in ((urls.login, SERVICE_ROLE), (urls.worker, WORKER_ROLE))
         )
         make_id = id_maker(clock)
 
         def transactions() -> GroupTransactions:
-            return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
+            pipeline = Pipeline(urls.worker, WORKER_ROLE, history=history)
+            return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
         yield Infrastructure(
             settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions
@@ -379,7 +381,9 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
         losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
         resuming = keep_resuming(pool, features.directory, infra.settings.identity_provider_name, infra.log)
         upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
-        background += [start_loop(work) for work in (resuming, losses.run(), upkeep)]
+        assert infra.database.marking is not None
+        marking = keep_marking(infra.database.marking, infra.metrics, infra.log)
+        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, marking)]
         workers = build_workers(infra, vault, tools, losses)
         for each in workers:
             each.start()

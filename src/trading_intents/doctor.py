@@ -29,7 +29,8 @@ from trading_intents.errors import PlatformError, SecretUnreadable
 from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
-from trading_intents.storage.database import WORKER_ROLE, Row, open_pool, read_login
+from trading_intents.storage.administration import read_login
+from trading_intents.storage.database import WORKER_ROLE, Row, open_pool
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.grouped import GroupTransactions

@@ -57,6 +57,7 @@ AlertKind = Literal[
     "order_unknown",
     "pending_too_old",
     "resurrected",
+    "tail_lost",
 ]
 
 FixIncident = Literal["garbled", "gap", "reject", "resend", "reset", "skipped"]

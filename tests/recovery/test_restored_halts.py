@@ -10,8 +10,8 @@ from tests.intents.in_process_writer import furnish
 from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
 from trading_intents.controls.halts.service import start_halt
 from trading_intents.errors import NotHalted
+from trading_intents.execution.restored.marking import mark_restored, resume_restored
 from trading_intents.ids import OrganizationId
-from trading_intents.recovery.marking import mark_restored, resume_restored
 from trading_intents.storage.database import Database
 
 STANDING = "SELECT organization_id, reason, cancel_orders FROM halts WHERE resumed_at IS NULL"

@@ -37,7 +37,8 @@ SHARE_HALT_LOCKS = Statement(
     SELECT organization_id FROM (
         SELECT DISTINCT organization_id FROM outbox WHERE id = ANY ({CLAIMED_IDS})
     ) AS claimed
-    WHERE pg_try_advisory_xact_lock_shared({HALT_LOCK}, hashtext(organization_id::text))
+    WHERE NOT EXISTS (SELECT FROM stream_epoch WHERE lost_tail IS NOT NULL)
+      AND pg_try_advisory_xact_lock_shared({HALT_LOCK}, hashtext(organization_id::text))
     """  # noqa: S608 - our own constants
 )
 

@@ -13,10 +13,10 @@ from trading_intents import app
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
+from trading_intents.execution.restored.marking import mark_restored, refuse_workers, resume_restored
 from trading_intents.recovery.backups import Report, make_backup
 from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
 from trading_intents.recovery.fix_commands import Run, add_fix
-from trading_intents.recovery.marking import mark_restored, refuse_workers, resume_restored
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log

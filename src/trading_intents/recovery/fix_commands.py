@@ -12,7 +12,7 @@ from trading_intents.brokers.fix.store import list_log, reset_numbers
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest
-from trading_intents.recovery import store
+from trading_intents.execution.restored import store
 from trading_intents.telemetry import Log
 
 MAX_SHOWN = 10_000

@@ -9,6 +9,7 @@ from pathlib import Path
 from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused
+from trading_intents.execution.restored.marking import mark_restored
 from trading_intents.recovery.backups import (
     FILES,
     KEPT_FILES,
@@ -19,7 +20,6 @@ from trading_intents.recovery.backups import (
     verify_chain,
     write_private,
 )
-from trading_intents.recovery.marking import mark_restored
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORING, find_binaries
 from trading_intents.storage.embedded.programs import combine_base_backups

@@ -5,6 +5,7 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
+from trading_intents.errors import StartupRefused
 from trading_intents.storage.database import Row, Tx
 
 RELOAD_LIMIT_SECONDS = 10.0
@@ -60,3 +61,18 @@ async def reload_settings(connection: Any) -> None:
 async def lock_advisory(tx: Tx, number: int) -> None:
     """Waits for the lock and holds it until the transaction ends."""
     await tx.execute("SELECT pg_advisory_xact_lock($1)", number)
+
+
+async def read_login(connection: Any, setting: str) -> str:
+    """Gives the login's name. A superuser is refused: it could leave its role, and row-level security ignores it."""
+    row = await connection.fetchrow(
+        "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
+    )
+    if row["is_superuser"]:
+        raise StartupRefused(
+            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees every organization's rows: "
+            "make a login of its own (CREATE ROLE trading_intents LOGIN PASSWORD '...') for it, and name "
+            f"{row['name']} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
+        )
+    name: str = row["name"]
+    return name

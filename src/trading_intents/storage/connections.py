@@ -32,6 +32,51 @@ _ARRAYS = {
     "uuid": (2951, 2950),
 }
 
+# Positions in the write-ahead log are numbers here. A standby gives no row: it may be behind what was read elsewhere.
+READ_SERVER = """
+    SELECT epoch::text, (pg_last_wal_replay_lsn() - '0/0')::text, (pg_current_wal_insert_lsn() - '0/0')::text
+    FROM stream_epoch WHERE NOT pg_is_in_recovery()
+"""
+# NULL before a transaction's first write: its COMMIT would then wait for nothing, and prove nothing.
+READ_POSITION = """
+    SELECT (pg_current_wal_insert_lsn() - '0/0')::text WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+"""
+REPORT_LOST_TAIL = "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"
+
+
+class WalHistory:
+    """The highest position in the write-ahead log that this process saw before a COMMIT that was confirmed. A server
+    whose history ends there or below has lost a tail: the process uses it only when its data were marked as after a
+    restore, which renews the epoch (decision 0047)."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self._epoch = ""
+        self._began: str | None = None
+
+    def note(self, position: str | bytes | None = None) -> None:
+        self.seen = max(self.seen, int(position or 0))
+
+    def find_lost_tail(self, seen: int, epoch: str, began: str | None, now: str) -> str | None:
+        """Says what the server of a new connection lacks of what was `seen` before it was asked. `began` is where its
+        recovery ended, in a promotion or after a crash; None: it started without one."""
+        if epoch != self._epoch:
+            self._epoch, self._began, self.seen = epoch, began, 0
+        elif began is None or began != self._began:
+            if seen >= int(began or now):
+                return f"{seen:X} of the log was seen committed, the server's history ends at {int(began or now):X}"
+            self._began = began
+        return None
+
+    async def admit(self, connection: Any) -> None:
+        """Raises ConnectionError for a standby, and for a server that has lost a tail, which it reports there."""
+        seen, row = self.seen, await connection.fetchrow(READ_SERVER)
+        if row is None:
+            raise ConnectionError("the server is a standby")
+        if lost := self.find_lost_tail(seen, *row.values()):
+            await connection.execute(REPORT_LOST_TAIL, lost, row["epoch"])
+            raise ConnectionError(lost)
+
 
 def register_array_types(connection: Any) -> None:
     """Registers these types. Else the driver asks the server for each on each new connection, which takes 10 ms."""

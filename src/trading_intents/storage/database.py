@@ -11,7 +11,14 @@ import asyncpg
 
 from trading_intents.errors import DiskFailed, OutcomeUnknown, PlatformError, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.connections import CONNECTION_ERRORS, ConnectionPool, PoolQuota, register_array_types
+from trading_intents.storage.connections import (
+    CONNECTION_ERRORS,
+    READ_POSITION,
+    ConnectionPool,
+    PoolQuota,
+    WalHistory,
+    register_array_types,
+)
 from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
@@ -116,8 +123,10 @@ def session_setup(
 class Pool:
     """Connections that act as one database role."""
 
-    def __init__(self, connections: ConnectionPool | PoolQuota, role: str, metrics: Metrics) -> None:
-        self._connections, self._role, self._metrics = connections, role, metrics
+    def __init__(
+        self, connections: ConnectionPool | PoolQuota, role: str, metrics: Metrics, history: WalHistory | None = None
+    ) -> None:
+        self._connections, self._role, self._metrics, self._history = connections, role, metrics, history
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
 
@@ -127,7 +136,8 @@ class Pool:
 
     def share(self) -> "Pool":
         """A quota of half the connections: callers that use all of it leave the other half free."""
-        return Pool(PoolQuota(self._connections, max(1, self._connections.size // 2)), self._role, self._metrics)
+        quota = PoolQuota(self._connections, max(1, self._connections.size // 2))
+        return Pool(quota, self._role, self._metrics, self._history)
 
     @contextlib.asynccontextmanager
     async def transaction(
@@ -155,10 +165,13 @@ class Pool:
             await _begin(connection, organizations, read_only, isolation, plans)
             try:
                 yield connection
+                position = None if read_only or not self._history else await connection.fetchval(READ_POSITION)
             except BaseException as error:
                 await _rollback(connection, error)
                 raise
             await _commit(connection, read_only)
+            if position and self._history:
+                self._history.note(position)
         finally:
             self._give_back(connection, turn)
         await self._connections.take_turn(turn)
@@ -200,11 +213,13 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """`stream` has the service's role and connections of its own, so that reading history delays no request."""
+    """`stream` has the service's role and connections of its own, so that reading history delays no request.
+    `marking` is the worker's, and also there when a server has lost a tail."""
 
     service: Pool
     stream: Pool
     _worker: Pool | None
+    marking: Pool | None = None
 
     @property
     def worker(self) -> Pool:
@@ -218,22 +233,24 @@ async def open_database(
     pool_size: int,
     log: Log,
     metrics: Metrics,
-    *,
     worker_url: Secret | None = None,
     needs_worker: bool = True,
+    history: WalHistory | None = None,
 ) -> AsyncIterator[Database]:
     """Connects once as every role and refuses a server or role that could lose or show what it must not.
 
     Without `worker_url` one login becomes both roles.
     """
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, is_fair=True))
-        stream = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics))
-        worker = None
+        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, history, True))
+        stream = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, history))
+        worker = marking = None
         if needs_worker:
-            worker = await stack.enter_async_context(open_pool(worker_url or url, WORKER_ROLE, pool_size, metrics))
+            login = (worker_url or url, WORKER_ROLE)
+            worker = await stack.enter_async_context(open_pool(*login, pool_size, metrics, history))
+            marking = await stack.enter_async_context(open_pool(*login, 1, metrics))
         log.debug("database opened", pool_size=pool_size)
-        yield Database(service, stream, worker)
+        yield Database(service, stream, worker, marking)
 
 
 @contextlib.contextmanager
@@ -250,7 +267,9 @@ def explain_refusals(settings: str) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def open_pool(url: Secret, role: str, size: int, metrics: Metrics, is_fair: bool = False) -> AsyncIterator[Pool]:
+async def open_pool(
+    url: Secret, role: str, size: int, metrics: Metrics, history: WalHistory | None = None, is_fair: bool = False
+) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
             url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
@@ -258,6 +277,8 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics, is_fair
         register_array_types(connection)
         try:
             await _init_session(connection, role)
+            if history:
+                await history.admit(connection)
         except BaseException:
             connection.terminate()
             raise
@@ -267,7 +288,7 @@ async def open_pool(url: Secret, role: str, size: int, metrics: Metrics, is_fair
     with explain_refusals("TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"):
         connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
     try:
-        yield Pool(connections, role, metrics)
+        yield Pool(connections, role, metrics, history)
     finally:
         await connections.close()
 
@@ -293,21 +314,6 @@ async def _init_session(connection: Any, role: str) -> None:
     for setting in ("fsync", "synchronous_commit"):
         if row[setting] == "off":
             raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
-
-
-async def read_login(connection: Any, setting: str) -> str:
-    """Gives the login's name. A superuser is refused: it could leave its role, and row-level security ignores it."""
-    row = await connection.fetchrow(
-        "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
-    )
-    if row["is_superuser"]:
-        raise StartupRefused(
-            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees every organization's rows: "
-            "make a login of its own (CREATE ROLE trading_intents LOGIN PASSWORD '...') for it, and name "
-            f"{row['name']} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
-        )
-    name: str = row["name"]
-    return name
 
 
 async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:

@@ -13,6 +13,7 @@ import asyncpg
 
 from trading_intents.errors import DatabaseMissing, StartupRefused, Unavailable
 from trading_intents.secret import Secret
+from trading_intents.storage.administration import read_login
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.storage.database import (
     LOST,
@@ -21,7 +22,6 @@ from trading_intents.storage.database import (
     WORKER_ROLE,
     Row,
     explain_refusals,
-    read_login,
 )
 from trading_intents.telemetry import Log
 

@@ -17,11 +17,11 @@ from psycopg import pq
 from trading_intents.errors import DiskFailed, PlatformError, Unavailable
 from trading_intents.ids import IdText
 from trading_intents.secret import Secret
+from trading_intents.storage.connections import READ_POSITION, READ_SERVER, WalHistory
 from trading_intents.storage.database import LOCK_LIMIT_SECONDS, pack_array, session_setup
 
 CONNECT_LIMIT_SECONDS = 2.0
-RUN_LIMIT_SECONDS = 2.5
-TRANSACTION_LIMIT_SECONDS = 2.5
+RUN_LIMIT_SECONDS = TRANSACTION_LIMIT_SECONDS = 2.5
 RECONNECT_PAUSE_SECONDS = 0.1
 
 _TIMEZONE = "SET TimeZone = 'UTC'"
@@ -197,13 +197,15 @@ class PipelineRequest:
 class Pipeline:
     """A connection that is opened by its first use and again after every loss. For one caller at a time."""
 
-    def __init__(self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> None:
-        self._url, self._role, self._lock_limit_seconds = url, role, lock_limit_seconds
+    def __init__(
+        self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS, history: WalHistory | None = None
+    ) -> None:
+        self._url, self._role, self._lock_limit_seconds, self._history = url, role, lock_limit_seconds, history
         self._link: PipelineConnection | None = None
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
-        return Pipeline(self._url, self._role, self._lock_limit_seconds)
+        return Pipeline(self._url, self._role, self._lock_limit_seconds, self._history)
 
     async def connect(self) -> "PipelineConnection":
         """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the server cannot be
@@ -230,10 +232,14 @@ class Pipeline:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-                link = PipelineConnection(connection)
+                link = PipelineConnection(connection, self._history)
                 version = connection.pgconn.server_version
                 setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
                 await link.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
+                if self._history:
+                    seen, [reply] = self._history.seen, await link.run([Statement(READ_SERVER)])
+                    if not reply.rows or self._history.find_lost_tail(seen, *reply.texts()[0]):
+                        raise ConnectionLost  # the pools say why
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
             if link:
                 link.close()
@@ -244,8 +250,8 @@ class Pipeline:
 
 
 class PipelineConnection:
-    def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]") -> None:
-        self._owner = connection  # kept because the connection closes when it is collected
+    def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None) -> None:
+        self._owner, self._history = connection, history  # kept because the connection closes when it is collected
         self._link = connection.pgconn
         self._link.nonblocking = 1
         self._link.enter_pipeline_mode()
@@ -289,6 +295,8 @@ class PipelineConnection:
         request.open_syncs += 1
         try:
             for statement in statements:
+                if self._history and statement.sql == "COMMIT":
+                    self._send(Statement(READ_POSITION))  # whose reply is taken from the others
                 self._send(statement)
             self._link.pipeline_sync()
             self._flush()
@@ -375,6 +383,8 @@ class PipelineConnection:
             case pq.ExecStatus.COMMAND_OK:
                 # A prepared statement has a result without a tag.
                 if tag := result.command_status:
+                    if self._history and tag == b"COMMIT":
+                        self._history.note(*(row[0] for row in request.replies.pop().rows))
                     request.add(Reply(tag.decode(), []))
             case pq.ExecStatus.FATAL_ERROR if request.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()

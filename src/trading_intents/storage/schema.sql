@@ -491,10 +491,11 @@ CREATE INDEX trading_limits_daily_loss ON trading_limits (owner_id) WHERE rules 
 -- A restored database has forgotten events that someone has seen: with a new epoch their cursors no longer fit.
 CREATE TABLE stream_epoch (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    epoch uuid NOT NULL DEFAULT gen_random_uuid()
+    epoch uuid NOT NULL DEFAULT gen_random_uuid(),
+    lost_tail text -- what a process saw committed and the server does not have, until the data are marked as restored
 );
 INSERT INTO stream_epoch DEFAULT VALUES;
-GRANT SELECT ON stream_epoch TO ti_worker, ti_service;
+GRANT SELECT, UPDATE (lost_tail) ON stream_epoch TO ti_worker, ti_service;
 
 -- The last seq of an organization. Whoever appends holds its row until the commit, so seqs commit in their order.
 CREATE TABLE stream_heads (

@@ -49,10 +49,11 @@ class TtlCache(Generic[K, V]):
 
     def _renew(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:
         task = entry[1]
+        is_useful = not task.cancelled() and task.exception() is None and task.result() is not None
         if self._renewing.get(key) is not task:
             return  # the cache was cleared or read again meanwhile, so this value may be older
         del self._renewing[key]
-        if not task.cancelled() and task.exception() is None and task.result() is not None:
+        if is_useful:
             self._entries[key] = entry
 
     def _keep(self, key: K, entry: tuple[float, asyncio.Task[V | None]]) -> None:

@@ -213,12 +213,18 @@ async def read_epoch(tx: Tx) -> UUID:
     return epoch
 
 
+async def lock_lost_tail(tx: Tx) -> str | None:
+    """Gives what a process reported of a server that has lost committed work, until the epoch is renewed."""
+    lost: str | None = await tx.fetchval("SELECT lost_tail FROM stream_epoch WHERE lost_tail IS NOT NULL FOR UPDATE")
+    return lost
+
+
 async def renew_epoch(tx: Tx, who: str, reason: str) -> UUID:
     """Makes all earlier cursors invalid, and records who did it."""
     epoch: UUID = await tx.fetchval(
         """
         WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
-             new AS (UPDATE stream_epoch SET epoch = gen_random_uuid() RETURNING epoch)
+             new AS (UPDATE stream_epoch SET epoch = gen_random_uuid(), lost_tail = NULL RETURNING epoch)
         INSERT INTO stream_epoch_renewals (epoch, before, renewed_by, reason)
         SELECT new.epoch, old.epoch, $1, $2 FROM old, new RETURNING epoch
         """,

@@ -6,10 +6,14 @@ from uuid import uuid4
 from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
 from trading_intents.controls.halts.service import end_halt, start_halt
 from trading_intents.errors import NotHalted, StartupRefused
-from trading_intents.recovery import store
-from trading_intents.storage.database import Pool
+from trading_intents.execution.restored import store
+from trading_intents.loops import repeat
+from trading_intents.outbox.settling import reason_of
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
+from trading_intents.telemetry import Log, Metrics
 
+MARK_SECONDS = 1.0
 RESTORED = "restored"  # the reason of the halts
 _TERMS = HaltTerms(RESTORED, cancel_orders=False)
 
@@ -18,15 +22,37 @@ async def mark_restored(pool: Pool, who: str, reason: str, *, halts: bool = True
     """Marks in one transaction, which renews the event log's epoch too, and halts every organization: a halt may have
     begun after the backup was made. Gives how many commands are never sent because of it."""
     async with pool.transaction() as tx:
-        await store.forget_absences(tx)
-        await store.mark_sent_commands(tx)
-        queued = await store.list_queued_commands(tx)
-        await store.mark_queued_commands(tx, queued)
-        await event_log.renew_epoch(tx, who, reason)
-        for organization_id in await store.list_organizations(tx) if halts else ():
-            principal = HaltPrincipal(HaltPrincipalType.SYSTEM, "restore")
-            await start_halt(tx, uuid4(), HaltScope(organization_id), _TERMS, principal)
+        return await _mark(tx, who, reason, halts)
+
+
+async def _mark(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
+    await store.forget_absences(tx)
+    await store.mark_sent_commands(tx)
+    queued = await store.list_queued_commands(tx)
+    await store.mark_queued_commands(tx, queued)
+    await event_log.renew_epoch(tx, who, reason)
+    for organization_id in await store.list_organizations(tx) if halts else ():
+        principal = HaltPrincipal(HaltPrincipalType.SYSTEM, "restore")
+        await start_halt(tx, uuid4(), HaltScope(organization_id), _TERMS, principal)
     return len(queued)
+
+
+async def keep_marking(pool: Pool, metrics: Metrics, log: Log) -> None:
+    """Marks the data as restored after a failover that lost a tail, which any process may have reported. Runs until
+    cancelled."""
+
+    async def mark() -> None:
+        async with pool.transaction() as tx:
+            if lost := await event_log.lock_lost_tail(tx):
+                count = await _mark(tx, "failover", lost)
+        if lost:
+            metrics.alert("tail_lost")
+            log.error("committed work lost", reason=lost, never_sent=count)
+
+    def on_error(_: str, error: Exception) -> None:
+        log.warning("lost tail not looked for", reason=reason_of(error))
+
+    await repeat(mark, MARK_SECONDS, on_error)
 
 
 async def resume_restored(pool: Pool, who: str, organization: str | None) -> list[Halt]:
