@@ -68,23 +68,52 @@ make_network() {
 }
 
 start_postgresql() {
-  # The PostgreSQL of the wheel knows no TLS.
-  members=pg-1=http://10.0.2.1:2380,pg-2=http://10.0.2.2:2380,pg-3=http://10.0.2.3:2380
   for node in pg-1 pg-2 pg-3; do
     at=$(address "$node")
-    start "$node" etcd "${AS_NOBODY[@]}" "$FETCHED/python/bin/etcd" --name "$node" --data-dir "$DIR/$node/etcd" \
-      --listen-peer-urls "http://$at:2380" --initial-advertise-peer-urls "http://$at:2380" --initial-cluster "$members" \
-      --listen-client-urls "http://$at:2379,http://127.0.0.1:2379" --advertise-client-urls "http://$at:2379" --log-level warn
+    # The PostgreSQL of the wheel knows no TLS.
     sed -e "s#^name: pg-1#name: $node#" -e "s#10.0.2.1:\(8008\|5432\)#$at:\1#" -e "s#/usr/lib/postgresql/18/bin#$PG_BIN#" \
       -e "s#/var/lib/postgresql/18/trading-intents#$DIR/$node/data#" -e '/^    ssl_/d; s/hostssl/host/' \
       -e "s#^    ssl: .*#    unix_socket_directories: $DIR/$node#" \
       deploy/patroni/patroni.yml >"$DIR/$node/patroni.yml"
-    start "$node" patroni "${AS_NOBODY[@]}" env "HOME=$DIR/$node" PATRONI_SUPERUSER_PASSWORD=$PASSWORD PATRONI_REPLICATION_PASSWORD=$PASSWORD \
-      "$FETCHED/python/bin/patroni" "$DIR/$node/patroni.yml"
+    start_node "$node"
   done
   until_true "the primary" primary
   until_true "a synchronous standby" has_standby
 }
+
+# etcd and Patroni of a node, which starts PostgreSQL.
+start_node() {
+  local at members=pg-1=http://10.0.2.1:2380,pg-2=http://10.0.2.2:2380,pg-3=http://10.0.2.3:2380
+  at=$(address "$1")
+  start "$1" etcd "${AS_NOBODY[@]}" "$FETCHED/python/bin/etcd" --name "$1" --data-dir "$DIR/$1/etcd" \
+    --listen-peer-urls "http://$at:2380" --initial-advertise-peer-urls "http://$at:2380" --initial-cluster "$members" \
+    --listen-client-urls "http://$at:2379,http://127.0.0.1:2379" --advertise-client-urls "http://$at:2379" --log-level warn
+  start "$1" patroni "${AS_NOBODY[@]}" env "HOME=$DIR/$1" PATRONI_SUPERUSER_PASSWORD=$PASSWORD PATRONI_REPLICATION_PASSWORD=$PASSWORD \
+    "$FETCHED/python/bin/patroni" "$DIR/$1/patroni.yml"
+}
+
+# One primary, and two standbys that follow it on its timeline.
+healthy() {
+  on "$(primary)" curl -fsS -m 5 http://127.0.0.1:8008/cluster | "$HERE/.venv/bin/python" -c '
+import json, sys
+members = json.load(sys.stdin)["members"]
+states = sorted((each["role"], each["state"]) for each in members)
+wanted = [("leader", "running"), ("replica", "streaming"), ("sync_standby", "streaming")]
+sys.exit(states != wanted or len({each.get("timeline") for each in members}) != 1)'
+}
+
+# Every process of the machine is gone at once, as when its power fails.
+lose() { ip netns pids "$NAME-$1" | xargs -r kill -9; rm -f "$DIR/run/$1"-*.pid; }
+
+# For so many seconds no standby takes what the primary writes: commits wait.
+lag() {
+  local receivers
+  receivers=$(for node in pg-1 pg-2 pg-3; do ip netns pids "$NAME-$node"; done | xargs -rI{} sh -c 'grep -qs walreceiver /proc/{}/cmdline && echo {} || true')
+  # shellcheck disable=SC2086
+  kill -STOP $receivers; sleep "$1"; kill -CONT $receivers
+}
+
+start_front() { start lb haproxy env "LD_LIBRARY_PATH=$LIBRARIES" "$(haproxy_program)" -f "$DIR/haproxy.cfg" -db; }
 
 primary() {
   for node in pg-1 pg-2 pg-3; do
@@ -130,7 +159,7 @@ start_platform() {
   done
   sed -e "s#/etc/haproxy/tls/trading-intents.pem#$DIR/tls/both.pem#" -e "s#/run/haproxy/admin.sock#$DIR/run/haproxy.sock#" \
     deploy/haproxy/haproxy.cfg >"$DIR/haproxy.cfg"
-  start lb haproxy env "LD_LIBRARY_PATH=$LIBRARIES" "$(haproxy_program)" -f "$DIR/haproxy.cfg" -db
+  start_front
   for node in "${NODES[@]}"; do
     case $node in api-* | worker-*) until_true "$node" on "$node" curl -fsS "http://$(address "$node"):8080/readyz" ;; esac
   done
@@ -193,7 +222,12 @@ case ${1:-} in
   platform) platform "${@:2}" ;;
   switchover) until_true "the switchover" switch_over ;;
   kill-primary) kill -9 "$(head -1 "$DIR/$(primary)/data/postmaster.pid")" ;;
+  healthy) until_true "the cluster" healthy ;;
+  lag) lag "$2" ;;
+  lose) lose "$2" ;;
+  start) start_node "$2" ;;
+  restart-front) stop "$DIR/run/lb-haproxy.pid"; sleep 0.2; start_front ;;
   cut) ip -n "$NAME-net" link set "$2" down ;;
   join) ip -n "$NAME-net" link set "$2" up ;;
-  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | switchover | kill-primary | cut NODE | join NODE" >&2; exit 2 ;;
+  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | healthy | switchover | kill-primary | lose NODE | start NODE | cut NODE | join NODE | lag SECONDS | restart-front" >&2; exit 2 ;;
 esac
