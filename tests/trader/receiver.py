@@ -42,8 +42,15 @@ class Receiver:
 
     @property
     def ids(self) -> list[str]:
-        """As a receiver has them that keeps ids."""
+        """As a receiver has them that keeps ids, also of what it failed to answer."""
         return list(dict.fromkeys(self.attempts))
+
+    @property
+    def taken(self) -> list[str]:
+        """As a receiver has them that keeps what it took."""
+        return [
+            event_id for event_id, answer in zip(self.attempts, self.answers, strict=True) if answer is Answer.TAKEN
+        ]
 
     def await_attempts(self, count: int, limit_seconds: float) -> None:
         with self.arrived:

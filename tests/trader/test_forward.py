@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -110,13 +110,17 @@ def recorded(account: Account, after: str) -> list[str]:
     return found
 
 
-# The small size takes five seconds: the pause after each fault is a second at least.
+# The small size takes five seconds: the pause after a fault is a second at least. It kills while a fault goes on.
 @pytest.mark.parametrize(
     ("orders", "kills", "fault_share"),
-    [(4, 2, None), pytest.param(220, 10, 0.08, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)])],
+    [
+        (4, (8, 16), None),
+        pytest.param(220, range(100, 1_100, 100), 0.08, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)]),
+    ],
+    ids=["small", "full"],
 )
 def test_each_event_arrives_in_order_through_faults_of_the_target_and_kills(
-    forwarders: Forwarders, account: Account, secret: str, orders: int, kills: int, fault_share: float | None
+    forwarders: Forwarders, account: Account, secret: str, orders: int, kills: Sequence[int], fault_share: float | None
 ) -> None:
     dice = seeded("forward")
     fixed = {3: Answer.FAILED, 7: Answer.RESET, 11: Answer.HANGING, 15: Answer.SILENT}
@@ -131,14 +135,15 @@ def test_each_event_arrives_in_order_through_faults_of_the_target_and_kills(
     expected = recorded(account, cursor)
     assert len(expected) >= (1_000 if fault_share else 20)
     with receiving(secret, choose) as receiver:
-        for kill in range(1, kills + 1):
+        for attempts in kills:
             with forwarders.running(receiver.url, "--account", account.id):
-                receiver.await_attempts(kill * len(expected) // (kills + 1), 20 * LIMIT_SECONDS)
+                receiver.await_attempts(attempts, 20 * LIMIT_SECONDS)
         with forwarders.running(receiver.url, "--account", account.id):
-            eventually(lambda: len(receiver.ids) >= len(expected), 20 * LIMIT_SECONDS)
-            eventually(lambda: json.loads(forwarders.state.read_text())["cursor"] == expected[-1], LIMIT_SECONDS)
+            receiver.await_attempts(len(expected), 20 * LIMIT_SECONDS)
+            eventually(lambda: json.loads(forwarders.state.read_text())["cursor"] == expected[-1], 20 * LIMIT_SECONDS)
     assert receiver.unverified == []
     assert receiver.ids == expected, "each once for a receiver that keeps ids, in order"
+    assert list(dict.fromkeys(receiver.taken)) == expected, "also if a fault is taken for a loss"
     order = {event_id: number for number, event_id in enumerate(expected)}
     steps = [
         order[later] - order[sooner] for sooner, later in zip(receiver.attempts, receiver.attempts[1:], strict=False)
