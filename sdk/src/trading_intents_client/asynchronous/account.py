@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from trading_intents_client.asynchronous.controls import AsyncAccountControls
 from trading_intents_client.asynchronous.orders import AsyncOrder, AsyncPlacedOrder
@@ -18,11 +17,16 @@ from trading_intents_client.asynchronous.requests import (
     query,
     segment,
 )
+from trading_intents_client.stream.events import GapEvent
 from trading_intents_client.stream.following import AsyncEventStream
+from trading_intents_client.stream.sources import event_source
+from trading_intents_client.stream.waiting import OrderWaits
+from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import Credential, TradingAccount
 from trading_intents_client.types.enums import (
     EventTransport,
     OrderSide,
+    OrderState,
     OrderStateName,
     OrderStatusName,
     RouteStrategyName,
@@ -42,15 +46,12 @@ from trading_intents_client.types.trading import (
     Trade,
 )
 
-if TYPE_CHECKING:
-    from trading_intents_client.asynchronous.client import AsyncTradingClient
-
 
 class AsyncAccount:
     """One trading account, by its id. Making it asks the platform nothing."""
 
-    def __init__(self, client: "AsyncTradingClient", account_id: str) -> None:
-        self._client, self._transport, self._id = client, client._transport, account_id
+    def __init__(self, transport: Transport, account_id: str) -> None:
+        self._transport, self._id = transport, account_id
         self._path = f"/v1/accounts/{segment(account_id)}"
 
     def __repr__(self) -> str:
@@ -293,7 +294,14 @@ class AsyncAccount:
 
         `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
         """
-        return self._client._events(self, after, kinds, over)
+        source = event_source(self._transport, self._id, kinds, over)
+        return AsyncEventStream(source, self._snapshot, after, self._transport.options.max_retries)
+
+    async def _snapshot(self, cursor: str | None) -> GapEvent:
+        """From which a stream goes on that missed events."""
+        orders = [order async for order in self.orders(state=OrderState.OPEN)]
+        positions = [position async for position in self.positions()]
+        return GapEvent(orders=tuple(orders), positions=tuple(positions), cursor=cursor)
 
     def credentials(self, *, order: SortOrderName | None = None) -> AsyncPages[Credential]:
         """The account's stored credential: one or none, without its secrets."""
@@ -323,4 +331,7 @@ class AsyncAccount:
         await self._transport.send("DELETE", path, headers=if_match(version))
 
     async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> AsyncOrder:
-        return await self._client._waits(self).wait(intent_id, statuses, seconds)
+        waits: dict[str, OrderWaits[AsyncOrder]] = self._transport.order_waits()
+        if self._id not in waits:
+            waits[self._id] = OrderWaits(self.events, self.order)
+        return await waits[self._id].wait(intent_id, statuses, seconds)

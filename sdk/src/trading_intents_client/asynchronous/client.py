@@ -8,7 +8,6 @@ import httpx
 
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.market import AsyncMarket
-from trading_intents_client.asynchronous.orders import AsyncOrder
 from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.platform import AsyncPlatform
@@ -17,14 +16,11 @@ from trading_intents_client.errors import NotFound
 from trading_intents_client.stream.events import GapEvent
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.stream.sources import event_source
-from trading_intents_client.stream.waiting import OrderWaits
 from trading_intents_client.transport.credentials import Credentials, find_endpoint
 from trading_intents_client.transport.http import CONNECT_SECONDS, MAX_RETRIES, READ_SECONDS, Options, Transport
 from trading_intents_client.types.accounts import TradingAccount
 from trading_intents_client.types.enums import (
     EnvironmentName,
-    EventTransport,
-    OrderState,
     SortOrderName,
 )
 
@@ -51,9 +47,8 @@ class AsyncTradingClient:
         grpc_target: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        options = Options(connect_seconds, read_seconds, max_retries, organization_id, transport)
+        options = Options(connect_seconds, read_seconds, max_retries, organization_id, transport, grpc_target)
         self._transport = Transport(find_endpoint(url, api_key, credentials, os.environ), options)
-        self._grpc_target = grpc_target
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.url!r})"
@@ -90,7 +85,7 @@ class AsyncTradingClient:
 
     def account(self, account_id: str) -> AsyncAccount:
         """An account by its id. This asks the platform nothing."""
-        return AsyncAccount(self, account_id)
+        return AsyncAccount(self._transport, account_id)
 
     async def find_account(self, name: str | None = None) -> AsyncAccount:
         """The open account with this name or id, or the first eight characters of one; without a name the only one."""
@@ -119,25 +114,11 @@ class AsyncTradingClient:
 
     def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> AsyncEventStream:
         """What happens in all accounts of the organization, over gRPC: it needs the extra `grpc`."""
-        return self._events(None, after, kinds, "grpc")
-
-    def _events(
-        self, account: AsyncAccount | None, after: str | None, kinds: Iterable[str] | None, over: EventTransport
-    ) -> AsyncEventStream:
-        account_id = account.id if account is not None else None
-        source = event_source(self._transport, account_id, kinds, over, self._grpc_target)
 
         async def snapshot(cursor: str | None) -> GapEvent:
-            ids = [account_id] if account_id else [found.id async for found in self.accounts()]
-            accounts = [self.account(found) for found in ids]
-            orders = [order for a in accounts async for order in a.orders(state=OrderState.OPEN)]
-            positions = [position for a in accounts async for position in a.positions()]
-            return GapEvent(orders=tuple(orders), positions=tuple(positions), cursor=cursor)
+            found = [await self.account(account.id)._snapshot(cursor) async for account in self.accounts()]
+            orders = tuple(order for gap in found for order in gap.orders)
+            return GapEvent(orders=orders, positions=tuple(p for gap in found for p in gap.positions), cursor=cursor)
 
+        source = event_source(self._transport, None, kinds, "grpc")
         return AsyncEventStream(source, snapshot, after, self._transport.options.max_retries)
-
-    def _waits(self, account: AsyncAccount) -> OrderWaits[AsyncOrder]:
-        waits: dict[str, OrderWaits[AsyncOrder]] = self._transport.order_waits()
-        if account.id not in waits:
-            waits[account.id] = OrderWaits(account.events, account.order)
-        return waits[account.id]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from trading_intents_client.asynchronous.requests import Amount, cancel_command, replace_command
+from trading_intents_client.asynchronous.requests import Amount, Command, cancel_command, replace_command
 from trading_intents_client.types.enums import (
     FINAL_STATUSES,
     OrderStatusName,
@@ -15,10 +15,17 @@ from trading_intents_client.types.enums import (
 )
 from trading_intents_client.types.trading import OrderRecord
 
-if TYPE_CHECKING:
-    from trading_intents_client.asynchronous.account import AsyncAccount
-
 WAIT_SECONDS = 30.0
+
+
+class OrderAccount(Protocol):
+    """What an order needs of its account."""
+
+    async def submit(self, command: Command, *, idempotency_key: str | None = None) -> "AsyncPlacedOrder": ...
+
+    async def order(self, order_id: str) -> "AsyncOrder": ...
+
+    async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> "AsyncOrder": ...
 
 
 class AsyncOrderActions:
@@ -27,7 +34,7 @@ class AsyncOrderActions:
     __slots__ = ()
     if TYPE_CHECKING:
         intent_id: str
-        _account: AsyncAccount
+        _account: OrderAccount
 
     async def cancel(self, *, idempotency_key: str | None = None) -> "AsyncPlacedOrder":
         """Asks for the order to be cancelled. Safe to repeat while the order is open."""
@@ -80,7 +87,7 @@ class AsyncOrderActions:
 class AsyncOrder(AsyncOrderActions, OrderRecord, frozen=True, kw_only=True, dict=True):
     """An order, and what can be done about it."""
 
-    def _bound(self, account: "AsyncAccount") -> "AsyncOrder":
+    def _bound(self, account: OrderAccount) -> "AsyncOrder":
         force_setattr(self, "_account", account)
         return self
 
@@ -94,6 +101,6 @@ class AsyncPlacedOrder(AsyncOrderActions, Struct, frozen=True, kw_only=True, dic
     # The command was accepted earlier under the same Idempotency-Key.
     is_replayed: bool = False
 
-    def _bound(self, account: "AsyncAccount") -> "AsyncPlacedOrder":
+    def _bound(self, account: OrderAccount) -> "AsyncPlacedOrder":
         force_setattr(self, "_account", account)
         return self

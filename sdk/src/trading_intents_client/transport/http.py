@@ -46,6 +46,7 @@ class Options:
     max_retries: int = MAX_RETRIES
     organization_id: str | None = None
     transport: httpx.AsyncBaseTransport | None = None
+    grpc_target: str | None = None
 
 
 @dataclass(frozen=True)
