@@ -12,12 +12,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
 from tests.proxy import FaultProxy, Verdict
+from tests.sdk.answers import CannedAnswers, problem
 from tests.tenants import Tenants
 from tests.trader.conftest import Command
 from trading_intents_client import Account, AsyncTradingClient, Limits, TradingClient
@@ -30,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 READS = {"list_positions", "list_orders", "list_trades"}
 OF_ACCOUNTS = {"list_accounts", "get_balances", "get_quote"}
 TRADES = {"place_order", "replace_order", "cancel_order", "cancel_all", "close_position"}
+START_LIMIT_SECONDS = 180
 KILLED_SERVER = 'echo $$ > "$0"; exec "$@"'  # a shell that says whose process it becomes
 
 
@@ -85,6 +88,7 @@ def key(tenants: Tenants) -> str:
 
 
 # Takes three seconds: an interpreter that imports mcp.
+@pytest.mark.timeout(START_LIMIT_SECONDS)
 async def test_a_desktop_client_reads_by_the_stored_login(
     tenants: Tenants, account: Account, key: str, tmp_path: Path
 ) -> None:
@@ -101,6 +105,7 @@ async def test_a_desktop_client_reads_by_the_stored_login(
 
 
 # Takes five seconds: two of them.
+@pytest.mark.timeout(2 * START_LIMIT_SECONDS)
 async def test_a_killed_and_repeated_call_makes_one_order(
     tenants: Tenants, account: Account, key: str, tmp_path: Path
 ) -> None:
@@ -189,6 +194,23 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
     assert limits["account"]["max_order_quantity"] == "100"
     assert limits["api_key"] is None
     assert list(account.orders(symbol="ACME", state="CLOSED")) == []
+
+
+async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today() -> None:
+    entry = {"reason": "max_daily_notional", "scope": {"ApiKey": "k1"}, "detail": "", "limit": "1000", "asked": "1200"}
+    caller: dict[str, Any] = {"principal_type": "API_KEY", "principal_id": "k1", "policies": []}
+    caller |= dict.fromkeys(["organization_id", "organization_name", "environment", "role", "expires_at"])
+    answers = CannedAnswers(
+        problem(409, "control_rejected", triggered=[entry]),
+        httpx.Response(200, json=caller),
+        httpx.Response(200, json={"max_daily_notional": "1000", "used": {"daily_notional": "650.5"}}),
+    )
+    order = {"account_id": str(uuid.uuid4()), "symbol": "AAPL", "order_side": "BUY", "quantity": "3"}
+    platform = answers.client()
+    async with platform, Client(make_server(platform, True, "0")) as client:
+        refused = await call(client, "place_order", **order, idempotency_key="k")
+    assert refused["triggered"] == [entry | {"left": "349.5"}]
+    assert answers.asked[-1].url.path == "/v1/api-keys/k1/limits"
 
 
 @pytest.mark.parametrize(
