@@ -24,8 +24,10 @@ from typing import IO, Any, NoReturn
 
 # Our programs, and what these import only when they are at work.
 PRELOADED = (
-    *("trading_intents.cli", "trading_intents.brokers.paper.broker", "trading_intents_client.cli.program"),
+    *("trading_intents.cli", "trading_intents_client.cli.program", "trading_intents.brokers.paper.broker"),
+    *("trading_intents.brokers.alpaca.broker", "trading_intents.brokers.fix.broker", "typer._click.decorators"),
     *("argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters", "importlib.readers", "tzdata"),
+    "encodings.ascii",
 )
 REQUEST_BYTES = 1 << 17
 STATUS_BYTES = 16

@@ -1,8 +1,10 @@
 """The pages for people: what this is, at /, and the whole API, at /docs. They need nothing from elsewhere."""
 
+import asyncio
 import re
 from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 
 import httpx
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from tests.platform import Platform
 from tests.web.conftest import Site
 from trading_intents.errors import wire_errors
+from trading_intents.web import operations
+from trading_intents.web.description.openapi import build_openapi
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -46,6 +50,19 @@ class Reader(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag not in NEVER_CLOSED:
             assert self.open.pop() == tag
+
+
+async def test_the_description_is_made_once_by_the_first_who_ask(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments)
+        return build_openapi(*arguments)
+
+    monkeypatch.setattr(operations, "build_openapi", counted)
+    answers = await asyncio.gather(*map(site.client.get, ("/", "/docs", "/openapi.json", "/docs")))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])

@@ -1,6 +1,7 @@
 """The endpoints that every process has: liveness, readiness, metrics, and the description of the rest."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,7 @@ from trading_intents.errors import Unavailable, wire_errors
 from trading_intents.telemetry import Requests
 from trading_intents.web.description.openapi import build_openapi, errors_of
 from trading_intents.web.description.pages import STYLE_PATH, make_pages
-from trading_intents.web.description.static import HTML, MEDIA
+from trading_intents.web.description.static import HTML, MEDIA, StaticFile
 from trading_intents.web.request import JSON, Answer, Request, answer_json
 from trading_intents.web.routes import Operation, Policy, Route, Tag
 
@@ -99,25 +100,39 @@ def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
 def description_routes(policy: Policy, described: Sequence[Route], version: str, url: str) -> tuple[Route, ...]:
     """/, /docs and /openapi.json describe `described` and themselves; `url` is where their examples find us."""
 
+    def describe() -> tuple[bytes, dict[str, StaticFile]]:
+        document = build_openapi((*described, *routes), version, url)
+        return msgspec.json.encode(document), make_pages(document, wire_errors(), url)
+
+    @functools.cache
+    def description() -> asyncio.Future[tuple[bytes, dict[str, StaticFile]]]:
+        """Made when somebody asks for it, because that takes a third of a start, and beside other requests."""
+        return asyncio.ensure_future(asyncio.to_thread(describe))
+
+    async def answer_page(path: str, request: Request) -> Answer:
+        _, pages = await asyncio.shield(description())
+        return pages[path].answer(request)
+
     @Operation(Tag.OPERATIONS, answer=dict[str, Any])
     async def get_openapi(request: Request) -> Answer:
         """Read this description as OpenAPI 3.1."""
+        encoded, _ = await asyncio.shield(description())
         return Answer(encoded, 200, JSON)
 
     @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
     async def get_docs(request: Request) -> Answer:
         """Read this description as a page."""
-        return pages["/docs"].answer(request)
+        return await answer_page("/docs", request)
 
     @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
     async def get_home(request: Request) -> Answer:
         """Read what this is and where to begin."""
-        return pages["/"].answer(request)
+        return await answer_page("/", request)
 
     @Operation(Tag.OPERATIONS, answer_media=MEDIA[".css"], any_query=True)
     async def get_page_style(request: Request) -> Answer:
         """Read the style of these pages."""
-        return pages[STYLE_PATH].answer(request)
+        return await answer_page(STYLE_PATH, request)
 
     routes = (
         Route("GET", "/openapi.json", policy, get_openapi),
@@ -125,6 +140,4 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
         Route("GET", "/", policy, get_home),
         Route("GET", STYLE_PATH, policy, get_page_style),
     )
-    document = build_openapi((*described, *routes), version, url)
-    encoded, pages = msgspec.json.encode(document), make_pages(document, wire_errors(), url)
     return routes
