@@ -114,7 +114,7 @@ async def kill_postgres(data_dir: Path) -> None:
 
 
 @pytest.mark.deadline
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int) -> None:
     with serving(warm, **UNLIMITED) as platform:
         admin = admin_of(platform, "demo", "demo")

@@ -48,9 +48,10 @@ def real(platform: Platform) -> str:
 @pytest.mark.parametrize(
     ("how", "address", "guesses"),
     [
-        ("validation", "127.0.0.2", 2_000),
-        ("header", "127.0.0.4", 2_000),
+        ("validation", "127.0.0.2", 1_000),
+        ("header", "127.0.0.4", 1_000),
         pytest.param("validation", "127.0.0.6", 10_000, marks=pytest.mark.chaos),
+        pytest.param("header", "127.0.0.8", 2_000, marks=pytest.mark.chaos),
     ],
 )
 def test_thousands_of_guesses_are_limited(platform: Platform, real: str, how: str, address: str, guesses: int) -> None:

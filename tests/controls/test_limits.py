@@ -57,7 +57,8 @@ def call(
 
 @pytest.fixture(autouse=True)
 def removed(tenants: Tenants) -> Any:
-    """The organization is every test's: nothing is left on it."""
+    """The organization is every test's: nothing is on it that another file left, and nothing is left on it."""
+    tenants.client.delete(f"{URL}/organization/limits", headers=tenants.callers["admin"])
     yield
     tenants.client.delete(f"{URL}/organization/limits", headers=tenants.callers["admin"])
 

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -17,6 +19,7 @@ from tests.waiting import eventually
 from trading_intents.intents.reductions import MAX_CANCELS
 
 WAIT_SECONDS = 20.0
+CLIENTS = 16
 
 
 class Trader:
@@ -49,20 +52,28 @@ class Trader:
         return str(answer.json()["intent_id"])
 
     def create_many(self, count: int) -> Iterator[str]:
-        """As `create` with a limit, by a client that takes a tenth of the time for each."""
+        """As `create` with a limit, by clients that take a tenth of the time for each, and whose orders are written
+        together."""
         spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
         payload = {"symbol": self.symbol, "order_side": "BUY", "spec": spec}
         body = json.dumps({"command": {"type": "CREATE", "payload": payload}})
         headers = self.headers | {"content-type": "application/json"}
-        address = httpx.URL(self.tenants.platform.url)
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=WAIT_SECONDS)
-        with contextlib.closing(connection):
-            for _ in range(count):
-                connection.request("POST", f"/v1/accounts/{self.account}/intents", body, headers)
-                answer = connection.getresponse()
-                told = answer.read()
-                assert answer.status == 202, told
-                yield str(json.loads(told)["intent_id"])
+        address, numbers = httpx.URL(self.tenants.platform.url), iter(range(count))
+
+        def create(_: int) -> list[str]:
+            created = []
+            connection = http.client.HTTPConnection(address.host, address.port, timeout=WAIT_SECONDS)
+            with contextlib.closing(connection):
+                for _ in numbers:
+                    connection.request("POST", f"/v1/accounts/{self.account}/intents", body, headers)
+                    answer = connection.getresponse()
+                    told = answer.read()
+                    assert answer.status == 202, told
+                    created.append(str(json.loads(told)["intent_id"]))
+            return created
+
+        with ThreadPoolExecutor(CLIENTS) as threads:
+            return itertools.chain.from_iterable(list(threads.map(create, range(CLIENTS))))
 
     def order(self, order_id: str) -> Any:
         path = f"/v1/accounts/{self.account}/orders/{order_id}"

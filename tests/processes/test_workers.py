@@ -17,18 +17,18 @@ from tests.waiting import eventually
 pytest_plugins = ("tests.started_dirs",)
 
 ROLES = "api,stream,worker"
-ORDERS = 120
+SIZES = pytest.mark.parametrize("orders", [60, pytest.param(120, marks=pytest.mark.chaos)])
 SETTLED_SECONDS = 60
 TAKEN_OVER_SECONDS = 30
 
 
-def submit_while(processes: WorkerProcesses, disturb: signal.Signals, victim: int) -> None:
+def submit_while(processes: WorkerProcesses, orders: int, disturb: signal.Signals, victim: int) -> None:
     """Half of the orders before the signal, half after it; each is accepted."""
     half = threading.Barrier(2)
 
     def submit() -> None:
-        for number in range(ORDERS):
-            if number == ORDERS // 2:
+        for number in range(orders):
+            if number == orders // 2:
                 half.wait()
                 half.wait()
             processes.submit(create(market("1"), f"S{number % 7}"), processes.accounts[number % 4])
@@ -47,27 +47,31 @@ def assert_executed_once(processes: WorkerProcesses) -> None:
     processes.assert_true()
 
 
-def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(urls: Urls, tmp_path: Path) -> None:
+@SIZES
+def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(
+    urls: Urls, tmp_path: Path, orders: int
+) -> None:
     with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="1") as processes:
         until_connected(processes)
         before = pids(processes.api)
-        submit_while(processes, signal.SIGKILL, before["worker-1"])
+        submit_while(processes, orders, signal.SIGKILL, before["worker-1"])
         until_settled(processes, SETTLED_SECONDS, hurry=True)
-        assert processes.statuses() == {"FILLED": ORDERS}
+        assert processes.statuses() == {"FILLED": orders}
         after = pids(processes.api)
         assert after["api"] == before["api"]
         assert after["worker-1"] != before["worker-1"]
         assert_executed_once(processes)
 
 
-def test_another_worker_takes_the_accounts_of_a_frozen_one(urls: Urls, tmp_path: Path) -> None:
+@SIZES
+def test_another_worker_takes_the_accounts_of_a_frozen_one(urls: Urls, tmp_path: Path, orders: int) -> None:
     with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="2") as processes:
         until_connected(processes)
         before = pids(processes.api)
-        submit_while(processes, signal.SIGSTOP, before["worker-1"])
+        submit_while(processes, orders, signal.SIGSTOP, before["worker-1"])
         try:
             until_settled(processes, SETTLED_SECONDS, hurry=True)
-            assert processes.statuses() == {"FILLED": ORDERS}
+            assert processes.statuses() == {"FILLED": orders}
             leased = 'ti_execution_leases{process="worker-2"} 4.0'
             eventually(lambda: leased in processes.api.client.get("/metrics").text, TAKEN_OVER_SECONDS)
         finally:

@@ -69,7 +69,7 @@ async def place(account: AsyncAccount, number: int) -> AsyncOrder:
 
 # What a killed platform had claimed and leased is the next one's after five seconds.
 @pytest.mark.parametrize(
-    ("orders", "restarts"), [(60, 1), pytest.param(1000, 4, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])]
+    ("orders", "restarts"), [(40, 1), pytest.param(1000, 4, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])]
 )
 async def test_each_order_is_placed_once_whatever_fails(warm: Path, orders: int, restarts: int) -> None:
     chance = seeded("sdk")

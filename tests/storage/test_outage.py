@@ -98,7 +98,7 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> None:
 
 
 @pytest.mark.deadline
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
     outcomes, numbers = Outcomes(), itertools.count()

@@ -110,7 +110,7 @@ class Faithful:
 
 @pytest.mark.parametrize(
     ("kills", "events", "accounts", "pace_seconds"),
-    [(2, 160, 20, 0.3), pytest.param(10, 2_000, 50, 0.05, marks=pytest.mark.chaos)],
+    [(2, 100, 10, 0.3), pytest.param(10, 2_000, 50, 0.05, marks=pytest.mark.chaos)],
 )
 def test_a_client_that_resumes_sees_every_event_through_kills(
     tenants: Tenants,
