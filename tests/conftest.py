@@ -1,6 +1,5 @@
 """Shared by the whole suite: one embedded server, and a fresh migrated database for each test that asks for one."""
 
-import asyncio
 import contextlib
 import fcntl
 import gc
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-import uvloop
 from hypothesis import HealthCheck, settings
 
 from tests.fork_server import Fork
@@ -46,7 +44,6 @@ def pytest_configure() -> None:
     settings.register_profile("busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE)
     settings.load_profile("busy machine")
     gc.disable()
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # as the programs do; it takes less of the processor
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
