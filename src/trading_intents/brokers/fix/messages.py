@@ -12,7 +12,6 @@ SOH = "\x01"
 _LENGTH_TAGS = frozenset({90, 93, 95, 212, *range(348, 365, 2)})
 _HEAD = re.compile(rb"8=FIX[^\x01]{1,8}\x019=(\d{1,6})\x01")
 _HEAD_BYTES = 24  # at most
-_FIELD = re.compile(r"([0-9]{1,6})=([^\x01]*)\x01")
 _SECRET = re.compile(rb"(?<=\x01)(554|925|96|89|91)=[^\x01]*")
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d):(\d\d):([0-5]\d|60)(?:\.(\d{1,6})\d*)?", re.ASCII)
 
@@ -91,19 +90,23 @@ class Framer:
 
 def _split(data: bytes) -> list[tuple[int, str]] | None:
     """The fields but for the length. None: one of them is none."""
-    text = data.decode("latin-1").replace("\0", "?")  # no table can hold a text with a NUL
     fields: list[tuple[int, str]] = []
-    start, counted = 0, None
-    while start < len(text):
-        found = _FIELD.match(text, start)
-        if found is None:
+    # No table can hold a text with a NUL.
+    parts = iter(data.decode("latin-1").replace("\0", "?").removesuffix(SOH).split(SOH))
+    counted: int | None = None
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name.isdecimal() or len(name) > 6:
             return None
-        tag, value, start = int(found[1]), found[2], found.end()
-        if counted is not None:  # its value may hold the separator
-            start = found.start(2) + counted + 1
-            value, separator = text[found.start(2) : start - 1], text[start - 1 : start]
-            if separator != SOH:
+        if counted is not None:
+            pieces, left = [value], counted - len(value)
+            while left > 0 and (more := next(parts, None)) is not None:
+                pieces.append(more)
+                left -= len(more) + len(SOH)
+            if left:
                 return None
+            value = SOH.join(pieces)
+        tag = int(name)
         counted = int(value) if tag in _LENGTH_TAGS and value.isdecimal() and len(value) < 6 else None
         if tag != 9:
             fields.append((tag, value))
