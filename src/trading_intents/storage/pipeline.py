@@ -138,19 +138,16 @@ class ConnectionDropped(ConnectionLost):
 class PipelineRequest:
     """Statements that were sent to the server, and their answers."""
 
-    def __init__(self, link: "PipelineConnection", known: int, first: int) -> None:
+    def __init__(self, link: "PipelineConnection", known: int) -> None:
         """`known` is how many statements the connection had prepared before this request."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
         self.known = known
         self.open_syncs = 0
         self.is_whole = False
-        self._first = first
         self.timer: asyncio.TimerHandle | None = None
         self._link = link
-        loop = asyncio.get_running_loop()
-        self._arrived: asyncio.Future[None] = loop.create_future()
-        self._ended: asyncio.Future[None] = loop.create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def append_statements(self, statements: Sequence[Statement], more: bool = False) -> None:
         """Sends more statements of a request that was sent with `more`.
@@ -160,14 +157,6 @@ class PipelineRequest:
         """
         self._link.add(self, statements, more)
 
-    async def first_replies(self) -> list[Reply]:
-        """Waits for the answers to the first statements, while the server may still work on the rest. Raises as
-        `all_replies` does."""
-        await self._arrived
-        if len(self.replies) < self._first and self.error:
-            raise self.error
-        return self.replies[: self._first]
-
     async def all_replies(self) -> list[Reply]:
         """Waits for all answers. Raises StatementRefused, ConnectionLost, or Unavailable when the server lacks disk or
         memory."""
@@ -176,22 +165,14 @@ class PipelineRequest:
             raise self.error
         return self.replies
 
-    def add(self, reply: Reply) -> None:
-        self.replies.append(reply)
-        if len(self.replies) == self._first and not self._arrived.done():
-            self._arrived.set_result(None)
-
     def fail(self, error: Exception) -> None:
         self.error = self.error or error
-        if not self._arrived.done():
-            self._arrived.set_result(None)
 
     def finish(self) -> None:
         if self.timer:
             self.timer.cancel()
-        for future in (self._arrived, self._ended):
-            if not future.done():
-                future.set_result(None)
+        if not self._ended.done():
+            self._ended.set_result(None)
 
 
 class Pipeline:
@@ -273,7 +254,7 @@ class PipelineConnection:
             raise
 
     def send(self, statements: Sequence[Statement], more: bool = False) -> PipelineRequest:
-        request = PipelineRequest(self, len(self._names), len(statements) if more else 0)
+        request = PipelineRequest(self, len(self._names))
         if self.lost:
             request.fail(self.lost)
             request.finish()
@@ -379,13 +360,13 @@ class PipelineConnection:
             case pq.ExecStatus.TUPLES_OK:
                 columns = range(result.nfields)
                 rows = [tuple([result.get_value(row, c) for c in columns]) for row in range(result.ntuples)]
-                request.add(Reply("", rows))
+                request.replies.append(Reply("", rows))
             case pq.ExecStatus.COMMAND_OK:
                 # A prepared statement has a result without a tag.
                 if tag := result.command_status:
                     if self._history and tag == b"COMMIT":
                         self._history.note(*(row[0] for row in request.replies.pop().rows))
-                    request.add(Reply(tag.decode(), []))
+                    request.replies.append(Reply(tag.decode(), []))
             case pq.ExecStatus.FATAL_ERROR if request.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
                 message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")

@@ -36,7 +36,7 @@ from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 D = Decimal
 CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
 REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET /v2/orders:by")
-REFUSED = ("REJECTED", "insufficient buying power")  # a fault's
+REFUSED = ("REJECTED", "40310000")  # a fault's: insufficient buying power
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send"), REFUSED}
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
 RECONCILE_SECONDS = 15.0
