@@ -1,5 +1,6 @@
 """Programs that nobody here wrote take the platform's session for FIX: QuickFIX's acceptance scripts, its examples
-executor and ordermatch, and a venue on its Python binding. They check every message against their dictionaries."""
+executor and ordermatch, a venue on its Python binding, and one on jspurefix. They check every message against their
+dictionaries."""
 
 import asyncio
 import contextlib
@@ -30,7 +31,7 @@ from trading_intents.brokers.port import BrokerEvent, EventKind, OrderSnapshot, 
 from trading_intents.trading import OrderKind, OrderSide
 
 QUICKFIX = Path(__file__).parents[3] / ".venv" / "quickfix"
-MISSING = "QuickFIX is not here: `make quickfix` gets it from Debian's archive"
+MISSING = "not here: `make quickfix` gets QuickFIX from Debian's archive, and jspurefix from npm"
 VERSIONS = {"fix42": "FIX.4.2", "fix44": "FIX.4.4"}
 FOLDER = QUICKFIX / "test/definitions/server"
 SCRIPTS = {f"{folder}/{path.stem}": path for folder in VERSIONS for path in sorted((FOLDER / folder).glob("*.def"))}
@@ -104,7 +105,11 @@ class Counterpart:
         self.process = await asyncio.create_subprocess_exec(
             *(*APART, *inside),
             *(*self.program, str(self.folder / "session.cfg")),
-            env={**os.environ, "PYTHONPATH": str(QUICKFIX / "python")},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(QUICKFIX / "python"),
+                "NODE_PATH": str(QUICKFIX / "js/node_modules"),
+            },
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
@@ -142,13 +147,15 @@ async def counterpart(
     name: str, version: str, urls: Urls, folder: Path, others: tuple[str, ...] = ()
 ) -> AsyncIterator[Counterpart]:
     """`others`: further clients that it knows."""
-    is_python = name == "quickfix-py"
-    needed = QUICKFIX / "python/quickfix.py" if is_python else QUICKFIX / "bin" / name
+    here = Path(__file__).parent
+    needed, program = {
+        "quickfix-py": (QUICKFIX / "python/quickfix.py", (sys.executable, str(here / "quickfix_venue.py"))),
+        "jspurefix": (QUICKFIX / "js/node_modules/jspurefix", ("node", str(here / "jspurefix_venue.cjs"))),
+    }.get(name) or (QUICKFIX / "bin" / name, (str(QUICKFIX / "bin" / name),))
     if not needed.exists():
-        pytest.skip(MISSING)
+        pytest.skip(f"{name}: {MISSING}")
     if not shutil.which("unshare") or subprocess.run([*APART, "true"], capture_output=True).returncode:
         pytest.skip("its program listens on all interfaces, and this machine gives it no network of its own (unshare)")
-    program = (sys.executable, str(Path(__file__).with_name("quickfix_venue.py"))) if is_python else (str(needed),)
     client = f"US-{folder.name}"
     dictionary = QUICKFIX / "spec" / f"{version.upper()}.xml"
     text = CONFIG.format(port=PORT, folder=folder, dictionary=dictionary)
@@ -268,6 +275,19 @@ async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, 
         assert (await broker.cancel(last, soon())).outcome is Outcome.ACKED
         stop = replace(a_ticket(), kind=OrderKind.STOP_LIMIT, stop_price=Decimal(99), broker_order_id=None)
         assert (await submit(broker, stop)).outcome is Outcome.ACKED
+        await broker.close()
+
+
+async def test_jspurefix_takes_an_order_and_its_fills_are_read(tenants_database: Urls, tmp_path: Path) -> None:
+    """A second engine, which shares nothing with QuickFIX."""
+    async with counterpart("jspurefix", "fix44", tenants_database, tmp_path) as venue:
+        broker, told = await venue.open()
+        ticket = a_ticket()
+        result = await submit(broker, ticket)
+        assert (result.outcome, result.broker_order_id) == (Outcome.ACKED, f"J{ticket.client_order_id}")
+        await until(lambda: len(fills(told)) == 2)
+        assert fills(told) == [(ticket.client_order_id, Decimal(5), Decimal(100))] * 2
+        assert (await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders == ()
         await broker.close()
 
 

@@ -184,6 +184,13 @@ def test_garbled_bytes_make_no_message_and_spoil_none_but_those_they_touch(noise
     assert all(message.raw in MESSAGES for message in found)
 
 
+def test_a_length_may_have_leading_zeros() -> None:
+    """As jspurefix writes them."""
+    (message,) = Framer().feed(b"8=FIX.4.4\x019=0000005\x0135=0\x0110=195\x01")
+    assert message
+    assert message.fields == [(8, "FIX.4.4"), (35, "0")]
+
+
 def test_a_secret_is_never_stored_or_shown() -> None:
     logon = framed([(35, "A"), (34, "1"), (553, "ada"), (554, "hidden"), (925, "new"), (58, "554=ok")])
     text = readable(masked(logon))

@@ -10,8 +10,8 @@ MAX_BODY_BYTES = 65_536
 SOH = "\x01"
 # The tags that count the characters of the field after them, which may hold the separator.
 _LENGTH_TAGS = frozenset({90, 93, 95, 212, *range(348, 365, 2)})
-_HEAD = re.compile(rb"8=FIX[^\x01]{1,8}\x019=(\d{1,6})\x01")
-_HEAD_BYTES = 24  # at most
+_HEAD = re.compile(rb"8=FIX[^\x01]{1,8}\x019=(\d{1,9})\x01")  # the length may have leading zeros
+_HEAD_BYTES = 27  # at most
 _SECRET = re.compile(rb"(?<=\x01)(554|925|96|89|91)=[^\x01]*")
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)-(\d\d):(\d\d):([0-5]\d|60)(?:\.(\d{1,6})\d*)?", re.ASCII)
 

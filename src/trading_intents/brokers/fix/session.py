@@ -28,11 +28,11 @@ from trading_intents.telemetry import FixIncident
 
 HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON = "0", "1", "2", "3", "4", "5", "A"
 ADMIN = frozenset({HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON})
+_UNDELIVERED = ADMIN - {REJECT}
 TEST_ID = "TEST"
 READ_BYTES = 65_536
 WRITE_SECONDS = 10.0  # a counterparty that does not read for so long is left
-LOGOUT_SECONDS = 2.0  # for its answer
-CLOSE_SECONDS = 1.0
+LOGOUT_SECONDS, CLOSE_SECONDS = 2.0, 1.0  # for its answer, and for the last bytes to leave
 SILENCE = 1.2  # heartbeats, until a test request is sent; one more, and the connection is dropped
 MAX_QUEUED = 500  # messages that wait for a gap to be filled; those after them are sent again anyway
 
@@ -164,7 +164,7 @@ class FixSession:
                 batch.settle(OutcomeUnknown() if is_unclear else NotStored("not stored"))
                 raise
             try:
-                self._deliver([each for each in received if each.message.type not in ADMIN - {REJECT}])
+                self._deliver([each for each in received if each.message.type not in _UNDELIVERED])
                 # One that is too old by now leaves a gap, as if it were lost: it is skipped when it is asked for.
                 now = self._clock.monotonic()
                 self._writer.writelines([each.raw for each in batch.sent if (each.not_after or now) >= now])
