@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -12,10 +14,11 @@ from trading_intents.accounts.model import AccountChange, AccountDetails, Accoun
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider
-from trading_intents.brokers.registry import Registry
 from trading_intents.clock import rfc3339
 from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
+from trading_intents.controls.limits.bodies import KeyLimits, read_limits
+from trading_intents.controls.limits.service import put_key_limits
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, hint, is_key, make_client_secret, make_key
@@ -48,6 +51,7 @@ class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
     permission_set: PermissionSet | None = None
     disabled: bool | None = None
     expires_at: str | None = None  # may be past: the key is then refused from now on
+    limits: KeyLimits | None = None
 
 
 class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
@@ -189,9 +193,11 @@ async def _user(tx: Tx, parts: Infrastructure, organization: OrganizationRecord,
     return ProvisionedUser(str(user_id), item.external_id, role)
 
 
-def _check_broker(brokers: Registry, item: WantedAccount, place: str) -> None:
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Says where in the document a value breaks a rule."""
     try:
-        check_broker(brokers, item.broker, item.environment)
+        yield
     except ValidationFailed as error:
         raise ValidationFailed.at(place + error.errors[0].pointer, error.errors[0].detail) from None
 
@@ -202,7 +208,8 @@ async def _account(
     await show_organizations(tx, [organization.id])
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
     if account is None:
-        _check_broker(parts.brokers, item, place)
+        with _placed(place):
+            check_broker(parts.brokers, item.broker, item.environment)
         given = AccountDetails(item.name, item.broker, item.environment, item.external_account_id)
         account = await insert(tx, parts.make_id(), organization.id, given)
     account = await apply_change(tx, account, AccountChange(None, item.external_account_id, item.disabled))
@@ -228,6 +235,10 @@ async def _key(
     ends = expires_at or key.expires_at
     if (permissions, disabled, ends) != (key.permissions, key.disabled, key.expires_at):
         key = await store.update_key(tx, key.id, key.name, permissions, disabled, ends)
+    if item.limits is not None:
+        await show_organizations(tx, [organization.id])
+        with _placed(f"{place}/limits"):
+            await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
     return ProvisionedKey(
         str(key.id),
         key.name,

@@ -15,7 +15,7 @@ from tests.tenants import Tenants
 from tests.test_docs import rows, section
 from trading_intents.identity.access import RULES, Grant
 from trading_intents.identity.model import Permission
-from trading_intents_client import AsyncTradingClient, Limits, create_command, errors
+from trading_intents_client import AsyncTradingClient, KeyLimits, Limits, create_command, errors
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.controls import AsyncAccountControls
 from trading_intents_client.asynchronous.market import AsyncMarket
@@ -84,6 +84,9 @@ CALLS: dict[str, Call] = {
     "AsyncOrganization.create_api_key": lambda c: c.organization.create_api_key("n", "paper", []),
     "AsyncOrganization.update_api_key": lambda c: c.organization.update_api_key(A, name="n"),
     "AsyncOrganization.delete_api_key": lambda c: c.organization.delete_api_key(A),
+    "AsyncOrganization.key_limits": lambda c: c.organization.key_limits(A),
+    "AsyncOrganization.set_key_limits": lambda c: c.organization.set_key_limits(A, KeyLimits()),
+    "AsyncOrganization.delete_key_limits": lambda c: c.organization.delete_key_limits(A),
     "AsyncOrganization.open_session": lambda c: c.organization.open_session("paper"),
     "AsyncOrganization.end_session": lambda c: c.organization.end_session(),
     "AsyncOrganization.validate_api_key": lambda c: c.organization.validate_api_key("k"),

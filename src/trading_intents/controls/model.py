@@ -33,6 +33,7 @@ class Reason(StrEnum):
     ALLOWED_SYMBOLS = "allowed_symbols"
     DUPLICATE_WINDOW_MILLIS = "duplicate_window_millis"
     MAX_DAILY_LOSS = "max_daily_loss"
+    MAX_DAILY_NOTIONAL = "max_daily_notional"
     NO_REFERENCE_PRICE = "no_reference_price"
     POSITION_UNKNOWN = "position_unknown"
 

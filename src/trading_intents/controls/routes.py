@@ -23,5 +23,5 @@ def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, ha
     return (
         *switch_routes(read, write, write_organization, controls, zones),
         *halt_routes(gates, halts),
-        *limit_routes(read, write, write_organization, LimitsService(pool, prices), zones),
+        *limit_routes(gates, LimitsService(pool, prices), zones),
     )

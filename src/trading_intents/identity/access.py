@@ -138,6 +138,8 @@ RULES = {
         _writing("write_credentials", _P.CREDENTIAL_EDIT),
         _reading("read_accounts", _P.ACCOUNT_READ),
         Rule("api_keys", "an admin", user=ADMIN),
+        Rule("read_key_limits", "an admin; an API key, its own", key=Grant.ANY, user=ADMIN),
+        Rule("write_key_limits", "an admin", key=Refuse.AS_403, user=ADMIN),
         Rule(
             "open_session",
             "an admin; a member, where the organization has member_trading",

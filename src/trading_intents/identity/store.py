@@ -219,6 +219,7 @@ async def update_key(
 
 
 async def delete_key(tx: Tx, key_id: KeyId) -> None:
+    await tx.execute("DELETE FROM trading_limits WHERE owner_id = $1", key_id)
     await tx.execute("DELETE FROM api_keys WHERE id = $1", key_id)
 
 

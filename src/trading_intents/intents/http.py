@@ -13,7 +13,7 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.clock import TimeRange
 from trading_intents.controls.bodies import Evaluation
 from trading_intents.identity.access import Gate, caller_of, require_entitlement
-from trading_intents.identity.model import Entitlement
+from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
 from trading_intents.identity.service import Callers
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.intents.body import (
@@ -206,7 +206,9 @@ def _evaluate_route(gate: Gate, intents: Intents) -> Route:
         target = target_of(request, gate, account_id)
         if target.account_id is None:
             raise errors.ValidationFailed.at("/account_id", ID_RULE)
-        triggered = await intents.evaluate(target, symbol, command)
+        principal = caller_of(request).principal
+        key_id = principal.key_id if isinstance(principal, ApiKeyPrincipal) else None
+        triggered = await intents.evaluate(target, symbol, command, key_id)
         return answer_json(Evaluation(not triggered, list(triggered)))
 
     return Route("POST", "/v1/controls/evaluate", gate, evaluate_controls)

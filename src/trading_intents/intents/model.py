@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec.structs import replace
 
@@ -45,6 +45,7 @@ from trading_intents.trading import (
     RouteStrategy,
     Symbol,
     TimeInForce,
+    VersionTerms,
     amount_text,
 )
 
@@ -217,29 +218,33 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
 def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     """A CREATE as limits judge it, or a REPLACE of this order."""
     symbol, side, spec = accepted.symbol, accepted.side, accepted.spec
-    quantity = open_after = Decimal(spec.quantity)
-    open_before = ZERO
+    amounts = _amounts(spec)
+    before, open_before, open_after = None, ZERO, amounts["quantity"]
     if replaced is not None:
-        confirmed = Decimal(replaced.spec.quantity)
-        open_before = open_quantity(confirmed, None, replaced.filled_quantity)
-        open_after = open_quantity(confirmed, quantity, replaced.filled_quantity)
-    limit_price, stop_price = spec.limit_price, spec.stop_price
+        before = VersionTerms(**_amounts(replaced.spec))
+        open_before = open_quantity(before.quantity, None, replaced.filled_quantity)
+        open_after = open_quantity(before.quantity, amounts["quantity"], replaced.filled_quantity)
+    terms = (symbol, side, ORDER_TYPES[spec.kind], spec.quantity, spec.limit_price, spec.stop_price, spec.trail_amount)
     return AskedOrder(
         is_create=replaced is None,
         closes=accepted.closes,
         symbol=symbol,
         side=side,
         kind=spec.kind,
-        quantity=quantity,
-        limit_price=None if limit_price is None else Decimal(limit_price),
-        stop_price=None if stop_price is None else Decimal(stop_price),
         open_before=open_before,
         open_after=open_after,
-        terms=f"{symbol}|{side}|{ORDER_TYPES[spec.kind]}|{spec.quantity}|{limit_price or ''}|{stop_price or ''}"
-        f"|{spec.trail_amount or ''}|{spec.trail_bps or ''}"
-        if replaced is None
-        else "",
+        terms="|".join(f"{each or ''}" for each in (*terms, spec.trail_bps)) if replaced is None else "",
+        replaced=before,
+        **amounts,
     )
+
+
+def _amounts(spec: Spec) -> dict[str, Any]:
+    """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
+    texts = {name: getattr(spec, name) for name in SPEC_AMOUNTS}
+    if spec.kind is OrderKind.TRAILING_STOP:
+        texts["stop_price"] = None
+    return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
 def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:

@@ -67,9 +67,10 @@ class Intents:
         return rows
 
     async def evaluate(
-        self, target: AccountTarget, symbol: Symbol | None, command: ClientCommand | None
+        self, target: AccountTarget, symbol: Symbol | None, command: ClientCommand | None, key_id: UUID | None
     ) -> tuple[Triggered, ...]:
-        """What controls and limits say to the command, or without one controls alone. Nothing is sent."""
+        """What controls and limits, of the caller's key too, say to the command, or without one controls alone. Nothing
+        is sent."""
         async with self._pool.transaction(
             [target.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
         ) as tx:
@@ -90,4 +91,4 @@ class Intents:
                 return ()  # it is never refused
             now, asked = await read_clock(tx), asked_order(accepted, order)
             triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
-            return triggered + await judge_now(tx, account, asked, self._prices, self._brokers, now)
+            return triggered + await judge_now(tx, account, key_id, asked, self._prices, self._brokers, now)

@@ -488,6 +488,22 @@ DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION count_rule_change();
 -- Accounts with a daily-loss limit: looked at every second.
 CREATE INDEX trading_limits_daily_loss ON trading_limits (owner_id) WHERE rules ? 'max_daily_loss';
 
+-- What API keys with limits have used: orders of the last minute by second, and the day's notional, in UTC.
+CREATE TABLE key_budgets (
+    key_id uuid PRIMARY KEY REFERENCES api_keys ON DELETE CASCADE,
+    organization_id uuid NOT NULL REFERENCES organizations,
+    day date NOT NULL,
+    daily_notional numeric NOT NULL DEFAULT 0 CHECK (daily_notional >= 0),
+    seconds jsonb NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 50);
+ALTER TABLE key_budgets ENABLE ROW LEVEL SECURITY;
+ALTER TABLE key_budgets FORCE ROW LEVEL SECURITY;
+CREATE POLICY service ON key_budgets TO ti_service
+    USING (organization_id = ANY ((SELECT current_organizations())::uuid[]));
+CREATE POLICY worker ON key_budgets FOR SELECT TO ti_worker USING (true);
+GRANT SELECT, INSERT, UPDATE ON key_budgets TO ti_service;
+GRANT SELECT ON key_budgets TO ti_worker;
+
 -- A restored database has forgotten events that someone has seen: with a new epoch their cursors no longer fit.
 CREATE TABLE stream_epoch (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),

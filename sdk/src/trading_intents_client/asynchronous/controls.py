@@ -1,6 +1,7 @@
 """Controls, limits and halts of an account and of its symbols."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import Command, given_fields, if_match, query, segment, text_of
@@ -9,6 +10,7 @@ from trading_intents_client.types.controls import (
     Control,
     Evaluation,
     Halt,
+    KeyLimits,
     Limits,
     LimitsRecord,
     SymbolControls,
@@ -27,12 +29,13 @@ def halt_body(reason: str, cancel_orders: bool, close_positions: bool) -> dict[s
     return {"reason": reason, "cancel_orders": cancel_orders, "close_positions": close_positions}
 
 
-def limits_body(limits: Limits) -> dict[str, object]:
+def limits_body(limits: Limits | KeyLimits) -> dict[str, object]:
     """The limits alone, also of a record that was read: what is None is cleared."""
-    fields = {field: getattr(limits, field) for field in Limits.__struct_fields__}
-    amounts = ("max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss")
-    shown = {name: text_of(fields[name]) for name in amounts if fields[name] is not None}
-    return given_fields(**fields) | shown
+    names = (KeyLimits if isinstance(limits, KeyLimits) else Limits).__struct_fields__
+    fields = {name: getattr(limits, name) for name in names}
+    return given_fields(**fields) | {
+        name: text_of(value) for name, value in fields.items() if isinstance(value, Decimal)
+    }
 
 
 class AsyncAccountControls:

@@ -8,7 +8,7 @@ from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import given_fields, if_match, query, segment, time_text
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
-from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
+from trading_intents_client.types.controls import Control, Halt, KeyLimits, KeyLimitsRecord, Limits, LimitsRecord
 from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
 
 CONTROL = "/v1/controls/organization"
@@ -103,6 +103,19 @@ class AsyncOrganization:
     async def delete_api_key(self, key_id: str, *, version: int | None = None) -> None:
         """Removes a key for good."""
         await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}", headers=if_match(version))
+
+    async def key_limits(self, key_id: str) -> KeyLimitsRecord:
+        """A key's limits and what is used of them; NotFound when there are none. A key may read its own."""
+        return await self._transport.call("GET", f"/v1/api-keys/{segment(key_id)}/limits", KeyLimitsRecord)
+
+    async def set_key_limits(self, key_id: str, limits: KeyLimits, *, version: int | None = None) -> KeyLimitsRecord:
+        """Replaces all of a key's limits."""
+        path, body = f"/v1/api-keys/{segment(key_id)}/limits", limits_body(limits)
+        return await self._transport.call("PUT", path, KeyLimitsRecord, body=body, headers=if_match(version))
+
+    async def delete_key_limits(self, key_id: str, *, version: int | None = None) -> None:
+        """Removes a key's limits; what it has used today stays counted."""
+        await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}/limits", headers=if_match(version))
 
     async def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
         """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""

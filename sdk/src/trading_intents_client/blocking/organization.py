@@ -8,7 +8,7 @@ from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
-from trading_intents_client.types.controls import Control, Halt, Limits, LimitsRecord
+from trading_intents_client.types.controls import Control, Halt, KeyLimits, KeyLimitsRecord, Limits, LimitsRecord
 from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
 
 
@@ -102,6 +102,18 @@ class Organization:
     def delete_api_key(self, key_id: str, *, version: int | None = None) -> None:
         """Removes a key for good."""
         self._loop.run(lambda: self._wrapped.delete_api_key(key_id, version=version))
+
+    def key_limits(self, key_id: str) -> KeyLimitsRecord:
+        """A key's limits and what is used of them; NotFound when there are none. A key may read its own."""
+        return self._loop.run(lambda: self._wrapped.key_limits(key_id))
+
+    def set_key_limits(self, key_id: str, limits: KeyLimits, *, version: int | None = None) -> KeyLimitsRecord:
+        """Replaces all of a key's limits."""
+        return self._loop.run(lambda: self._wrapped.set_key_limits(key_id, limits, version=version))
+
+    def delete_key_limits(self, key_id: str, *, version: int | None = None) -> None:
+        """Removes a key's limits; what it has used today stays counted."""
+        self._loop.run(lambda: self._wrapped.delete_key_limits(key_id, version=version))
 
     def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
         """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""

@@ -30,6 +30,7 @@ SENTENCES = {
     "allowed_symbols": "the symbol is not among the allowed ones",
     "duplicate_window_millis": "an equal order was placed just before",
     "max_daily_loss": "today's loss has reached its limit",
+    "max_daily_notional": "the key's orders of today would exceed their limit",
     "no_reference_price": "no price is known to judge it by",
     "position_unknown": "the broker has not reported the position yet",
     # The paper broker's.

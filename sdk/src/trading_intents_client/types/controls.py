@@ -90,6 +90,35 @@ class LimitsRecord(Limits, frozen=True, kw_only=True):
     version: int
 
 
+class KeyLimits(Struct, frozen=True, kw_only=True):
+    """The budget of an API key. None: there is no such limit."""
+
+    max_order_quantity: Decimal | None = None
+    max_order_notional: Decimal | None = None
+    max_orders_per_minute: int | None = None
+    max_daily_notional: Decimal | None = None
+    allowed_symbols: Sequence[str] | None = None
+    allow_short: bool | None = None
+
+
+class KeyUsed(Struct, frozen=True, kw_only=True):
+    """What a key has used: since 00:00 UTC, and in the last 60 seconds."""
+
+    daily_notional: Decimal
+    orders_last_minute: int
+
+
+class KeyLimitsRecord(KeyLimits, frozen=True, kw_only=True):
+    """A key's limits in force, and what is used of them."""
+
+    organization_id: str
+    api_key_id: str
+    used: KeyUsed
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
 class HaltWaiting(Struct, frozen=True, kw_only=True):
     """What a halt waits for."""
 

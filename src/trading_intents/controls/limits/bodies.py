@@ -15,8 +15,10 @@ from trading_intents.controls.limits.model import (
     StoredLimits,
     TradingLimits,
 )
+from trading_intents.controls.limits.state.budgets import KeyUse
 from trading_intents.errors import ValidationFailed
-from trading_intents.trading import Symbol
+from trading_intents.ids import OrganizationId
+from trading_intents.trading import Symbol, amount_text
 from trading_intents.web.body import Amount, read_amount, read_symbol
 from trading_intents.web.request import render
 
@@ -24,7 +26,9 @@ BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_COLLAR_BPS)]
 OrderCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MILLIS)]
 SymbolList = Annotated[list[str], msgspec.Meta(max_length=MAX_SYMBOLS)]
-AMOUNTS = frozenset({"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss"})
+AMOUNTS = frozenset(
+    {"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss", "max_daily_notional"}
+)
 _FIELDS = TradingLimits.__struct_fields__
 
 
@@ -52,6 +56,17 @@ class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
     duplicate_window_millis: WindowMillis | None = None
     max_daily_loss: Amount | None = None
     timezone: str | None = None
+
+
+class KeyLimits(msgspec.Struct, forbid_unknown_fields=True):
+    """A field that is left out or null is cleared."""
+
+    max_order_quantity: Amount | None = None
+    max_order_notional: Amount | None = None
+    max_orders_per_minute: OrderCount | None = None
+    max_daily_notional: Amount | None = None
+    allowed_symbols: SymbolList | None = None
+    allow_short: bool | None = None
 
 
 class OrganizationLimitsRecord(msgspec.Struct, kw_only=True):
@@ -92,7 +107,31 @@ class SymbolLimitsRecord(OrganizationLimitsRecord, kw_only=True):
     max_position_quantity: str | UnsetType = UNSET
 
 
-def read_limits(body: OrganizationLimits, zones: AbstractSet[str]) -> TradingLimits:
+class KeyUsed(msgspec.Struct):
+    """Since 00:00 UTC, and in the last 60 seconds."""
+
+    daily_notional: str
+    orders_last_minute: int
+
+
+class KeyLimitsRecord(msgspec.Struct, kw_only=True):
+    """Fields without a limit are left out."""
+
+    organization_id: str
+    api_key_id: str
+    max_order_quantity: str | UnsetType = UNSET
+    max_order_notional: str | UnsetType = UNSET
+    max_orders_per_minute: int | UnsetType = UNSET
+    max_daily_notional: str | UnsetType = UNSET
+    allowed_symbols: list[str] | UnsetType = UNSET
+    allow_short: bool | UnsetType = UNSET
+    used: KeyUsed
+    created_at: str
+    updated_at: str
+    version: int
+
+
+def read_limits(body: OrganizationLimits | KeyLimits, zones: AbstractSet[str] = frozenset()) -> TradingLimits:
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not None}
     zone = given.get("timezone")
     if zone is not None and zone not in zones:
@@ -111,9 +150,18 @@ def _value(name: str, value: Any) -> Any:
 
 
 def show_limits(kind: type[Shown], owner: Owner, stored: StoredLimits, symbol: Symbol | None = None) -> Shown:
-    given = {name: getattr(stored.limits, name) for name in _FIELDS}
-    shown = {name: UNSET if value is None else _plain(value) for name, value in given.items()}
-    return render(kind, stored, **owner._asdict(), symbol=symbol, **shown)
+    return render(kind, stored, **owner._asdict(), symbol=symbol, **_shown(stored.limits))
+
+
+def show_key_limits(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> KeyLimitsRecord:
+    used = KeyUsed(amount_text(use.daily_notional), use.orders_last_minute)
+    ids = {"organization_id": organization_id, "api_key_id": use.key_id}
+    return render(KeyLimitsRecord, stored, **ids, used=used, **_shown(stored.limits))
+
+
+def _shown(limits: TradingLimits) -> dict[str, Any]:
+    given = {name: getattr(limits, name) for name in _FIELDS}
+    return {name: UNSET if value is None else _plain(value) for name, value in given.items()}
 
 
 def _plain(value: Any) -> Any:

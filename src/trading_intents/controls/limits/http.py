@@ -1,5 +1,6 @@
 """Limits over HTTP: parse, call one use case, render. Never judges."""
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -9,17 +10,23 @@ from trading_intents.controls.limits.bodies import (
     AMOUNTS,
     AccountLimits,
     AccountLimitsRecord,
+    KeyLimits,
+    KeyLimitsRecord,
     OrganizationLimits,
     OrganizationLimitsRecord,
     SymbolLimits,
     SymbolLimitsRecord,
     read_limits,
+    show_key_limits,
     show_limits,
 )
 from trading_intents.controls.limits.model import StoredLimits, TradingLimits
 from trading_intents.controls.limits.service import LimitsService
-from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
-from trading_intents.identity.access import Gate, organization_of
+from trading_intents.controls.limits.state.budgets import KeyUse
+from trading_intents.errors import AccountClosed, Forbidden, LimitReached, NotFound, ValidationFailed
+from trading_intents.identity.access import Gate, caller_of, organization_of
+from trading_intents.identity.model import ApiKeyPrincipal
+from trading_intents.ids import OrganizationId, parse_id
 from trading_intents.trading import Symbol
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
@@ -110,6 +117,31 @@ class LimitHandlers:
         await self.limits.remove(target_of(request, self.write), lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
 
+    @Operation(Tag.API_KEYS, answer=KeyLimitsRecord, errors=(NotFound,))
+    async def get_api_key_limits(self, request: Request) -> Answer:
+        """Read an API key's limits, and what is used of them."""
+        organization_id, caller, key_id = organization_of(request), caller_of(request), parse_id(request.params["id"])
+        if isinstance(caller.principal, ApiKeyPrincipal) and caller.principal.key_id != key_id:
+            raise Forbidden("an API key may read its own limits only")
+        return _show_key(organization_id, *await self.limits.find_key(organization_id, key_id))
+
+    @Operation(Tag.API_KEYS, body=KeyLimits, answer=KeyLimitsRecord, parameters=(IF_MATCH,), errors=(NotFound,))
+    async def set_api_key_limits(self, request: Request) -> Answer:
+        """Create or replace an API key's limits."""
+        organization_id, key_id = organization_of(request), parse_id(request.params["id"])
+
+        def read() -> TradingLimits:
+            return read_limits(request.body(KeyLimits, AMOUNTS))
+
+        return _show_key(organization_id, *await self.limits.put_key(organization_id, key_id, read, request.if_match()))
+
+    @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,), errors=(NotFound,))
+    async def delete_api_key_limits(self, request: Request) -> Answer:
+        """Remove an API key's limits; what it has used today stays counted."""
+        key_id = parse_id(request.params["id"])
+        await self.limits.remove_key(organization_of(request), key_id, request.if_match())
+        return Answer(status=204)
+
     def _read(self, request: Request, kind: type[OrganizationLimits]) -> TradingLimits:
         return read_limits(request.body(kind, AMOUNTS), self.zones)
 
@@ -120,10 +152,15 @@ def _show(
     return answer_json(show_limits(kind, owner_of(request), stored, symbol), version=stored.version)
 
 
-def limit_routes(
-    read: Gate, write: Gate, write_organization: Gate, limits: LimitsService, zones: AbstractSet[str]
-) -> tuple[Route, ...]:
+def _show_key(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> Answer:
+    return answer_json(show_key_limits(organization_id, stored, use), version=stored.version)
+
+
+def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+    names = ("read_controls", "write_controls", "write_organization_control", "read_key_limits", "write_key_limits")
+    read, write, write_organization, read_key, write_key = (gates[name] for name in names)
     handlers = LimitHandlers(read, write, write_organization, limits, zones)
+    key = "/v1/api-keys/{id}/limits"
     organization = "/v1/controls/organization/limits"
     account = "/v1/controls/accounts/{account_id}/limits"
     symbol = "/v1/controls/accounts/{account_id}/symbols/{symbol}/limits"
@@ -137,4 +174,7 @@ def limit_routes(
         Route("GET", symbol, read, handlers.get_symbol_limits),
         Route("PUT", symbol, write, handlers.set_symbol_limits),
         Route("DELETE", symbol, write, handlers.delete_symbol_limits),
+        Route("GET", key, read_key, handlers.get_api_key_limits),
+        Route("PUT", key, write_key, handlers.set_api_key_limits),
+        Route("DELETE", key, write_key, handlers.delete_api_key_limits),
     )

@@ -45,6 +45,7 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
     duplicate_window_millis: int | None = None
     max_daily_loss: Decimal | None = None
     timezone: str | None = None  # of max_daily_loss
+    max_daily_notional: Decimal | None = None
 
     @property
     def needs_exposure(self) -> bool:
@@ -90,6 +91,7 @@ class LossLimit(FrozenStruct, frozen=True):
 class LimitOwner(NamedTuple):
     organization_id: str
     account_id: str
+    key_id: str = ""
 
 
 Levels = tuple[tuple[TradingLimits, Scope], ...]  # the widest first
@@ -101,12 +103,14 @@ class AppliedLimits(FrozenStruct, frozen=True):
     organization: TradingLimits | None = None
     account: TradingLimits | None = None
     symbol: TradingLimits | None = None
+    key: TradingLimits | None = None  # of the caller
 
     def levels(self, owner: LimitOwner, symbol: str) -> Levels:
         scopes: tuple[Scope, ...] = (
             {"Organization": owner.organization_id},
             {"Account": owner.account_id},
             {"Symbol": {"account_id": owner.account_id, "symbol": symbol}},
+            {"ApiKey": owner.key_id},
         )
         return tuple((each, scope) for each, scope in zip(self._all, scopes, strict=True) if each)
 
@@ -116,15 +120,17 @@ class AppliedLimits(FrozenStruct, frozen=True):
 
     @property
     def needs_recent(self) -> bool:
-        return any(each.needs_recent for each in self._all if each)
+        """A key's last orders are counted apart."""
+        return any(each.needs_recent for each in self._all[:-1] if each)
 
     @property
     def needs_price(self) -> bool:
-        return any(each.needs_price for each in self._all if each)
+        """A key's notional is counted whether it has a limit or not: it may get one during the day."""
+        return self.key is not None or any(each.needs_price for each in self._all if each)
 
     @property
     def _all(self) -> tuple[TradingLimits | None, ...]:
-        return self.organization, self.account, self.symbol
+        return self.organization, self.account, self.symbol, self.key
 
 
 NO_LIMITS = AppliedLimits()
@@ -141,6 +147,7 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
     open_before: Decimal = ZERO  # what the order counts as open now
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate
+    replaced: VersionTerms | None = None  # of a REPLACE: the terms before
 
     @property
     def opens(self) -> Decimal:
@@ -162,6 +169,8 @@ class LimitState(msgspec.Struct, gc=False):
     reference_price: Decimal | None = None
     daily_result: Decimal = ZERO
     is_position_known: bool = True  # False: the broker reports positions, and has not reported this account's yet
+    key_orders_last_minute: int = 0
+    key_daily_notional: Decimal = ZERO
 
 
 def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -> tuple[Triggered, ...]:
@@ -170,7 +179,10 @@ def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -
     with exact():
         reached = _reached(asked, state)
         for level, scope in levels:
+            if asked.closes and "ApiKey" in scope:
+                continue
             _judge_stateless(level, scope, asked, found)
+            _judge_daily_notional(level, scope, asked, state, found)
             _judge_price(level, scope, asked, state.reference_price, found)
             _judge_exposure(level, scope, asked, state, reached, found)
             _judge_recent(level, scope, asked, state, now, found)
@@ -228,9 +240,33 @@ def _judge_price(
         found.append(Triggered(Reason.PRICE_COLLAR_BPS, scope, detail, collar, bps))
 
 
-def _highest_price(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
+def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
+    """What the order adds to a day's sum: a smaller REPLACE nothing. None: no price is known."""
+    price, before = _highest_price(asked, reference), asked.replaced
+    if price is None:
+        return None
+    with exact():
+        replaced = before.quantity * (_highest_price(before, reference) or ZERO) if before else ZERO
+        return max(asked.quantity * price - replaced, ZERO)
+
+
+def _judge_daily_notional(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, found: list[Triggered]
+) -> None:
+    most, added = level.max_daily_notional, added_notional(asked, state.reference_price)
+    if most is None:
+        return
+    if added is None:
+        found.append(_no_price(Reason.MAX_DAILY_NOTIONAL, scope, asked, amount_text(most)))
+    elif added and state.key_daily_notional + added > most:
+        limit, reached = amount_text(most), amount_text(state.key_daily_notional + added)
+        detail = f"with it the key's orders of today (UTC) are worth {reached}; at most {limit} is allowed"
+        found.append(Triggered(Reason.MAX_DAILY_NOTIONAL, scope, detail, limit, reached))
+
+
+def _highest_price(terms: VersionTerms, reference: Decimal | None) -> Decimal | None:
     highest = reference
-    for price in (asked.limit_price, asked.stop_price):
+    for price in (terms.limit_price, terms.stop_price):
         if price is not None and (highest is None or price > highest):
             highest = price
     return highest
@@ -304,7 +340,8 @@ def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> boo
 def _judge_recent(
     level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime, found: list[Triggered]
 ) -> None:
-    rate, orders, window = level.max_orders_per_minute, state.orders_last_minute + 1, level.duplicate_window_millis
+    rate, window = level.max_orders_per_minute, level.duplicate_window_millis
+    orders = (state.key_orders_last_minute if "ApiKey" in scope else state.orders_last_minute) + 1
     if rate is not None and orders > rate:
         detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"
         found.append(Triggered(Reason.MAX_ORDERS_PER_MINUTE, scope, detail, rate, orders))

@@ -17,7 +17,8 @@ from trading_intents.accounts.service import (
 from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.model import NO_LIMIT, AskedOrder, StoredLimits, TradingLimits
+from trading_intents.controls.limits.model import NO_LIMIT, AskedOrder, LimitOwner, StoredLimits, TradingLimits
+from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
 from trading_intents.controls.limits.state.recent import NOWHERE
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
@@ -25,7 +26,7 @@ from trading_intents.controls.limits.state.tracking import LimitTracking, limite
 from trading_intents.controls.model import DEFAULT_TIMEZONE, Triggered
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
-from trading_intents.identity.store import lock_organization
+from trading_intents.identity.store import lock_key, lock_organization
 from trading_intents.ids import OrganizationId
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.administration import read_clock
@@ -34,12 +35,19 @@ from trading_intents.storage.grouped import PoolTransaction
 
 
 async def judge_now(
-    tx: Tx, account: Account, asked: AskedOrder, prices: PriceRules, brokers: Registry, now: datetime
+    tx: Tx,
+    account: Account,
+    key_id: UUID | None,
+    asked: AskedOrder,
+    prices: PriceRules,
+    brokers: Registry,
+    now: datetime,
 ) -> tuple[Triggered, ...]:
-    """What the limits would say to an order that is asked for now."""
-    account_id, organization_id = str(account.id), str(account.organization_id)
-    limits = await store.read_applied(tx, account.id, asked.symbol)
-    place = limited_place(account_id, asked.symbol, organization_id, account.environment, account.broker, limits)
+    """What the limits would say to an order that the key, or somebody without one, asks for now."""
+    account_id = str(account.id)
+    owner = LimitOwner(str(account.organization_id), account_id, str(key_id or ""))
+    limits = await store.read_applied(tx, account.id, asked.symbol, key_id)
+    place = limited_place(owner, asked.symbol, account.environment, account.broker, limits)
     tracking = LimitTracking(prices, brokers, {}, may_take_long=True)
     tracking.begin({account_id: NOWHERE}, now)
     tracking.read(await PoolTransaction(tx).run(tracking.needs([place])))
@@ -57,6 +65,16 @@ async def count_opening(
         begun = AccountResults(reply.texts(), prices).begin_day(str(account_id), limit.timezone, await read_clock(tx))
         (row,) = baseline_rows({(str(account_id), str(organization_id)): begun})
         await store.add_to_baseline(tx, row, made_before)
+
+
+async def put_key_limits(
+    tx: Tx, organization_id: OrganizationId, key_id: UUID, limits: TradingLimits, expected: Expected = None
+) -> StoredLimits:
+    """The key is locked."""
+    await store.make_budget(tx, organization_id, key_id)
+    present = await store.find_limits(tx, key_id, "")
+    is_same = _is_same(present, limits, expected)
+    return present if present and is_same else await store.put_limits(tx, organization_id, key_id, "", limits)
 
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
@@ -103,6 +121,26 @@ class LimitsService:
             check_open(account)
             await self._remove(tx, account.id, symbol, expected, account)
 
+    async def find_key(self, organization_id: OrganizationId, key_id: UUID | None) -> tuple[StoredLimits, KeyUse]:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
+            return await _key_limits(tx, key_id)
+
+    async def put_key(
+        self,
+        organization_id: OrganizationId,
+        key_id: UUID | None,
+        read: Callable[[], TradingLimits],
+        expected: Expected,
+    ) -> tuple[StoredLimits, KeyUse]:
+        async with self._pool.transaction([organization_id]) as tx:
+            key = await _lock_key(tx, organization_id, key_id)
+            await put_key_limits(tx, organization_id, key, read(), expected)
+            return await _key_limits(tx, key)
+
+    async def remove_key(self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected) -> None:
+        async with self._pool.transaction([organization_id]) as tx:
+            await self._remove(tx, await _lock_key(tx, organization_id, key_id), "", expected)
+
     async def _put(
         self,
         tx: Tx,
@@ -114,14 +152,11 @@ class LimitsService:
         account: Account | None = None,
     ) -> StoredLimits:
         present = await store.find_limits(tx, owner_id, symbol)
-        if present:
-            check_version(present.version, expected)
-            if present.limits == limits:
-                return present
-        elif expected is not None:
-            raise VersionConflict("no limits are set yet; send them without If-Match")
+        if _is_same(present, limits, expected):
+            assert present is not None
+            return present
         # Counted under the account's lock, so that two at once cannot both be the last.
-        elif account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
+        if not present and account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
             raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
         if account and not symbol:
             await self._follow_loss_limit(tx, account, present.limits if present else NO_LIMIT, limits)
@@ -150,6 +185,29 @@ class LimitsService:
         if baseline:
             rows = baseline_rows({(account_id, str(account.organization_id)): baseline})
             await runner.run([record_baselines(rows)])
+
+
+def _is_same(present: StoredLimits | None, limits: TradingLimits, expected: Expected) -> bool:
+    """Whether nothing is to be changed."""
+    if present is None and expected is not None:
+        raise VersionConflict("no limits are set yet; send them without If-Match")
+    if present:
+        check_version(present.version, expected)
+    return present is not None and present.limits == limits
+
+
+async def _lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID | None) -> UUID:
+    key = key_id and await lock_key(tx, organization_id, key_id)
+    if not key:
+        raise NotFound("no such API key")
+    return key.id
+
+
+async def _key_limits(tx: Tx, key_id: UUID | None) -> tuple[StoredLimits, KeyUse]:
+    use = key_id and await store.find_use(tx, key_id)
+    if not key_id or not use:
+        raise NotFound("no limits are set here")
+    return _there(await store.find_limits(tx, key_id, "")), parse_use(use, await read_clock(tx))
 
 
 def _there(limits: StoredLimits | None) -> StoredLimits:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from uuid import UUID
 
 import msgspec
+from msgspec import structs
 
 from trading_intents.controls.limits.model import (
     AppliedLimits,
@@ -46,8 +47,8 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
     return AppliedLimits(*(None if text is None else parse_limits(text) for text in (organization, account, symbol)))
 
 
-async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> AppliedLimits:
-    """What applies to a symbol on an account that the transaction can see."""
+async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | None) -> AppliedLimits:
+    """What applies to a symbol on an account that the transaction can see, for this caller's key."""
     [row] = await tx.fetch(
         f"""
         SELECT {COLUMNS}
@@ -58,7 +59,8 @@ async def read_applied(tx: Tx, account_id: UUID, symbol: str) -> AppliedLimits:
         account_id,
         symbol,
     )
-    return applied_limits(*row.values())
+    own = await find_limits(tx, key_id, "") if key_id else None
+    return structs.replace(applied_limits(*row.values()), key=own.limits if own else None)
 
 
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
@@ -87,6 +89,24 @@ async def put_limits(
 
 async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
     await tx.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
+
+
+async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> None:
+    """The day's sum runs on over changes of the limits."""
+    await tx.execute(
+        """
+        INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date)
+        ON CONFLICT (key_id) DO NOTHING
+        """,
+        key_id,
+        organization_id,
+    )
+
+
+async def find_use(tx: Tx, key_id: UUID) -> str | None:
+    """The row for `parse_use`. None: the key never had limits, or there is no such key."""
+    found: str | None = await tx.fetchval("SELECT row_to_json(b)::text FROM key_budgets b WHERE key_id = $1", key_id)
+    return found
 
 
 async def count_symbols(tx: Tx, account_id: UUID) -> int:

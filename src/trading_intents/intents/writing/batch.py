@@ -1,7 +1,7 @@
 """One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from trading_intents.intents.writing.state.batch_state import BatchDependencies,
 from trading_intents.orders.model import OrderStatus
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
-from trading_intents.storage.pipeline import ConnectionDropped, ConnectionLost, StatementRefused
+from trading_intents.storage.pipeline import ConnectionDropped, ConnectionLost, Pipeline, StatementRefused
 from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, OrderKind
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
@@ -43,7 +43,8 @@ Outcome = Receipt | PlatformError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    outcomes: list[Outcome | None]  # None: another transaction holds the lock of its account
+    outcomes: list[Outcome | None]  # None: another transaction holds the lock of its account, or of its key
+    held_keys: Collection[str]  # whose budgets another transaction holds
     appended: ActionPlace | None  # one of the actions, whose row proves that the commit happened; None: there is none
     transaction_id: str
     decided_seconds: float  # by the clock, when only writing and committing were left
@@ -71,6 +72,7 @@ async def run_batch(
         outcomes, made = decide_all(state, submissions, dependencies.make_id)
         result = BatchResult(
             outcomes=outcomes,
+            held_keys=state.limits.budgets.held,
             appended=_last_place(made),
             transaction_id=state.transaction_id,
             decided_seconds=dependencies.clock.monotonic(),
@@ -96,6 +98,17 @@ async def run_batch(
     return result
 
 
+async def wait_for_budgets(link: Pipeline, submissions: Sequence[Submission]) -> None:
+    """Waits until nobody holds the budgets of their keys, for as long as for another lock, and holds nothing."""
+    organizations, keys = {each.organization_id for each in submissions}, {each.key_id or "" for each in submissions}
+    with contextlib.suppress(PlatformError, ConnectionLost):
+        connection = await link.connect()
+        try:
+            await connection.run(statements.wait_for_budgets(organizations, keys - {""}))
+        except StatementRefused:
+            await connection.run([statements.ROLLBACK])
+
+
 def decide_all(
     state: BatchState, submissions: Sequence[Submission], make_id: IdTextMaker
 ) -> tuple[list[Outcome | None], list[Effect]]:
@@ -117,7 +130,7 @@ def decide_one(
     met = state.meet(submission)
     decision = decide(submission, met, state.now)
     if isinstance(decision, Accepted):
-        opens = state.count(submission.account_id, decision, met.order)
+        opens = state.count(submission, decision, met.order)
         return _append(state, submission, decision, opens, make_id)
     if isinstance(decision, Replayed):
         return Receipt(decision.intent_id, decision.seq, replayed=True), ()

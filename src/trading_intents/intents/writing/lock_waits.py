@@ -21,7 +21,8 @@ Fail = Callable[[Sequence[PendingSubmission], PlatformError], None]
 
 
 class LockWaits:
-    """A queue for each organization or account that is locked. The queues take turns, however many stay locked."""
+    """A queue for each organization, account or key's budget that is locked. The queues take turns, however many stay
+    locked."""
 
     def __init__(self, link: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
         self._link, self._attempt, self._fail, self._clock = link, attempt, fail, clock
@@ -36,7 +37,7 @@ class LockWaits:
         return self._queues.get(submission.account_id) or self._queues.get(submission.organization_id)
 
     def add(self, held_id: str, batch: Sequence[PendingSubmission]) -> None:
-        """Adds commands, all of them of the account or organization that is locked."""
+        """Adds commands, all of them of what is locked."""
         for pending in batch:
             pending.held_since_seconds = self._clock.monotonic()
         if held_id not in self._queues:
@@ -74,5 +75,5 @@ class LockWaits:
         """The commands that may wait longer; the others are answered as unavailable."""
         oldest = self._clock.monotonic() - MAX_WAIT_SECONDS
         late = [pending for pending in batch if pending.held_since_seconds < oldest]
-        self._fail(late, Unavailable("the account is busy: another transaction holds its lock for too long"))
+        self._fail(late, Unavailable("the account or the key is busy: another transaction holds its lock for too long"))
         return [pending for pending in batch if pending.held_since_seconds >= oldest]

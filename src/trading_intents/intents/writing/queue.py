@@ -15,7 +15,7 @@ class PendingSubmission:
     """A command and the caller who waits for its outcome."""
 
     __slots__ = (
-        *("answer", "held_since_seconds", "is_abandoned", "is_cancel", "lost_commits"),
+        *("answer", "held_since_seconds", "is_abandoned", "is_cancel", "held_id", "lost_commits"),
         *("organization_id", "queue", "since_seconds", "skips", "submission"),
     )
 
@@ -25,7 +25,8 @@ class PendingSubmission:
         self.organization_id = submission.organization_id
         self.is_cancel = isinstance(submission.command, Cancel)
         self.lost_commits = 0
-        self.skips = 0  # how often a batch found its account locked
+        self.held_id = submission.account_id  # the account, or the key, that a batch found locked
+        self.skips = 0  # how often it did
         self.queue: SubmissionQueue | None = None  # None: a batch has taken it
         self.is_abandoned = False
 

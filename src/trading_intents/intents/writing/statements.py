@@ -34,6 +34,12 @@ def begin(organization_ids: Iterable[str], locking: Locking) -> list[Statement]:
     return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,)), *timeout]
 
 
+def wait_for_budgets(organization_ids: Iterable[str], key_ids: Iterable[str]) -> list[Statement]:
+    """A transaction of its own: it holds no account while it waits, and nothing afterwards."""
+    wait = "SELECT FROM key_budgets WHERE key_id = ANY ($1::uuid[]) ORDER BY key_id FOR KEY SHARE"
+    return [*begin(organization_ids, WAIT), Statement(wait, (array_text(key_ids),)), COMMIT]
+
+
 def share_halt_locks(organization_ids: Iterable[str]) -> Statement:
     """Until the end of the transaction no halt of these organizations begins or ends."""
     return Statement(
@@ -112,7 +118,7 @@ _READ_RULES = """
     WHERE scope_id = ANY ($2::uuid[]) AND resumed_at IS NULL
     UNION ALL
     SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
-    FROM trading_limits WHERE owner_id = ANY ($1::uuid[]) AND symbol = ''
+    FROM trading_limits WHERE owner_id = ANY ($1::uuid[] || $3::uuid[]) AND symbol = ''
     UNION ALL
     SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
     FROM trading_limits WHERE owner_id = ANY ($2::uuid[]) AND symbol = ANY (array_prepend('', from_column($4)))

@@ -12,7 +12,7 @@ from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError,
 from trading_intents.intents import store
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch import BatchResult, CommitLost, Outcome, Receipt, run_batch
+from trading_intents.intents.writing.batch import BatchResult, CommitLost, Outcome, Receipt, run_batch, wait_for_budgets
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.queue import PendingSubmission, SubmissionQueue, group_by
 from trading_intents.intents.writing.state.batch_state import BatchDependencies
@@ -136,12 +136,14 @@ class Writer:
             pending.skips += 1
         self._queue.put_back(pending for pending in skipped if pending.skips <= MAX_SKIPS)
         held = [pending for pending in skipped if pending.skips > MAX_SKIPS]
-        for account_id, own in group_by(held, lambda pending: pending.submission.account_id).items():
-            self._lock_waits.add(account_id, own)
+        for held_id, own in group_by(held, lambda pending: pending.held_id).items():
+            self._lock_waits.add(held_id, own)
 
     async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
         dependencies = replace(self._dependencies, link=link, rules=RulesCache())
+        if by_key := [each.submission for each in batch if each.held_id == each.submission.key_id]:
+            await wait_for_budgets(link, by_key)
         try:
             # The second attempt is for the organization's other accounts, if one account stays locked.
             for locking in (statements.WAIT, statements.SKIP):
@@ -224,7 +226,11 @@ class Writer:
         if result.appended:
             self._signals.notify(channel(Queue.INTENTS))
             self._signals.notify(STREAM)
-        return [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
+        skipped = [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
+        for pending in skipped:
+            key_id = pending.submission.key_id or ""
+            pending.held_id = key_id if key_id in result.held_keys else pending.submission.account_id
+        return skipped
 
     def _answer_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self._answer_all)

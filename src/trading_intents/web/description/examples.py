@@ -14,6 +14,7 @@ _TIME = "2026-01-05T15:00:00.000000Z"
 # and a time need no entry.
 VALUES: Mapping[str, Any] = {
     "access_token": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJyZXBvcnRlciJ9.c2lnbmF0dXJl",
+    "api_key_id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
     "account_id": "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62",
     "action_type": "CREATE",
     "allow_short": False,
@@ -57,6 +58,7 @@ VALUES: Mapping[str, Any] = {
     "grant_type": "client_credentials",
     "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "hint": "PwTt",
+    "daily_notional": "1874.2",
     "id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
     "if-match": '"1"',
     "intent_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
@@ -73,6 +75,7 @@ VALUES: Mapping[str, Any] = {
     "market_price": "188",
     "market_value": "1880",
     "max_daily_loss": "5000",
+    "max_daily_notional": "5000",
     "max_open_orders": 50,
     "max_order_notional": "100000",
     "max_order_quantity": "500",
@@ -84,6 +87,7 @@ VALUES: Mapping[str, Any] = {
     "opening_quantity": "0",
     "order_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
     "order_status": "FILLED",
+    "orders_last_minute": 3,
     "order_type": "LIMIT",
     "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
     "parent_intent_id": None,

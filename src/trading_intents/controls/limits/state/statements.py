@@ -1,13 +1,16 @@
 """What the judging of limits reads and writes in the transaction that appends an action, as statements for a pipeline.
 Arguments are texts: see `pack_array`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from msgspec.json import encode
 
 from trading_intents.controls.limits.model import RATE_SECONDS
+from trading_intents.controls.limits.state.budgets import KeyUse
 from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRead
 from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import RowParameters, Statement
 
 # One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, as must
 # openings and the positions that they set. LATERAL with LIMIT allows only look-ups by key. An account is summed once,
@@ -144,6 +147,29 @@ def read_results(account_ids: Sequence[str]) -> Statement:
     """What each position made and is worth, and each account's baseline: rows for `AccountResults`. One statement, as
     one transaction sets openings and moves the baseline."""
     return Statement(_RESULTS, (pack_array(account_ids),))
+
+
+def read_budgets(key_ids: Iterable[str], locking: str) -> Statement:
+    """Rows for `parse_use`, in the order of their locks."""
+    return Statement(
+        f"""
+        SELECT row_to_json(b)::text FROM key_budgets b
+        WHERE key_id = ANY (from_column($1)::uuid[]) ORDER BY key_id {locking}
+        """,  # noqa: S608 - our own constants
+        (pack_array(sorted(key_ids)),),
+    )
+
+
+_USED = RowParameters({"key_id": "uuid", "day": "date", "daily_notional": "numeric", "seconds": "jsonb"})
+_KEEP_BUDGETS = f"""
+    UPDATE key_budgets b SET day = u.day, daily_notional = u.daily_notional, seconds = u.seconds
+    FROM {_USED.rows} AS u WHERE b.key_id = u.key_id AND b.key_id = ANY (from_column($1)::uuid[])
+"""  # noqa: S608 - our own constants
+
+
+def keep_budgets(used: Iterable[KeyUse]) -> Statement:
+    rows = [(each.key_id, each.day, each.daily_notional, encode(each.seconds).decode()) for each in used]
+    return Statement(_KEEP_BUDGETS, _USED.pack(rows))
 
 
 def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:

@@ -15,9 +15,11 @@ from trading_intents.controls.limits.model import (
     LimitOwner,
     LimitState,
     TradingLimits,
+    added_notional,
     judge,
 )
 from trading_intents.controls.limits.state import recent, statements
+from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
 from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
 from trading_intents.controls.limits.state.recent import Head, RecentByAccount
 from trading_intents.controls.model import Triggered
@@ -41,22 +43,24 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     needs_recent: bool
     price_key: PriceKey | None
     account: TradingLimits
+    key_id: str  # of the caller; empty: it has no limits
 
 
 def limited_place(
-    account_id: str, symbol: str, organization_id: str, environment: Environment, broker: str, limits: AppliedLimits
+    owner: LimitOwner, symbol: str, environment: Environment, broker: str, limits: AppliedLimits
 ) -> LimitedPlace:
-    market = market_of(broker, environment)
+    market, organization_id = market_of(broker, environment), owner.organization_id
     return LimitedPlace(
-        account_id=account_id,
+        account_id=owner.account_id,
         organization_id=organization_id,
         symbol=symbol,
         broker=broker,
-        levels=limits.levels(LimitOwner(organization_id, account_id), symbol),
+        levels=limits.levels(owner, symbol),
         needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
         price_key=PriceKey(UUID(organization_id), market, Symbol(symbol)) if limits.needs_price else None,
         account=limits.account or NO_LIMIT,
+        key_id=owner.key_id if limits.key else "",
     )
 
 
@@ -78,8 +82,8 @@ class LimitPart:
     def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
         """Fills in what the order meets."""
 
-    def accept(self, account_id: str, asked: AskedOrder) -> None:
-        """Counts it for the orders that follow in the batch."""
+    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
+        """Counts it for the orders that follow in the batch. It has a place if it was judged."""
 
     def writes(self) -> list[Statement]:
         return []
@@ -116,7 +120,7 @@ class Exposures(LimitPart):
             met.open_orders, met.account_open_orders = known.open_orders, self._open_orders[place.account_id]
             met.is_position_known = place.account_id in self._opened or not (broker and broker.tells_positions)
 
-    def accept(self, account_id: str, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
         if account_id in self._open_orders:
             self._open_orders[account_id] += asked.is_create
         if known := self._symbols.get((account_id, asked.symbol)):
@@ -141,8 +145,43 @@ class LimitPrices(LimitPart):
         self._picked |= {key: self._rules.pick(known) for key, known in parse_reply(reply).items()}
 
     def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        if place.price_key and (price := self._picked[place.price_key]):
-            met.reference_price = price.price
+        met.reference_price = self.price_of(place)
+
+    def price_of(self, place: LimitedPlace) -> Decimal | None:
+        price = self._picked[place.price_key] if place.price_key else None
+        return price.price if price else None
+
+
+class KeyBudgets(LimitPart):
+    """What callers' keys have used, but for those whose rows others have locked (`held`)."""
+
+    def __init__(self, prices: LimitPrices, locking: str) -> None:
+        self._prices, self._locking = prices, locking
+        self.used: dict[str, KeyUse] = {}
+        self.held: set[str] = set()
+        self._changed: set[str] = set()
+
+    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+        self.held = {each.key_id for each in places if each.key_id} - self.used.keys()
+        return statements.read_budgets(self.held, self._locking) if self.held else None
+
+    def read(self, reply: Reply) -> None:
+        read = [parse_use(text, self.now) for (text,) in reply.rows if text]
+        self.used |= {each.key_id: each for each in read}
+        self.held -= self.used.keys()
+
+    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+        if used := self.used.get(place.key_id):
+            met.key_orders_last_minute, met.key_daily_notional = used.orders_last_minute, used.daily_notional
+
+    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
+        if place and place.key_id and not asked.closes:
+            added = added_notional(asked, self._prices.price_of(place))
+            self.used[place.key_id].accept(added or ZERO, self.now)
+            self._changed.add(place.key_id)
+
+    def writes(self) -> list[Statement]:
+        return [statements.keep_budgets(self.used[each] for each in sorted(self._changed))] if self._changed else []
 
 
 class DailyResults(LimitPart):
@@ -202,7 +241,7 @@ class LastMinutes(LimitPart):
             known = self.known[place.account_id]
             met.orders_last_minute, met.duplicate_at = known.count(self.now), known.find(asked.terms)
 
-    def accept(self, account_id: str, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
         if known := self.known.get(account_id):
             known.accept(asked.terms, self.now)
 
@@ -211,10 +250,18 @@ class LimitTracking:
     """All of it, for one transaction."""
 
     def __init__(
-        self, prices: PriceRules, brokers: Registry, memory: RecentByAccount, *, may_take_long: bool = True
+        self,
+        prices: PriceRules,
+        brokers: Registry,
+        memory: RecentByAccount,
+        *,
+        may_take_long: bool = True,
+        key_locking: str = "",
     ) -> None:
+        reference = LimitPrices(prices)
         self.minutes = LastMinutes(memory, may_take_long=may_take_long)
-        self._parts = (Exposures(brokers), LimitPrices(prices), DailyResults(prices), self.minutes)
+        self.budgets = KeyBudgets(reference, key_locking)
+        self._parts = (Exposures(brokers), reference, DailyResults(prices), self.minutes, self.budgets)
         self._asked: list[LimitPart] = []
         self.counts = False  # whether orders must be counted for those that follow
 
@@ -239,9 +286,9 @@ class LimitTracking:
             part.meet(place, asked, met)
         return judge(place.levels, asked, met, self.minutes.now)
 
-    def accept(self, account_id: str, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
         for part in self._parts:
-            part.accept(account_id, asked)
+            part.accept(account_id, place, asked)
 
     def writes(self) -> list[Statement]:
         return [statement for part in self._parts for statement in part.writes()]

@@ -83,12 +83,17 @@ class BatchState:
         return known.limited_place(self.subject_of(submission))
 
     def is_held(self, submission: Submission) -> bool:
-        """Another transaction has locked the account, or its log must be read first. An account that does not exist is
-        not held."""
-        account_id = submission.account_id
+        """Another transaction has locked the account or the key's budget, or the log must be read first. An account
+        that does not exist is not held."""
+        account_id, rules = submission.account_id, self.rules[submission.organization_id]
         if account_id not in self.heads:
-            return account_id in self.rules[submission.organization_id].accounts
-        return account_id in self.limits.minutes.unread and not isinstance(submission.command, Cancel)
+            return account_id in rules.accounts
+        if isinstance(submission.command, Cancel):
+            return False
+        is_budgeted = submission.key_id in rules.keys and not isinstance(submission.command, Close)
+        return account_id in self.limits.minutes.unread or (
+            is_budgeted and submission.key_id in self.limits.budgets.held
+        )
 
     def meet(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
@@ -106,14 +111,14 @@ class BatchState:
             holding=self.holdings.get((account_id, symbol)),
         )
 
-    def count(self, account_id: str, accepted: Accepted, order: KnownOrder | None) -> str:
+    def count(self, submission: Submission, accepted: Accepted, order: KnownOrder | None) -> str:
         """Counts it for the commands that follow in the batch. Gives the quantity by which it changes what is open."""
         if accepted.action_type is ActionType.CANCEL:
             return "0"
         if order is None and not self.limits.counts and not self.holdings:
             return accepted.spec.quantity
-        asked, place = asked_order(accepted, order), (account_id, accepted.symbol)
-        self.limits.accept(account_id, asked)
+        asked, place = asked_order(accepted, order), (submission.account_id, accepted.symbol)
+        self.limits.accept(submission.account_id, self.place_of(submission, self.rules), asked)
         if held := self.holdings.get(place):
             self.holdings[place] = held.with_order(asked.side, asked.opens, asked.is_create)
         return str(asked.opens)
@@ -139,7 +144,13 @@ async def read_state(
     """Locks and reads in one round trip. What the cache does not have is read in another: the rules of organizations,
     and after them what their limits need."""
     cache, memory = dependencies.rules.of(link), dependencies.recent
-    limits = LimitTracking(dependencies.prices, dependencies.brokers, memory, may_take_long=locking.may_take_long)
+    limits = LimitTracking(
+        dependencies.prices,
+        dependencies.brokers,
+        memory,
+        may_take_long=locking.may_take_long,
+        key_locking="FOR UPDATE SKIP LOCKED",
+    )
     state = BatchState(brokers=dependencies.brokers, limits=limits)
     locks = _locking_reads(submissions, locking)
     expected = _places(state, submissions, cache.known)  # if the rules that are known still hold

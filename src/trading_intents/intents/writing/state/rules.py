@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 from typing import Any
 
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, TradingLimits
+from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, LimitOwner, TradingLimits
 from trading_intents.controls.limits.state.tracking import LimitedPlace, Place, limited_place
 from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
@@ -33,7 +33,7 @@ class Rules:
     halts: dict[str, StandingHalt] = field(default_factory=dict)  # by owner: the organization or an account
     limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
     covered: set[Subject] = field(default_factory=set)  # the subjects whose rules are all here
-    _limited: dict[Place, LimitedPlace | None] = field(default_factory=dict)
+    _limited: dict[Subject, LimitedPlace | None] = field(default_factory=dict)
 
     def controls_of(self, account_id: str, symbol: str) -> Controls:
         organization_id, switches, halts, place = self.organization_id, self.switches, self.halts, (account_id, symbol)
@@ -50,19 +50,19 @@ class Rules:
 
     def limited_place(self, subject: Subject) -> LimitedPlace | None:
         """None: nothing is known of the subject, or it has no limits."""
-        account_id, _, symbol = subject
+        account_id, key_id, symbol = subject
         if subject not in self.covered or not symbol or account_id not in self.accounts:
             return None
-        place = account_id, symbol
-        if place not in self._limited:
-            account, owners = self.accounts[account_id], ((self.organization_id, ""), (account_id, ""), place)
-            limits = AppliedLimits(*map(self.limits.get, owners))
-            self._limited[place] = (
-                limited_place(*place, self.organization_id, account.environment, account.broker, limits)
+        if subject not in self._limited:
+            account, owner = self.accounts[account_id], LimitOwner(self.organization_id, account_id, key_id)
+            levels = (owner.organization_id, ""), (account_id, ""), (account_id, symbol), (key_id, "")
+            limits = AppliedLimits(*map(self.limits.get, levels))
+            self._limited[subject] = (
+                limited_place(owner, symbol, account.environment, account.broker, limits)
                 if limits != NO_LIMITS
                 else None
             )
-        return self._limited[place]
+        return self._limited[subject]
 
     def add(self, others: "Rules") -> None:
         """Adds what was read of the same version."""
@@ -76,10 +76,10 @@ RulesByOrganization = dict[str, Rules]
 def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]) -> Iterable[Rules]:
     """The rules of these subjects, of the rows of `read_rules`. A command may name another organization's account."""
     told = [*rows]
-    owners = {account_id: organization_id for kind, account_id, organization_id, *_ in told if kind == "account"}
+    owners = {own_id: organization_id for kind, own_id, organization_id, *_ in told if kind in ("account", "key")}
     found = {each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()}
     for kind, own_id, name, *values in told:
-        rules = found.get(name if kind == "key" else owners.get(own_id, own_id))
+        rules = found.get(owners.get(own_id, own_id))
         if rules is None:
             continue
         match kind:

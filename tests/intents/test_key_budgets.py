@@ -1,0 +1,391 @@
+"""Limits of an API key: each at its edge, what counts and what does not, and never one too many."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from tests.conftest import Urls
+from tests.controls.calls import code, pointers
+from tests.intents.conftest import Opener
+from tests.intents.http_client import Body, TradingClient, cancel, create, limit, market, replace
+from tests.intents.in_process_writer import codes, open_in_process_writer
+from tests.intents.test_limits import hold
+from tests.platform import Platform, serving
+from tests.raw_http import QuickClient
+from tests.tenants import EVERY_PERMISSION, PLENTY, Tenants
+from tests.waiting import eventually
+from trading_intents.controls.limits.state import statements
+
+CALLERS = 64
+SYMBOL = "BUDGET"  # its reference price is 100
+FULL = {
+    "max_order_quantity": "10.5",
+    "max_order_notional": "1000",
+    "max_orders_per_minute": 60,
+    "max_daily_notional": "5000",
+    "allowed_symbols": [SYMBOL],
+    "allow_short": False,
+}
+
+
+@dataclass
+class Budget:
+    """A key of its own, on an account of its own."""
+
+    tenants: Tenants
+    trader: TradingClient
+    key_id: str
+
+    @property
+    def path(self) -> str:
+        return f"/v1/api-keys/{self.key_id}/limits"
+
+    def call(self, method: str, body: Any = None, caller: str = "admin", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = self.tenants.callers[caller] if caller else self.trader.headers
+        answer: httpx.Response = self.tenants.client.request(method, self.path, json=body, headers=sent | named)
+        return answer
+
+    def set(self, **fields: Any) -> Body:
+        answer = self.call("PUT", fields)
+        assert answer.status_code == 200, answer.text
+        made: Body = answer.json()
+        return made
+
+    def used(self) -> tuple[str, int]:
+        used = self.call("GET").json()["used"]
+        return used["daily_notional"], used["orders_last_minute"]
+
+    def told(self, body: Body) -> list[tuple[str, Any, Any]]:
+        """What the key's limits say; evaluate says the same before, and changes nothing."""
+        question = {"account_id": self.trader.account["id"]} | body
+        judged = self.tenants.client.post("/v1/controls/evaluate", json=question, headers=self.trader.headers).json()
+        answer = self.trader.submit(body)
+        triggered = [] if answer.status_code == 202 else answer.json()["triggered"]
+        assert judged == {"allowed": answer.status_code == 202, "triggered": triggered}
+        assert all(each["scope"] == {"ApiKey": self.key_id} for each in triggered)
+        return [(each["reason"], each["limit"], each["asked"]) for each in triggered]
+
+    def open(self, body: Body) -> str:
+        """An order that its broker has confirmed."""
+        intent_id: str = self.trader.accepted(body)["intent_id"]
+        self.trader.set_order(intent_id, "NEW")
+        return intent_id
+
+
+def order(quantity: str = "10", price: str = "100", symbol: str = SYMBOL, side: str = "BUY") -> Body:
+    return create(limit(quantity, price), symbol=symbol, order_side=side)
+
+
+def open_budget(tenants: Tenants, opener: Opener) -> Budget:
+    admin = tenants.callers["admin"]
+    body = {"name": f"budget {uuid4()}", "environment": "paper", "permissions": EVERY_PERMISSION}
+    made = tenants.client.post("/v1/api-keys", json=body, headers=admin).json()
+    price = tenants.client.put(
+        f"/v1/reference-prices/{SYMBOL}", json={"price": "100", "environment": "paper"}, headers=admin
+    )
+    assert price.status_code == 200, price.text
+    trader = opener()
+    trader.headers = {"x-api-key": made["api_key"]}
+    return Budget(tenants, trader, made["id"])
+
+
+@pytest.fixture
+def budget(tenants: Tenants, opener: Opener) -> Budget:
+    return open_budget(tenants, opener)
+
+
+def test_a_budget_is_put_read_and_removed_by_its_version(budget: Budget, tenants: Tenants) -> None:
+    assert code(budget.call("GET")) == (404, "not_found")
+    made = budget.call("PUT", FULL)
+    shown = made.json()
+    assert (made.status_code, made.headers["etag"], shown["version"]) == (200, '"1"', 1)
+    assert shown["used"] == {"daily_notional": "0", "orders_last_minute": 0}
+    assert (shown["organization_id"], shown["api_key_id"]) == (tenants.organization("org_acme")["id"], budget.key_id)
+    assert {name: shown[name] for name in FULL} == FULL
+    assert budget.call("GET").json() == budget.call("PUT", FULL).json() == shown
+    assert code(budget.call("PUT", {}, if_match='"7"')) == (412, "version_conflict")
+    replaced = budget.call("PUT", {"allow_short": True}, if_match='"1"').json()
+    assert (replaced["version"], replaced["allow_short"], "max_order_quantity" in replaced) == (2, True, False)
+    assert code(budget.call("DELETE", if_match='"1"')) == (412, "version_conflict")
+    assert budget.call("DELETE", if_match='"2"').status_code == 204
+    assert code(budget.call("DELETE")) == code(budget.call("GET")) == (404, "not_found")
+    assert code(budget.call("PUT", FULL, if_match='"1"')) == (412, "version_conflict")
+
+
+def test_a_key_reads_its_own_budget_and_admins_alone_set_it(budget: Budget, opener: Opener, tenants: Tenants) -> None:
+    budget.set(**FULL)
+    assert budget.call("GET", caller="").json() == budget.call("GET").json()
+    for caller in ("key_all", "member"):
+        assert code(budget.call("GET", caller=caller)) == (403, "forbidden")
+    for caller in ("", "key_all", "member"):
+        assert code(budget.call("PUT", {}, caller=caller)) == (403, "forbidden")
+        assert code(budget.call("DELETE", caller=caller)) == (403, "forbidden")
+    assert code(budget.call("GET", caller="other_admin")) == (404, "not_found")
+    assert code(budget.call("PUT", FULL, caller="other_admin")) == (404, "not_found")
+    account = budget.trader.account["id"]
+    limits = f"/v1/controls/accounts/{account}/limits"
+    admin = tenants.callers["admin"]
+    assert tenants.client.put(limits, json={"max_open_orders": 5}, headers=admin).status_code == 200
+    for unknown in (account, str(uuid4()), "x"):
+        path = f"/v1/api-keys/{unknown}/limits"
+        answers = [tenants.client.request(each, path, json={}, headers=admin) for each in ("PUT", "DELETE")]
+        answers.append(tenants.client.get(path, headers=admin))
+        assert [code(each) for each in answers] == [(404, "not_found")] * 3
+    assert tenants.client.get(limits, headers=admin).json()["max_open_orders"] == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"max_daily_notional": 5}, "/max_daily_notional"),
+        ({"max_daily_notional": "0"}, "/max_daily_notional"),
+        ({"max_orders_per_minute": 0}, "/max_orders_per_minute"),
+        ({"allowed_symbols": ["A B"]}, "/allowed_symbols/0"),
+        ({"max_open_orders": 5}, "/max_open_orders"),
+    ],
+)
+def test_a_budget_takes_its_own_fields_only(budget: Budget, body: Body, pointer: str) -> None:
+    assert pointers(budget.call("PUT", body)) == [pointer]
+
+
+EDGES: dict[str, tuple[Body, list[Body], Body, tuple[Any, Any]]] = {
+    "max_order_quantity": ({"max_order_quantity": "10"}, [order("10")], order("10.1"), ("10", "10.1")),
+    "max_order_notional": (
+        {"max_order_notional": "1000"},
+        [order("10", "90"), order("10", "100")],
+        order("10", "100.1"),
+        ("1000", "1001"),
+    ),
+    "max_orders_per_minute": ({"max_orders_per_minute": 2}, [order(), order()], order(), (2, 3)),
+    "max_daily_notional": (
+        {"max_daily_notional": "3000"},
+        [order("10", "90"), order("10", "150"), order("5", "100")],
+        order("0.1", "100"),
+        ("3000", "3010"),
+    ),
+    "allowed_symbols": ({"allowed_symbols": [SYMBOL]}, [order()], order(symbol="MSFT"), ([SYMBOL], "MSFT")),
+    "allow_short": ({"allow_short": False}, [order()], order(side="SELL_SHORT"), (False, "SELL_SHORT")),
+}
+
+
+@pytest.mark.parametrize("reason", EDGES)
+def test_each_limit_of_a_key_at_its_edge(budget: Budget, reason: str) -> None:
+    fields, passing, refused, told = EDGES[reason]
+    budget.set(**fields)
+    assert [budget.told(each) for each in passing] == [[]] * len(passing)
+    assert budget.told(refused) == [(reason, *told)]
+    other = budget.tenants.client.post(budget.trader.url, json=refused, headers=budget.tenants.callers["key_all"])
+    assert other.status_code == 202, "another key has its own budget"
+
+
+def test_an_order_whose_worth_nobody_knows_is_refused_by_a_days_budget_only(
+    budget: Budget, opener: Opener, tenants: Tenants
+) -> None:
+    remote = opener(broker="remote")
+    remote.headers = budget.trader.headers
+    remote_budget = Budget(tenants, remote, budget.key_id)
+    unknown = create(market("1"), symbol="NOPRICE")
+    budget.set(max_daily_notional="1000")
+    assert remote_budget.told(unknown) == [("no_reference_price", "1000", "NOPRICE")]
+    budget.set(max_order_quantity="1")
+    assert remote_budget.told(unknown) == []
+    assert budget.used() == ("0", 1)
+
+
+def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget, tenants: Tenants) -> None:
+    budget.set(max_daily_notional="3000")
+    intent_id = budget.open(order("10"))
+    assert budget.told(replace(intent_id, limit("30.1", "100"))) == [("max_daily_notional", "3000", "3010")]
+    assert budget.told(replace(intent_id, limit("15", "100"))) == []
+    assert budget.used() == ("1500", 2)
+    budget.trader.set_order(intent_id, "NEW")  # refused by the broker: as it was
+    assert budget.told(replace(intent_id, limit("5", "100"))) == []
+    budget.trader.set_order(intent_id, "NEW")
+    assert budget.trader.submit(cancel(intent_id)).status_code == 202
+    budget.trader.set_order(intent_id, "CANCELLED")
+    assert budget.used() == ("1500", 3)
+    another = budget.open(order("10"))
+    other = tenants.callers["key_all"]
+    answer = tenants.client.post(budget.trader.url, json=replace(another, limit("90", "100")), headers=other)
+    assert answer.status_code == 202
+    assert budget.used() == ("2500", 4), "a REPLACE counts for the key that sends it"
+    budget.set(max_daily_notional="1")
+    budget.trader.set_order(another, "NEW")
+    assert budget.told(replace(another, limit("9", "100"))) == [], "it adds nothing"
+
+
+def test_cancels_and_closes_pass_a_used_budget_and_count_nothing(budget: Budget) -> None:
+    budget.set(max_orders_per_minute=1, max_daily_notional="1000", max_order_quantity="10", allowed_symbols=[SYMBOL])
+    intent_id = budget.open(order("10"))
+    assert budget.told(order("11")) != []
+    assert budget.trader.submit(cancel(intent_id)).status_code == 202
+    budget.trader.set_order(intent_id, "CANCELLED")
+    hold(budget.trader.tables, budget.trader.account["id"], "50")
+    close = f"/v1/accounts/{budget.trader.account['id']}/positions/AAPL/close"
+    answer = budget.tenants.client.post(close, headers=budget.trader.headers)
+    assert answer.status_code == 202, answer.text
+    assert budget.used() == ("1000", 1)
+
+
+def test_a_replayed_order_counts_once(budget: Budget) -> None:
+    budget.set(max_orders_per_minute=1)
+    answers = [budget.trader.submit(order(), idempotency_key="once") for _ in range(3)]
+    assert [each.status_code for each in answers] == [202] * 3
+    assert budget.used() == ("1000", 1)
+
+
+def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: Budget) -> None:
+    budget.set(max_daily_notional="1000")
+    assert budget.told(order("10")) == []
+    assert budget.call("DELETE").status_code == 204
+    assert budget.trader.submit(order("10")).status_code == 202, "no limit, no count"
+    budget.set(max_daily_notional="1500")
+    assert budget.told(order("5.1")) == [("max_daily_notional", "1500", "1510")]
+    assert budget.told(order("5")) == []
+    query = "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
+    budget.trader.tables.execute(query, budget.key_id)
+    assert budget.used() == ("0", 0)
+    assert budget.told(order("15")) == []
+    assert budget.used() == ("1500", 1)
+
+
+def test_a_removed_key_leaves_nothing_behind(budget: Budget) -> None:
+    budget.set(**FULL)
+    path = f"/v1/api-keys/{budget.key_id}"
+    answer = budget.tenants.client.delete(path, headers=budget.tenants.callers["admin"])
+    assert answer.status_code == 204
+    query = """
+        SELECT (SELECT count(*) FROM trading_limits WHERE owner_id = $1::text::uuid)
+             + (SELECT count(*) FROM key_budgets WHERE key_id = $1::text::uuid)
+    """
+    assert budget.trader.tables.value(query, budget.key_id) == 0
+    assert budget.trader.submit(order()).status_code == 401
+
+
+def test_an_operator_sets_a_keys_limits(tenants: Tenants, budget: Budget) -> None:
+    def apply(**fields: Any) -> Any:
+        key = {"name": "budgeted", "environment": "paper", "permission_set": "trader"} | fields
+        applied = tenants.platform.provision({"organizations": [{"external_id": "org_acme", "api_keys": [key]}]})
+        return Budget(tenants, budget.trader, applied["organizations"][0]["api_keys"][0]["id"])
+
+    made = apply(limits={"max_daily_notional": "5000.0", "allowed_symbols": ["aapl"]}).call("GET").json()
+    assert (made["max_daily_notional"], made["allowed_symbols"], made["version"]) == ("5000", ["AAPL"], 1)
+    assert apply().call("GET").json() == made, "what is left out stays"
+    changed = apply(limits={"max_orders_per_minute": 5}).call("GET").json()
+    assert (changed.get("max_daily_notional"), changed["max_orders_per_minute"], changed["version"]) == (None, 5, 2)
+
+
+RACES: dict[str, tuple[Body, int]] = {
+    "max_orders_per_minute": ({"max_orders_per_minute": 10}, 10),
+    "max_daily_notional": ({"max_daily_notional": "1000"}, 10),
+}
+
+
+@pytest.mark.parametrize("name", RACES)
+async def test_callers_at_once_on_two_accounts_and_processes_never_pass_one_too_many(
+    tenants: Tenants, second: Platform, opener: Opener, name: str
+) -> None:
+    fields, allowed = RACES[name]
+    budget, other = await asyncio.to_thread(open_budget, tenants, opener), await asyncio.to_thread(opener)
+    await asyncio.to_thread(lambda: budget.set(**fields))
+    paths = [f"{url}{each}" for url in (tenants.platform.url, second.url) for each in (budget.trader.url, other.url)]
+    async with httpx.AsyncClient(timeout=10, headers=budget.trader.headers, verify=False) as client:
+        answers = await asyncio.gather(*(client.post(paths[n % 4], json=order("1")) for n in range(CALLERS)))
+    statuses = [answer.status_code for answer in answers]
+    assert (statuses.count(202), statuses.count(409)) == (allowed, CALLERS - allowed)
+    reasons = {told["reason"] for answer in answers if answer.status_code == 409 for told in answer.json()["triggered"]}
+    assert reasons == {name}
+    assert await asyncio.to_thread(budget.used) == ("1000", 10)
+
+
+def test_a_killed_process_leaves_the_budget_right(tenants: Tenants, tenants_database: Urls, budget: Budget) -> None:
+    allowed = 120
+    budget.set(max_daily_notional=str(allowed * 100), max_orders_per_minute=100_000)
+    data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
+    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    query = "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid"
+
+    def orders() -> int:
+        return int(budget.trader.tables.value(query, budget.trader.account["id"]))
+
+    def has_at_least(count: int) -> Callable[[], bool]:
+        return lambda: orders() >= count
+
+    for kill in (1, 2):
+        with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
+            over = threading.Event()
+
+            def trade(url: str, over: threading.Event) -> None:
+                with QuickClient(url, headers=budget.trader.headers, timeout=5) as client:
+                    while not over.is_set():
+                        try:
+                            client.post(budget.trader.url, json=order("1"))
+                        except httpx.HTTPError:
+                            return
+
+            both = (platform.url, tenants.platform.url)
+            threads = [threading.Thread(target=trade, args=(both[n % 2], over)) for n in range(8)]
+            for thread in threads:
+                thread.start()
+            eventually(has_at_least(kill * 40), 40)
+            platform.process.kill()
+            platform.process.wait()
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert budget.used()[0] == str(orders() * 100)
+    while (answer := budget.trader.submit(order("1"))).status_code == 202:
+        pass
+    told = [(each["reason"], each["asked"]) for each in answer.json()["triggered"]]
+    assert (told, orders()) == ([("max_daily_notional", str(allowed * 100 + 100))], allowed)
+
+
+def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(budget: Budget, tenants: Tenants) -> None:
+    budget.set(max_orders_per_minute=100)
+    intent_id = budget.open(order())
+    tables = budget.trader.tables
+    tables.execute("BEGIN")
+    try:
+        tables.execute("SELECT FROM key_budgets WHERE key_id = $1::text::uuid FOR UPDATE", budget.key_id)
+        waiting = threading.Thread(target=lambda: answers.append(budget.trader.submit(order()).status_code))
+        answers: list[int] = []
+        waiting.start()
+        for _ in range(5):
+            path, other = budget.trader.url, tenants.callers["key_all"]
+            assert tenants.client.post(path, json=order(), headers=other).status_code == 202
+        assert budget.trader.submit(cancel(intent_id)).status_code == 202, "a CANCEL gets through"
+        assert answers == []
+    finally:
+        tables.execute("ROLLBACK")
+    waiting.join(10)
+    assert answers == [202]
+    assert budget.used()[1] == 2
+
+
+async def test_the_orders_of_a_key_without_limits_read_no_budget(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Mock(side_effect=statements.read_budgets)
+    monkeypatch.setattr(statements, "read_budgets", reads)
+    async with open_in_process_writer(urls.login, urls.owner, 1) as local:
+        owners = (str(local.accounts[0]), str(local.key))
+        await local.owner.execute(LIMIT, owners[0], local.organization, '{"max_order_quantity": "5"}')
+        for _ in range(2):
+            assert codes([await local.submit(local.create(local.accounts[0]))]) == ["recorded"]
+        assert reads.call_count == 0
+        await local.owner.execute(LIMIT, owners[1], local.organization, '{"max_orders_per_minute": 1}')
+        budget = "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
+        await local.owner.execute(budget, local.key, local.organization)
+        answers = [await local.submit(local.create(local.accounts[0])) for _ in range(2)]
+        assert codes(answers) == ["recorded", "control_rejected"]
+        assert reads.call_count == 2
+
+
+LIMIT = "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
