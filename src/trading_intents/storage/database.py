@@ -356,6 +356,10 @@ async def _rollback(connection: Any, cause: BaseException) -> None:
         connection.terminate()
     if isinstance(cause, asyncpg.LockNotAvailableError):
         raise Unavailable("the database is busy: another transaction holds a lock for too long") from cause
+    if isinstance(cause, asyncpg.InvalidCachedStatementError):  # the connection's statements are prepared anew
+        raise Unavailable(
+            "the database's schema has changed; nothing was recorded, and the next try finds it"
+        ) from cause
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
