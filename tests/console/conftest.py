@@ -71,7 +71,7 @@ class Screen:
 
     def wait_signed_in(self, credentials: int) -> None:
         """Until the view offers what so many credentials may do: each that is added opens it anew."""
-        self.page.locator(".chip").nth(credentials - 1).wait_for()
+        self.page.locator(".chip").nth(credentials - 1).wait_for(state="attached")  # a phone hides them
         self.page.locator("main:not([aria-busy])").wait_for()
 
     def wait_live(self) -> None:

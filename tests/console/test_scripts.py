@@ -103,7 +103,9 @@ def test_a_line_of_the_equity_goes_on_until_now() -> None:
 
 
 def test_reasons_are_the_sentences_of_the_terminal_and_a_brokers_words_come_first() -> None:
-    assert evaluate("orders.js", "m.SENTENCES") == SENTENCES
+    said = evaluate("orders.js", "m.SENTENCES")
+    assert said == {code: SENTENCES[code] for code in said}
+    assert {"stale", "halted", "insufficient_buying_power", "no_position_to_sell"} <= said.keys()
     orders = [
         {"reason": "stale"},
         {"reason": "stale", "detail": "the broker was not connected"},

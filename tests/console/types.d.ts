@@ -2,7 +2,6 @@
 
 type Session = import("../../src/trading_intents/console/static/session.js").Session;
 type Api = import("../../src/trading_intents/console/static/api.js").Api;
-type Names = import("../../src/trading_intents/console/static/who.js").Names;
 type AccountFeed = import("../../src/trading_intents/console/static/feed.js").AccountFeed;
 
 /** An object that the API or the stream sent. */
@@ -63,6 +62,7 @@ interface Field {
   /** Shows digits on a phone's keyboard. */
   isNumber?: boolean;
   isSecret?: boolean;
+  isDate?: boolean;
   /** In characters. */
   max?: number;
 }
@@ -108,6 +108,8 @@ interface ListOptions<Row> {
   empty: string;
   /** A click, or Enter on the row. */
   onOpen?: (row: Row) => void;
+  /** A click on a cell of the class `press`, or Delete on the row. */
+  onPress?: (row: Row) => unknown;
   rowClass?: (row: Row) => string;
   sortBy?: string;
   isDescending?: boolean;
@@ -149,6 +151,8 @@ interface Context {
   readAccounts: () => Promise<void>;
   choose: (accountId: string) => void;
 }
+/** Who did actions; `prepare` reads the names of their keys, where that is allowed. */
+type Names = { prepare: (actions: Json[]) => Promise<void>; describe: (action: Json) => string };
 type Submit = (command: Json) => Promise<Json>;
 type OpenView = (context: Context) => View;
 type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };

@@ -10,11 +10,17 @@ import { CONNECTIONS } from "./status.js";
 const READ_SECONDS = 5;
 const MAX_CREDENTIALS = 10;
 const MAX_KEYS = 1_000;
-const PERMISSIONS = "intent:read intent:edit control:read control:edit account:read account:edit stream:read";
+const MAX_BROKERS = 100;
+const READS = "intent:read control:read account:read stream:read".split(" ");
+const PERMISSIONS = [...READS, "intent:edit", "control:edit", "account:edit", "credential:edit"];
+/** @type {[string, string][]} */
+const SETS = [["trader", "trader"], ["reader", "reader"], ["operator", "operator"], ["", "as chosen below"]];
+/** @type {[string, string][]} */
+const ENVIRONMENTS = [["paper", "paper"], ["live", "live"]];
 
 /** @param {Account} account */
 const explain = ({ connection, closed_at: closed }) =>
-  closed ? "closed for good; its history stays" : (CONNECTIONS[connection]?.why ?? "");
+  closed ? "closed for good; its history stays" : (CONNECTIONS[connection]?.[1] ?? "");
 
 /** @type {Column<Account>[]} */
 const COLUMNS = [
@@ -41,6 +47,47 @@ const COLUMNS = [
   },
   { id: "external", title: "At the broker", cell: (account) => account.external_account_id ?? "" },
 ];
+
+/** @type {(api: Api, base: string, names: string[], storedId: string | undefined) => Form} */
+function credentialForm(api, base, names, storedId) {
+  const form = new Form({
+    name: "credential",
+    submit: storedId ? "Replace the secrets" : "Store the credential",
+    fields: names.map((name) => ({ name, label: words(name), isRequired: true, isSecret: true })),
+    onSubmit: async (secrets) => {
+      const place = storedId ? path`/credentials/${storedId}` : "/credentials";
+      await api.json("write_credentials", storedId ? "PATCH" : "POST", base + place, { body: { secrets } });
+      form.clear();
+      return "Stored. A worker connects with it.";
+    },
+  });
+  form.setCredential(api.pick("write_credentials"), "Needs an admin's token, or an API key with credential:edit.");
+  return form;
+}
+
+/** @param {Context} context */
+function accountForm(context) {
+  const form = new Form({
+    name: "account",
+    submit: "Add an account",
+    fields: [
+      { name: "name", label: "Name", isRequired: true, max: 128 },
+      { name: "broker", label: "Broker", kind: "select" },
+      { name: "environment", label: "Environment", kind: "select", options: ENVIRONMENTS },
+    ],
+    onSubmit: async (body) => {
+      const api = context.api.forEnvironment(body.environment === "live" ? "live" : "paper");
+      const made = await api.json("write_accounts", "POST", "/v1/accounts", { body });
+      form.clear();
+      await context.readAccounts();
+      void openAccount(context, made);
+    },
+  });
+  const show = (/** @type {Json[]} */ brokers) => form.setOptions("broker", brokers.map(({ name }) => [name, name]));
+  void context.api.list("brokers", "/v1/brokers", MAX_BROKERS).then(show, (error) => form.fail(error));
+  form.setCredential(context.api.pick("write_accounts"), "Needs an admin's token, or an API key with account:edit.");
+  return form.element;
+}
 
 /** @type {(context: Context, account: Account) => Promise<void>} */
 async function openAccount(context, account) {
@@ -70,7 +117,9 @@ async function openAccount(context, account) {
       ["Account id", account.id],
       ["Created", showTime(account.created_at)],
     ]);
-    fill(details, shown);
+    const brokers = await api.list("brokers", "/v1/brokers", MAX_BROKERS);
+    const fields = brokers.find(({ name }) => name === account.broker)?.credential_fields ?? [];
+    fill(details, shown, fields.length > 0 && credentialForm(api, base, fields, credentials[0]?.id).element);
   } catch (error) {
     fill(details, el("p", { class: "failed" }, messageOf(error)));
   }
@@ -101,6 +150,7 @@ function keysPanel(api) {
       "Ends with": (key) => key.hint,
       Permissions: (key) => key.permissions.join(", "),
       "Last used": (key) => (key.last_used_at ? `${showAge(key.last_used_at)} ago` : "never"),
+      Expires: (key) => (key.expires_at ? showTime(key.expires_at) : "never"),
       State: (key) => (key.disabled ? "disabled" : "enabled"),
       Change: (key) => {
         const change = key.disabled ? "Enable" : "Disable";
@@ -117,16 +167,22 @@ function keysPanel(api) {
     note: `Uses the ${user.label}.`,
     fields: [
       { name: "name", label: "Name", isRequired: true, max: 128 },
-      { name: "environment", label: "Environment", kind: "select", options: [["paper", "paper"], ["live", "live"]] },
-      { name: "permissions", label: "Permissions", isRequired: true, value: PERMISSIONS },
+      { name: "environment", label: "Environment", kind: "select", options: ENVIRONMENTS },
+      { name: "permission_set", label: "Permissions", kind: "select", options: SETS },
+      { name: "expires_at", label: "Expires", isDate: true, hint: "at 00:00 UTC; empty: never" },
+      ...PERMISSIONS.map((name) => /** @type {Field} */ ({ name, label: name, kind: "checkbox" })),
     ],
-    onSubmit: async (values) => {
-      const body = { ...values, permissions: String(values.permissions).split(/[\s,]+/) };
+    onInput: () => layOut(),
+    onSubmit: async ({ name, environment, permission_set: set, expires_at: day, ...boxes }) => {
+      const granted = set ? { permission_set: set } : { permissions: PERMISSIONS.filter((each) => boxes[each]) };
+      const body = { name, environment, ...granted, expires_at: day ? `${day}T00:00:00Z` : undefined };
       const made = await api.json("api_keys", "POST", "/v1/api-keys", { body });
       fill(shown, el("p", {}, "The key, shown this once: "), el("code", { class: "secret" }, made.api_key));
       await read();
     },
   });
+  const layOut = () => PERMISSIONS.forEach((name) => form.show(name, !form.text("permission_set")));
+  layOut();
   void read().catch(fail);
   return panel("API keys", place, failed, form.element, shown);
 }
@@ -144,7 +200,7 @@ export function openAccounts(context) {
     onOpen: (account) => void openAccount(context, account),
     rowClass: (account) => account.environment,
   });
-  const accounts = panel("Trading accounts", list.element);
+  const accounts = panel("Trading accounts", list.element, accountForm(context));
   accounts.classList.add("figures");
   const stop = repeat(READ_SECONDS, async () => {
     const isRead = await context.readAccounts().then(() => true, () => false);

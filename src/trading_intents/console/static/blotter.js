@@ -1,14 +1,17 @@
 // The blotter: open and recent orders as they change, beside the ticket. A row opens the order's story.
 
-import { showAge, words } from "./amounts.js";
-import { el, listen, makeView, repeat } from "./dom.js";
+import { showAge, showTime, words } from "./amounts.js";
+import { messageOf, path } from "./api.js";
+import { button, el, listen, makeView, openDialog, repeat, setText } from "./dom.js";
+import { Form } from "./form.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
 import { describeAverage, describePrice, describeSide, explainOrder } from "./orders.js";
 import { openStory } from "./story.js";
-import { makeTicket } from "./ticket.js";
+import { NEEDS_KEY, makeTicket } from "./ticket.js";
 
 /** @type {Column<Order>[]} */
 const COLUMNS = [
+  { id: "time", title: "Time", cell: (order) => showTime(order.created_at) },
   { id: "age", title: "Age", cell: (order) => showAge(order.created_at), compare: byText("created_at") },
   { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
   {
@@ -39,28 +42,78 @@ const COLUMNS = [
 const STATES = { "": "all orders", OPEN: "open", CLOSED: "finished", REJECTED: "rejected" };
 const FILTERED = ["symbol", "order_status", "client_reference_id", "reason", "order_id"];
 
+/** @param {Context} context */
+function openCancelAll({ api, account, feed }) {
+  const place = path`/v1/accounts/${account.id}/intents/cancel-all`;
+  const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN").length;
+  const form = new Form({
+    name: "cancel-all",
+    submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
+    isDangerous: true,
+    fields: [],
+    onSubmit: async () => {
+      let count = 0;
+      let told;
+      do {
+        told = await api.json("submit_intent", "POST", place, { body: {} });
+        count += told.intents.length;
+      } while (told.more && told.intents.length);
+      return `Accepted: ${count} cancels are on their way.`;
+    },
+  });
+  form.setCredential(api.pick("submit_intent"), NEEDS_KEY);
+  const what = `${open} orders of ${account.name} are open. All of them are cancelled, whatever the filter shows.`;
+  openDialog("Cancel all orders", [el("p", {}, what), form.element]);
+}
+
 /** @type {(context: Context) => View} */
 export function openBlotter(context) {
-  const { feed } = context;
-  const resort = () => list.resort(true);
+  const { feed, kept, api } = context;
+  const resort = () => {
+    Object.assign(kept, { filter: filter.value, state: state.value });
+    list.resort(true);
+  };
   const search = { type: "search", id: "blotter-filter", placeholder: "symbol, status, reference", oninput: resort };
   const filter = el("input", search);
   const options = Object.entries(STATES).map(([value, label]) => el("option", { value }, label));
   const state = el("select", { id: "blotter-state", onchange: resort }, ...options);
   const count = el("span", { class: "hint", role: "status" });
+  filter.value = kept.filter ?? "";
+  state.value = kept.state ?? "";
+  const mayCancel = (/** @type {Order} */ order) =>
+    order.order_state === "OPEN" && order.order_status !== "PENDING_CANCEL" && Boolean(api.pick("submit_intent"));
+
+  /** @param {Order} order */
+  function cancel(order) {
+    const what = `Cancel of ${describeSide(order)} ${order.quantity} ${order.symbol}`;
+    void context.submit({ type: "CANCEL", payload: { ref_intent_id: order.order_id } }).then(
+      () => context.notify({ text: `${what}: accepted, on its way.`, look: "" }),
+      (error) => context.notify({ text: `${what}: ${messageOf(error)}`, look: "loss" }),
+    );
+  }
 
   function* rows() {
     const text = filter.value.trim().toLowerCase();
+    const { size } = feed.orders;
+    let shown = 0;
     for (const order of feed.orders.values())
       if (!state.value || order.order_state === state.value)
-        if (FILTERED.some((name) => String(order[name] ?? "").toLowerCase().includes(text))) yield order;
+        if (FILTERED.some((name) => String(order[name] ?? "").toLowerCase().includes(text))) {
+          shown += 1;
+          yield order;
+        }
+    setText(count, shown === size ? `${size} orders` : `${shown} of ${size} orders`);
   }
 
   const list = new KeyedList({
     name: "blotter",
     label: "Orders",
-    columns: COLUMNS,
+    columns: [
+      ...COLUMNS,
+      { id: "cancel", title: "", cell: (order) => ({ text: mayCancel(order) ? "Cancel" : "", class: "press" }) },
+    ],
     rows,
+    onPress: (order) => mayCancel(order) && cancel(order),
     key: (order) => order.order_id,
     empty: "No orders here.",
     sortBy: "age",
@@ -73,12 +126,12 @@ export function openBlotter(context) {
     if (feed.membership !== membership || list.isSortedByChange || filter.value || state.value) list.resort();
     membership = feed.membership;
     list.touch();
-    count.textContent = `${feed.orders.size} orders`;
   };
   onChange();
   const ticket = makeTicket(context);
+  const all = button("Cancel all", () => openCancelAll(context), { class: "cancels" });
   const labels = [el("label", { for: filter.id }, "Filter"), el("label", { for: state.id }, "Show")];
-  const tools = el("div", { class: "tools" }, labels[0], filter, labels[1], state, count);
+  const tools = el("div", { class: "tools" }, labels[0], filter, labels[1], state, count, all);
   const orders = el("section", { class: "panel figures", "aria-label": "Orders" }, tools, list.element);
   const element = el("div", { class: "split" }, orders, ticket.element);
   const ages = repeat(1, () => list.touch());

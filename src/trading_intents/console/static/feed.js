@@ -40,7 +40,7 @@ export class AccountFeed extends EventTarget {
     this.halts = [];
     /** @type {Map<string, Json>} the resumed ones too */
     this._halts = new Map();
-    /** @type {Set<string>} orders that were filled or refused since somebody took the news */
+    /** @type {Set<string>} orders that were filled or refused and not told of yet */
     this.news = new Set();
     /** @type {Set<string>} orders of which something was told since the last frame */
     this.touched = new Set();
@@ -83,13 +83,6 @@ export class AccountFeed extends EventTarget {
     const told = await this._api.find("read_accounts", path`/v1/accounts/${this.account.id}`);
     Object.assign(this.account, told); // in place: views hold the object
     this.dispatchEvent(new Event("status"));
-  }
-
-  /** @type {() => Order[]} The orders that were filled or refused since the last call. */
-  takeNews() {
-    const orders = [...this.news].flatMap((id) => this.orders.get(id) ?? []);
-    this.news.clear();
-    return orders;
   }
 
   /** @param {StreamEvent[]} events */

@@ -81,9 +81,10 @@ export class Form {
     if (options.some(([value]) => value === before)) select.value = before;
   }
 
-  /** @param {string} text */
-  setSubmit(text) {
+  /** @type {(text: string, look: string) => void} */
+  setSubmit(text, look) {
     this._button.textContent = text;
+    this._button.className = look;
   }
 
   /** @type {(credential: HeldCredential | null, needs: string, isPossible?: boolean) => void} */
@@ -200,7 +201,8 @@ function makeInput(field, id, shared) {
     return { row: el("div", { class: "field check" }, box, label), inputs: [box] };
   }
   const choices = options.map(([key, text]) => el("option", { value: key, selected: key === value }, text));
-  const typed = { type: field.isSecret ? "password" : "text", value, spellcheck: "false", autocapitalize: "off" };
+  const type = field.isSecret ? "password" : field.isDate ? "date" : "text";
+  const typed = { type, value, spellcheck: "false", autocapitalize: "off" };
   const look = { inputmode: field.isNumber ? "decimal" : null, class: field.isUpper ? "upper" : null };
   const isSelect = kind === "select";
   const input = isSelect ? el("select", attributes, ...choices) : el("input", { ...attributes, ...typed, ...look });

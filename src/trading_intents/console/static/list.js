@@ -185,12 +185,14 @@ export class KeyedList {
     if (!(target instanceof HTMLElement)) return;
     this._active = target.dataset.key ?? "";
     this.touch();
-    this._open();
+    const isPress = event.target instanceof Element && event.target.closest(".cell.press:not(:empty)");
+    this._act(isPress ? this._options.onPress : this._options.onOpen);
   }
 
-  _open() {
+  /** @param {((row: Row) => unknown) | undefined} act on the active row */
+  _act(act) {
     const row = this._rows.find((candidate) => this._options.key(candidate) === this._active);
-    if (row !== undefined) this._options.onOpen?.(row);
+    if (row !== undefined) act?.(row);
   }
 
   /** @param {KeyboardEvent} event */
@@ -198,8 +200,9 @@ export class KeyedList {
     if (event.target !== this._grid) return;
     if (event.key === "Enter" && this._active) {
       event.preventDefault(); // else the same key presses the button that gets the focus
-      this._open();
+      this._act(this._options.onOpen);
     }
+    if (event.key === "Delete") this._act(this._options.onPress);
     const page = Math.max(1, Math.floor(this._grid.clientHeight / ROW_PIXELS) - 2);
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     if (!(event.key in steps) || !this._rows.length) return;

@@ -5,7 +5,7 @@ import { showClock } from "./amounts.js";
 import { Api, messageOf } from "./api.js";
 import { openBlotter } from "./blotter.js";
 import { openControls } from "./controls.js";
-import { button, el, fill, openDialog, repeat, setText, throttle } from "./dom.js";
+import { button, el, fill, openDialog, repeat, setText, terms, throttle } from "./dom.js";
 import { AccountFeed } from "./feed.js";
 import { openLog } from "./log.js";
 import { openOperator } from "./operator.js";
@@ -15,7 +15,7 @@ import { Session } from "./session.js";
 import { finishSignIn, forgetIssuer, signInForm } from "./signin.js";
 import { describeStatus, troublesOf } from "./status.js";
 import { makeSubmit } from "./ticket.js";
-import { Names } from "./who.js";
+import { makeNames } from "./who.js";
 
 /** @type {Record<string, {title: string, open: OpenView, policy: string, needsNoAccount?: boolean}>} */
 const VIEWS = {
@@ -30,6 +30,12 @@ const MAX_ACCOUNTS = 1_000;
 const RETRY_MILLIS = 2_000;
 const CONNECTION_SECONDS = 3;
 const NEWS_MILLIS = 300;
+/** @type {[string, string][]} */
+const KEYS = [
+  ["Alt+1 to Alt+6", "open a view"], ["n", "write a new order"], ["/", "filter the orders"],
+  ["Arrows, Enter", "select an order, open it"], ["Delete", "cancel the selected order"],
+  ["Enter, Esc", "in the ticket: send, clear"], ["?", "show these keys"],
+];
 /** @type {Environment[]} */
 const ENVIRONMENTS = ["paper", "live"];
 
@@ -39,7 +45,7 @@ class Page {
     this._settings = settings;
     this._session = new Session();
     this._api = new Api(this._session);
-    this._names = new Names(this._session, this._api);
+    this._names = makeNames(this._session, this._api);
     /** @type {Map<string, Account>} */
     this._accounts = new Map();
     /** @type {AccountFeed | null} */
@@ -67,7 +73,9 @@ class Page {
     const onclick = (/** @type {Event} */ event) => (event.preventDefault(), this._main.focus());
     const skip = el("a", { class: "skip", href: "#main", onclick }, "Skip to the view");
     const brand = el("strong", { class: "brand" }, "Trading Intents");
-    const parts = [skip, brand, this._picker, this._band, this._state, this._credentials];
+    const open = () => this._header.classList.toggle("open");
+    const menu = button("☰", open, { class: "menu quiet", "aria-label": "Credentials" }); // on a phone
+    const parts = [skip, brand, this._picker, this._band, this._state, menu, this._credentials];
     this._header = el("header", { class: "top" }, ...parts);
     document.body.replaceChildren(
       ...[this._header, this._nav, this._trouble, this._banner, this._main, this._notice],
@@ -201,7 +209,8 @@ class Page {
     this._feed.addEventListener("change", () => this._feed?.news.size && this._news.run());
     this._picker.value = id;
     document.body.dataset.environment = environment;
-    fill(this._band, environment === "live" ? "LIVE · real money" : "PAPER · simulated");
+    const [name, what] = environment === "live" ? ["LIVE", " · real money"] : ["PAPER", " · simulated"];
+    fill(this._band, name, el("span", { class: "wide" }, what));
     this._feed.start();
     this._showStatus();
   }
@@ -265,7 +274,9 @@ class Page {
 
   /** Tells of fills and refusals, wherever the orders were placed; of many at once a refusal, else the last. */
   _showNews() {
-    const orders = this._feed?.takeNews() ?? [];
+    const feed = this._feed;
+    const orders = [...(feed?.news ?? [])].flatMap((id) => feed?.orders.get(id) ?? []);
+    feed?.news.clear();
     const order = orders.findLast(({ order_status: status }) => !status.includes("FILLED")) ?? orders.at(-1);
     if (!order) return;
     const { text, look } = describeOutcome(order);
@@ -292,8 +303,18 @@ class Page {
     form.focus("credential");
   }
 
-  /** @param {KeyboardEvent} event Alt and a digit open a view */
+  /** @param {KeyboardEvent} event one of KEYS */
   _onKey(event) {
+    const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+    const isPlain = !isTyping && !event.altKey && !event.ctrlKey && !event.metaKey && !this._header.hidden;
+    if (isPlain && event.key === "?") openDialog("Keys", [terms(KEYS)]);
+    const field = event.key === "n" ? "ticket-symbol" : event.key === "/" ? "blotter-filter" : "";
+    if (isPlain && field) {
+      event.preventDefault();
+      location.hash = "#/blotter";
+      this._route();
+      document.getElementById(field)?.focus();
+    }
     const place = event.altKey && !event.ctrlKey ? Number(event.code.replace("Digit", "")) : NaN;
     const link = this._nav.children[place - 1];
     if (!(link instanceof HTMLAnchorElement)) return;

@@ -2,51 +2,31 @@
 
 import { showAmount, showAverage, words } from "./amounts.js";
 
-/** @type {Record<string, string>} The reasons that have a code, as the terminal's commands say them. */
+/** @type {Record<string, string>} The codes that an order can end with, as the terminal's commands say them. */
 export const SENTENCES = {
-  // The platform's own ends of an order.
-  stale: "it could not be sent in time and was given up",
-  before_send: "it was cancelled before it was sent",
-  halted: "a halt came before it was sent",
-  resumed: "its halt was ended before it was sent",
-  not_delivered: "it never reached the broker",
+  account_disabled: "the account is disabled", account_halted: "the account is halted",
+  account_manually_disabled: "trading of the account is switched off", allow_short: "short selling is not allowed",
+  allowed_symbols: "the symbol is not among the allowed ones",
+  another_order: "the broker has another order under its id", before_send: "it was cancelled before it was sent",
   cancel_not_delivered: "the broker did not carry out the cancel",
-  cancel_requested: "it is to be cancelled, so it was not replaced",
-  replaced_by_broker: "the broker itself changed it",
-  account_disabled: "the account is disabled",
-  // Controls and limits.
+  cancel_requested: "it is to be cancelled, so it was not replaced", day_ended: "its trading day has ended",
+  fill_or_kill: "it could not be filled at once and whole",
+  good_till_cancel_ended: "it was open as long as the broker keeps orders", halted: "a halt came before it was sent",
+  immediate_or_cancel: "what could not be filled at once was cancelled",
+  insufficient_buying_power: "it costs more than the buying power",
+  max_order_quantity: "its quantity is above the limit for an order",
+  no_position_to_sell: "the account holds less than it sells", not_delivered: "it never reached the broker",
   organization_halted: "trading of the organization is halted",
   organization_manually_disabled: "trading of the organization is switched off",
-  account_halted: "the account is halted",
-  account_manually_disabled: "trading of the account is switched off",
-  symbol_manually_disabled: "trading of the symbol is switched off",
   outside_trading_window: "the symbol is not traded at this time",
-  max_order_quantity: "its quantity is above the limit for an order",
-  max_order_notional: "its value is above the limit for an order",
-  price_collar_bps: "its price is too far from the market's",
-  max_open_orders: "there are as many open orders as the limit allows",
-  max_position_quantity: "the position would exceed its limit",
-  max_orders_per_minute: "there were as many orders in a minute as the limit allows",
-  allow_short: "short selling is not allowed",
-  allowed_symbols: "the symbol is not among the allowed ones",
-  duplicate_window_millis: "an equal order was placed just before",
-  max_daily_loss: "today's loss has reached its limit",
-  no_reference_price: "no price is known to judge it by",
-  position_unknown: "the broker has not reported the position yet",
-  // The paper broker's.
-  insufficient_buying_power: "it costs more than the buying power",
-  no_position_to_sell: "the account holds less than it sells",
   position_is_long: "the account holds the symbol, so it cannot be sold short",
-  quantity_off_step: "the quantity is no multiple of the symbol's step",
   price_off_tick: "the price is no multiple of the symbol's tick",
-  immediate_or_cancel: "what could not be filled at once was cancelled",
-  fill_or_kill: "it could not be filled at once and whole",
-  day_ended: "its trading day has ended",
-  good_till_cancel_ended: "it was open as long as the broker keeps orders",
-  too_late: "it had ended before",
-  unknown_order: "the broker does not know it",
-  another_order: "the broker has another order under its id",
+  quantity_off_step: "the quantity is no multiple of the symbol's step",
+  replaced_by_broker: "the broker itself changed it", resumed: "its halt was ended before it was sent",
+  stale: "it could not be sent in time and was given up",
+  symbol_manually_disabled: "trading of the symbol is switched off", too_late: "it had ended before",
   too_many_working_orders: "the account has as many working orders as the broker takes",
+  unknown_order: "the broker does not know it",
 };
 
 /** @param {Order} order */

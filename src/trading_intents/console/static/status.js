@@ -2,38 +2,17 @@
 
 import { showAge, showClock, showTime } from "./amounts.js";
 
-const STREAM = {
-  connecting: "Connecting",
-  loading: "Reading",
-  live: "Up to date",
-  lost: "Disconnected",
-  refused: "Not allowed to follow",
-};
+const WELL = { connecting: "Connecting", loading: "Reading", live: "Up to date" };
+const STREAMS = { ...WELL, lost: "Disconnected", refused: "Not allowed to follow" };
 const WAITS = "an order is accepted, waits, and is given up when it has waited too long (30 s, or the symbol's limit)";
 
-/** @type {Record<string, {name: string, why: string, warning: string}>} */
+/** @type {Record<string, [name: string, why: string]>} */
 export const CONNECTIONS = {
-  connected: { name: "Connected", why: "orders are sent, and what the broker tells is recorded", warning: "" },
-  connecting: {
-    name: "Broker connecting",
-    why: "a worker opens the session, or sends orders while the broker's updates are missing",
-    warning: `The broker is not connected yet: ${WAITS}.`,
-  },
-  disconnected: {
-    name: "Broker away",
-    why: "no worker has opened it, or the broker cannot be reached; a worker tries again",
-    warning: `The broker is not connected: ${WAITS}.`,
-  },
-  credential_missing: {
-    name: "No credential",
-    why: "the broker wants a credential, and none is stored",
-    warning: "No credential is stored: orders are refused.",
-  },
-  credential_rejected: {
-    name: "Credential refused",
-    why: "the broker refuses the stored credential: replace its secrets",
-    warning: `The broker refuses the credential: ${WAITS}.`,
-  },
+  connected: ["Connected", "orders are sent, and what the broker tells is recorded"],
+  connecting: ["Broker connecting", "a worker opens the session, or sends orders without the broker's updates"],
+  disconnected: ["Broker away", "no worker has opened it, or the broker cannot be reached; a worker tries again"],
+  credential_missing: ["No credential", "the broker wants a credential, and none is stored"],
+  credential_rejected: ["Credential refused", "the broker refuses the stored credential: replace its secrets"],
 };
 
 /** @type {(account: Account, halts: Json[]) => Trouble[]} What keeps orders of the account, the worst first. */
@@ -45,7 +24,7 @@ export function troublesOf(account, halts) {
   });
   const text = "The account is disabled: it takes only cancels.";
   if (account.disabled) troubles.push({ name: "Disabled", text, look: "away" });
-  const { name, why } = CONNECTIONS[account.connection] ?? { name: account.connection, why: "" };
+  const [name, why] = CONNECTIONS[account.connection] ?? [account.connection, ""];
   if (account.connection !== "connected") troubles.push({ name, text: `${name}: ${why}.`, look: "away" });
   return troubles;
 }
@@ -53,12 +32,13 @@ export function troublesOf(account, halts) {
 /** @type {(status: FeedStatus, troubles: Trouble[]) => {text: string, look: string}} For the header. */
 export function describeStatus({ state, since }, troubles) {
   const names = [...new Set(troubles.map(({ name }) => name))];
-  if (state !== "live") names.unshift(`${STREAM[state]} since ${showClock(since)} (${showAge(since)})`);
-  return { text: names.join(" · ") || STREAM.live, look: `${state} ${troubles[0]?.look ?? ""}`.trim() };
+  if (state !== "live") names.unshift(`${STREAMS[state]} since ${showClock(since)} (${showAge(since)})`);
+  return { text: names.join(" · ") || STREAMS.live, look: `${state} ${troubles[0]?.look ?? ""}`.trim() };
 }
 
 /** @type {(account: Account, halts: Json[]) => string} What a trader should know before sending an order. */
 export function warningOf(account, halts) {
   if (halts.length) return "Trading is halted: new orders are refused.";
-  return CONNECTIONS[account.connection]?.warning ?? "";
+  if (account.connection === "credential_missing") return "No credential is stored: orders are refused.";
+  return account.connection === "connected" ? "" : `The broker is not connected: ${WAITS}.`;
 }

@@ -192,7 +192,8 @@ export function makeTicket(context) {
     const times = timesByKind[kind];
     if (times) form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
     const order = `${words(form.text("order_side"))} ${form.text("symbol")}`.trim();
-    form.setSubmit(isLive ? `Send LIVE order: ${order}` : order);
+    const look = form.text("order_side") === "BUY" ? "buys" : "sells";
+    form.setSubmit(isLive ? `Send LIVE order: ${order}` : order, `${look}${isLive ? " live" : ""}`);
     const needs = "Orders need an API key with intent:edit of this environment, or a user who may trade.";
     form.setCredential(api.pick("submit_intent"), session.withoutKey.get(account.environment) ?? needs);
   }
