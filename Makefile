@@ -13,7 +13,7 @@ LOCK := $(PIN) --extra build --no-emit-package trading-intents-client
 DIST := dist
 BUILD := import sys; from flit_core import buildapi as b; print(b.build_wheel(sys.argv[1]), b.build_sdist(sys.argv[1]))
 
-.PHONY: help run test test-slow check bench chaos proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
+.PHONY: help run test test-slow check bench chaos soak proto sdk dist client browser screenshots witnesses quickfix deploy-checkers lock clean
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 
 chaos: $(VENV)/dev.stamp ## run the long fault tests and report them; CHAOS_SEED=2, CHAOS_SECONDS=600
 	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m chaos --timeout 1800 tests
+
+soak: $(VENV)/dev.stamp ## trade through a cluster for two hours, with failovers, and draw what must stay flat; SOAK_SECONDS=600
+	@$(BIN)/python -m tests.deploy.soak bench/out/soak.png
 
 proto: $(VENV)/dev.stamp ## generate the messages of the stream from proto/
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src trading_intents/stream/trading.proto

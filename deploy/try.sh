@@ -16,7 +16,7 @@ PG_BIN=$("$HERE/.venv/bin/python" -c "from trading_intents.storage.embedded.clus
 LIBRARIES=$(echo "$FETCHED"/root/usr/lib/*-linux-gnu)
 AS_NOBODY=(setpriv --reuid nobody --regid nogroup --clear-groups)
 PASSWORD=only-for-trying
-LIMIT_SECONDS=${LIMIT_SECONDS:-90} # for each part to come
+LIMIT_SECONDS=${LIMIT_SECONDS:-180} # for each part to come
 NODES=(lb api-1 api-2 pg-1 pg-2 pg-3)
 for number in $(seq "$WORKERS"); do NODES+=("worker-$number"); done
 
@@ -49,7 +49,8 @@ until_true() {
     if "${@:2}" >/dev/null 2>&1; then return; fi
     sleep 0.2
   done
-  echo "$1 did not come; its log is in $DIR/log" >&2
+  echo "$1 did not come within $LIMIT_SECONDS s; the logs in $DIR/log end with:" >&2
+  tail -qn 2 "$DIR"/log/*.log >&2
   return 1
 }
 

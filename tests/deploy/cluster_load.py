@@ -36,8 +36,7 @@ class Trader:
     account: str
     answers: Counter[str] = field(default_factory=Counter)
     streams: Counter[str] = field(default_factory=Counter)
-    accepted: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
+    unsettled: set[str] = field(default_factory=set)  # seen once: accepted, or ended on the stream
     cursor: str | None = None
     events: int = 0
 
@@ -50,7 +49,7 @@ class Trader:
             name = f"{self.name}-{caller}-{number}"
             while (intent := await self._ask(client, path, headers | {"idempotency-key": name})) is None:
                 await asyncio.sleep(PAUSE_SECONDS)
-            self.accepted.add(intent)
+            self.unsettled ^= {intent}
             line = {"at": time.monotonic(), "began_at": began_at, "trader": self.name, "key": name, "intent": intent}
             print(json.dumps(line), flush=True)
             await asyncio.sleep(max(0.0, began_at + pause_seconds - time.monotonic()))
@@ -93,7 +92,7 @@ class Trader:
         self.events += 1
         order = event.get("broker_order", {})
         if order.get("order_status", "").removeprefix("ORDER_STATUS_") in ENDED:
-            self.ended.add(order["intent_id"])
+            self.unsettled ^= {order["intent_id"]}
 
 
 def _seq(cursor: str) -> int:
@@ -109,7 +108,7 @@ async def main(certificate: str, callers: int, pause_seconds: float, traders: li
         submitting = (each.submit(client, number, pause_seconds, over) for each in traders for number in range(callers))
         await asyncio.gather(*submitting)
         late_at = time.monotonic() + ENDS_SECONDS
-        while any(trader.accepted - trader.ended for trader in traders) and time.monotonic() < late_at:
+        while any(trader.unsettled for trader in traders) and time.monotonic() < late_at:
             await asyncio.sleep(PAUSE_SECONDS)
         for task in following:
             task.cancel()
@@ -118,7 +117,7 @@ async def main(certificate: str, callers: int, pause_seconds: float, traders: li
         "answers": sum((trader.answers for trader in traders), Counter()),
         "streams": sum((trader.streams for trader in traders), Counter()),
         "events": sum(trader.events for trader in traders),
-        "not_ended": sum(len(trader.accepted - trader.ended) for trader in traders),
+        "not_ended": sum(len(trader.unsettled) for trader in traders),
     }
     print(json.dumps(summary), flush=True)
 

@@ -11,12 +11,9 @@ from trading_intents.telemetry import Log, Metrics
 
 PRUNE_SECONDS = 60.0
 MEASURE_SECONDS = 10.0
-HOUR_SECONDS = 3600
-KEEP_SECONDS = {
-    Queue.ACCOUNTS: 7 * 24 * HOUR_SECONDS,
-    Queue.INTENTS: HOUR_SECONDS,
-    Queue.USERS: 7 * 24 * HOUR_SECONDS,
-}
+WEEK_SECONDS = 7 * 24 * 3600
+# Orders and commands say all that a finished row of the intents says, of which there are hundreds a second.
+KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 300, Queue.USERS: WEEK_SECONDS}
 
 
 async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:

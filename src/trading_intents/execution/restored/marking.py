@@ -13,7 +13,7 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Log, Metrics
 
-MARK_SECONDS = 1.0
+MARK_SECONDS = 2.0
 RESTORED = "restored"  # the reason of the halts
 _TERMS = HaltTerms(RESTORED, cancel_orders=False)
 

@@ -1,0 +1,150 @@
+"""Run as a program: a cluster under a steady load for hours, with failovers in it. What must stay as it is, memory,
+descriptors, rows, log and the cost of a page, is sampled, shown and drawn.
+
+Usage: SOAK_SECONDS=7200 python -m tests.deploy.soak PICTURE
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import cycle, pairwise
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+from rich.console import Console
+from rich.table import Table
+
+from tests.deploy.cluster import Cluster, Load, check, loaded, running_cluster
+from tests.deploy.test_try import FAULTS, QUICK
+from tests.waiting import eventually
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))
+ORDERS_A_SECOND, TRADERS, CALLERS, WORKERS = 200, 8, 5, 4
+SAMPLES, FAILOVERS = 60, 8
+MAX_GROWTH = 1.25  # of the last quarter's median beside the second's
+ROLES = {"API": ("api-1", "api-2"), "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS))}
+MEASURED = """
+    SELECT (SELECT count(*) FROM outbox), (SELECT sum(n_dead_tup) FROM pg_stat_user_tables),
+           pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database()), (SELECT count(*) FROM orders)
+"""
+# Stats after a failover are the new primary's own, which knows no dead rows of before. Rows of the outbox stay for six
+# minutes: until then they grow.
+INFORMATIVE = ("dead rows", "WAL kB an order", "kB an order", *(("outbox rows",) if SECONDS < 2400 else ()))
+WIDTH, ROW, LEFT = 1000, 110, 190
+INK, FAINT, LINE, FAULT = "#202124", "#dadce0", "#1a73e8", "#c62828"
+
+Sample = dict[str, float]
+
+
+def sample(cluster: Cluster, trader: dict[str, str], began_at: float) -> Sample:
+    taken: Sample = {"at": time.monotonic() - began_at}
+    for role, nodes in ROLES.items():
+        found = [_process(cluster, node) for node in nodes]
+        taken |= {f"{role} MB": max(memory for memory, _ in found), f"{role} files": max(files for _, files in found)}
+    rows, dead, log, size, orders = map(float, cluster.run("sql", MEASURED).split("|"))
+    taken |= {"outbox rows": rows, "dead rows": dead, "log": log, "size": size, "orders": orders}
+    url = f"https://10.0.0.10/v1/accounts/{trader['account']}/orders?order=desc"
+    curl = ("curl", "-sk", "-o", "/dev/null", "-w", "%{time_total}", "-H", f"x-api-key: {trader['key']}", url)
+    taken["page ms"] = min(float(cluster.run("on", "lb", *curl)) for _ in range(5)) * 1000
+    return taken
+
+
+def _process(cluster: Cluster, node: str) -> tuple[float, float]:
+    """Megabytes of memory and open files of the node's platform."""
+    pid = (cluster.folder / "run" / f"{node}-serve.pid").read_text().strip()
+    status = Path("/proc", pid, "status").read_text().split()
+    return float(status[status.index("VmRSS:") + 1]) / 1024, float(len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def soak(cluster: Cluster) -> tuple[list[Sample], list[float]]:
+    traders, samples, faults = cluster.provision(TRADERS), list[Sample](), list[float]()
+    began_at = time.monotonic()
+    kinds = cycle(QUICK)
+    with loaded(cluster, traders, CALLERS, TRADERS * CALLERS / ORDERS_A_SECOND) as load:
+        while (now := time.monotonic() - began_at) < SECONDS:
+            if now > (len(faults) + 1) * SECONDS / (FAILOVERS + 1):
+                faults.append(now)
+                fail_over(cluster, load, next(kinds))
+            samples.append(sample(cluster, traders[0], began_at))
+            due_at = began_at + len(samples) * SECONDS / SAMPLES
+            eventually(lambda due_at=due_at: time.monotonic() >= due_at, SECONDS)  # type: ignore[misc]  # bound now
+        cluster.run("healthy")
+        accepted, summary = load.finish()
+    print(summary, f"{len(accepted) / SECONDS:.0f} orders/s")
+    check(cluster, accepted, summary)
+    return samples, faults
+
+
+def fail_over(cluster: Cluster, load: Load, kind: str) -> None:
+    cluster.run("healthy")
+    FAULTS[kind](cluster)
+    load.until_more()
+
+
+def derive(samples: list[Sample]) -> dict[str, list[float]]:
+    """Each measure over time; bytes of the log and of the tables for each order since the sample before."""
+    names = [name for name in samples[0] if name not in ("at", "log", "size", "orders")]
+    series = {name: [each[name] for each in samples[1:]] for name in names}
+    for name, source in (("WAL kB an order", "log"), ("kB an order", "size")):
+        series[name] = [
+            (b[source] - a[source]) / 1024 / max(1, b["orders"] - a["orders"]) for a, b in pairwise(samples)
+        ]
+    return series
+
+
+def growth(values: list[float]) -> float:
+    quarter = max(1, len(values) // 4)
+    before, last = statistics.median(values[quarter : 2 * quarter] or values), statistics.median(values[-quarter:])
+    return last / before if before else 1.0
+
+
+def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[float]) -> None:
+    picture = Image.new("RGB", (WIDTH, 50 + ROW * len(series)), "white")
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(14)
+    pen.text((20, 15), title, INK, font)
+    for number, (name, values) in enumerate(series.items()):
+        top, high = 50 + number * ROW, max(*values, 1e-9) * 1.1
+        pen.text((20, top + 30), f"{name}\n{values[-1]:.1f}", INK, font)
+        pen.line((LEFT, top + ROW - 15, WIDTH - 20, top + ROW - 15), FAINT)
+        for fault in faults:
+            x = LEFT + fault / SECONDS * (WIDTH - LEFT - 20)
+            pen.line((x, top, x, top + ROW - 15), FAULT)
+        step = (WIDTH - LEFT - 20) / max(1, len(values) - 1)
+        points = [(LEFT + n * step, top + (ROW - 15) * (1 - value / high)) for n, value in enumerate(values)]
+        pen.line(points, LINE, 2)
+    picture.save(path)
+
+
+def report(series: dict[str, list[float]]) -> bool:
+    table, is_flat = Table("measure", "second quarter", "last quarter", "growth", "flat"), True
+    for name, values in series.items():
+        quarter, grown = max(1, len(values) // 4), growth(values)
+        counts = name not in INFORMATIVE
+        is_flat &= grown <= MAX_GROWTH or not counts
+        middle = statistics.median(values[quarter : 2 * quarter] or values)
+        shown: tuple[Any, ...] = (f"{middle:.1f}", f"{statistics.median(values[-quarter:]):.1f}", f"{grown:.2f}")
+        table.add_row(name, *shown, ("yes" if grown <= MAX_GROWTH else "NO") if counts else "")
+    Console().print(table)
+    return is_flat
+
+
+def main(picture: str) -> int:
+    with tempfile.TemporaryDirectory(prefix="ti-soak-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o711)
+        try:
+            with running_cluster(Path(folder, "cluster"), WORKERS) as cluster:
+                samples, faults = soak(cluster)
+        finally:
+            subprocess.run(["chown", "-R", "root", folder], check=False)
+    series = derive(samples)
+    draw(Path(picture), f"{SECONDS / 60:.0f} minutes at {ORDERS_A_SECOND} orders/s; red: a failover", series, faults)
+    print(f"drawn in {picture}")
+    return 0 if report(series) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
