@@ -113,6 +113,7 @@ async def kill_postgres(data_dir: Path) -> None:
     await eventually_async(replaced, WRITES_LIMIT_SECONDS)
 
 
+# Takes more than five seconds: PostgreSQL starts again after each kill, under load.
 @pytest.mark.deadline
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int) -> None:
@@ -180,6 +181,7 @@ FAULTS: list[Callable[[FaultProxy], None]] = [
 ]
 
 
+# Takes more than five seconds: ten outages, each until it is reported and until it is over.
 @pytest.mark.deadline
 def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:

@@ -202,6 +202,7 @@ def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
+# Takes more than five seconds: a first start as a user types it, with its initdb and the imports of four programs.
 @pytest.mark.deadline
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""

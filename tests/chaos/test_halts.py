@@ -140,6 +140,7 @@ def check(processes: WorkerProcesses, halt: Any, orders: int, positions: int) ->
 
 
 # The database dies after some seconds, and a killed worker's rows and accounts are others' after some more.
+# Takes more than five seconds: processes and PostgreSQL are killed and started again until four workers have died.
 @pytest.mark.parametrize(
     ("orders", "positions", "database_kills"),
     [(12, 3, 1), pytest.param(500, 20, 2, marks=pytest.mark.chaos)],

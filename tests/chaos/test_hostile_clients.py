@@ -100,6 +100,7 @@ def attacked(honest: Honest, seconds: float) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+# Takes more than five seconds: attackers and honest clients share the platform for SHORT_SECONDS of them.
 @pytest.mark.parametrize("seconds", [SHORT_SECONDS, pytest.param(600, marks=pytest.mark.chaos)])
 def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: int) -> None:
     asyncio.run(honest.run(seconds * ALONE_SHARE))

@@ -251,6 +251,7 @@ async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
     return codes([outcome])[0]
 
 
+# Takes more than five seconds: three stalls, of which each is only known by the limit of an answer.
 @pytest.mark.deadline
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
 async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Urls, fault: str) -> None:

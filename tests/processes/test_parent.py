@@ -156,6 +156,7 @@ def test_one_signal_ends_the_processes_and_then_postgresql(warm: Path, number: s
     assert [line["status"] for line in lines if line["event"] == "process ended"] == [0, 0]
 
 
+# Takes more than five seconds: five programs are started as a user starts them, each with its imports.
 @pytest.mark.deadline
 @pytest.mark.parametrize("how", ["kill", pytest.param("second signal", marks=pytest.mark.chaos)])
 def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> None:
@@ -177,6 +178,7 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> 
         assert again.client.get("/readyz").status_code == 200
 
 
+# Takes more than five seconds: four programs are started, and PostgreSQL again when its first owner was killed.
 @pytest.mark.deadline
 def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: Path) -> None:
     with serving(warm) as first, serving(warm, WORKERS="1") as second:

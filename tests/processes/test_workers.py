@@ -47,6 +47,7 @@ def assert_executed_once(processes: WorkerProcesses) -> None:
     processes.assert_true()
 
 
+# Takes more than five seconds: what a killed worker had leased and claimed is another's after five.
 @SIZES
 def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(
     urls: Urls, tmp_path: Path, orders: int
@@ -63,6 +64,7 @@ def test_orders_are_accepted_beside_a_killed_worker_and_filled_once_by_the_next(
         assert_executed_once(processes)
 
 
+# Takes more than five seconds: what a frozen worker had leased and claimed is another's after five.
 @SIZES
 def test_another_worker_takes_the_accounts_of_a_frozen_one(urls: Urls, tmp_path: Path, orders: int) -> None:
     with open_worker_processes(urls, tmp_path, accounts=4, ROLES=ROLES, WORKERS="2") as processes:

@@ -130,6 +130,7 @@ async def wait_for_a_replace(in_process: InProcessExecution, intent: UUID) -> No
     )
 
 
+# Takes more than five seconds: a hundred orders, of which a quarter waits until it is proved that nobody has them.
 async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_again(warm: Path, tmp_path: Path) -> None:
     environ, venue = environment(warm, {}), FakeVenue("paper")
     with server(warm) as urls:

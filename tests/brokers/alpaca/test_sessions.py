@@ -146,6 +146,7 @@ async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(s
     await run.close()
 
 
+# Takes ten seconds: what is younger than `mute_seconds` is not yet compared.
 async def test_an_order_that_cannot_be_read_ends_no_link(stage: AlpacaStage) -> None:
     run = await stage.link(watch_seconds=0.3)
     stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"  # in an unknown zone

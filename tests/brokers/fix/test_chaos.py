@@ -177,6 +177,7 @@ def running(urls: Urls, folder: Path, chance: Random) -> Iterator[Run]:
                 tables.close()
 
 
+# Takes more than five seconds: what a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "seed"),
