@@ -200,4 +200,4 @@ async def test_the_log_is_read_back_for_a_minute_and_no_further(urls: Urls, seed
             most = sum(kinds[n] != "CANCEL" and ages[n] < 61 for n in range(since, 300))
             assert least <= found.count(now) <= most
             terms = [n for n in range(since, 300) if kinds[n] == "CREATE" and in_time[n]]
-            assert all(found.find(f"AAPL|{n + 1}||") for n in terms)
+            assert all(found.find(f"AAPL|{n + 1}||||") for n in terms)
