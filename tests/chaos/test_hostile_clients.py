@@ -23,7 +23,7 @@ PAUSE_SECONDS = 0.04
 ALONE_SHARE = 0.1
 END_SECONDS = 30
 # Attacks that hold their connections end after HOLD_SECONDS; each kind must have been made and ended.
-SHORT_SECONDS = 4
+SHORT_SECONDS = 6
 MAX_GROWTH_MB = 150
 MAX_LATE_GROWTH_MB = 30
 MAX_SLOWDOWN, MIN_LIMIT_MILLIS = 3, 50
