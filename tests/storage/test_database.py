@@ -158,22 +158,6 @@ async def test_an_error_at_commit_that_the_server_tells_is_certain(urls: Urls, d
     assert await notes(urls) == 0
 
 
-async def test_a_table_that_gains_a_column_is_unavailable_once(database: Database, owner_url: Secret) -> None:
-    """As when a newer process migrates: the plan of a `SELECT *` that is kept does not fit any more."""
-
-    async def read() -> int:
-        async with database.service.transaction((A,)) as tx:
-            return len(await tx.fetch("SELECT * FROM things"))
-
-    assert await read() == 0
-    owner = await asyncpg.connect(owner_url.reveal())
-    await owner.execute("ALTER TABLE things ADD COLUMN detail text")
-    await owner.close()
-    with pytest.raises(Unavailable, match="schema"):
-        await read()
-    assert await read() == 0
-
-
 async def test_a_swallowed_error_is_not_taken_for_a_commit(database: Database) -> None:
     with pytest.raises(AssertionError, match="swallowed"):
         async with database.service.transaction() as tx:

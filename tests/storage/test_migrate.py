@@ -14,7 +14,7 @@ from tests.proxy import Verdict, proxied
 from tests.storage.catalog import describe, unprotected_tables
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import open_database
+from trading_intents.storage.database import Database, open_database
 from trading_intents.storage.migrate import FOLDER, migrate, pending, read_files
 from trading_intents.telemetry import Metrics, make_log
 
@@ -207,3 +207,20 @@ async def test_a_server_that_answers_no_more_is_unavailable(urls: Urls, monkeypa
         async with asyncio.timeout(ANSWER_SECONDS):
             with pytest.raises(Unavailable):
                 await migrate(urls.owner, url, LOG)
+
+
+async def test_a_table_that_gains_a_column_is_unavailable_once(database: Database, owner_url: Secret) -> None:
+    """As when a newer process migrates: the plan of a `SELECT *` that is kept does not fit any more."""
+
+    async def read() -> int:
+        async with database.service.transaction() as tx:
+            return len(await tx.fetch("SELECT * FROM things"))
+
+    owner = await asyncpg.connect(owner_url.reveal())
+    await owner.execute("SET ROLE ti_owner; CREATE TABLE things (n bigint); GRANT SELECT ON things TO ti_service")
+    assert await read() == 0
+    await owner.execute("ALTER TABLE things ADD COLUMN detail text")
+    await owner.close()
+    with pytest.raises(Unavailable, match="schema"):
+        await read()
+    assert await read() == 0

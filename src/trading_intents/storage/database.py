@@ -357,9 +357,7 @@ async def _rollback(connection: Any, cause: BaseException) -> None:
     if isinstance(cause, asyncpg.LockNotAvailableError):
         raise Unavailable("the database is busy: another transaction holds a lock for too long") from cause
     if isinstance(cause, asyncpg.InvalidCachedStatementError):  # the connection's statements are prepared anew
-        raise Unavailable(
-            "the database's schema has changed; nothing was recorded, and the next try finds it"
-        ) from cause
+        raise Unavailable("the database's schema has changed; nothing was recorded, try again") from cause
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
@@ -375,11 +373,8 @@ async def _commit(connection: Any, read_only: bool) -> None:
         if not _is_lost(connection, error):
             raise
         connection.terminate()
-        raise (
-            Unavailable("the connection to the database was lost; nothing was recorded")
-            if read_only
-            else OutcomeUnknown()
-        ) from error
+        lost = Unavailable("the connection to the database was lost; nothing was recorded")
+        raise (lost if read_only else OutcomeUnknown()) from error
     if tag != "COMMIT":
         raise AssertionError("a failed statement's error was swallowed inside a transaction, which then rolled back")
 
