@@ -30,6 +30,7 @@ from trading_intents.outbox.queue import MAX_LISTED, list_rows
 from trading_intents.processes.child import PARENT
 from trading_intents.processes.command import add_serve_command
 from trading_intents.recovery.commands import add_commands
+from trading_intents.storage.migrate import list_missing
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.stream.service import renew_epoch as renew_log_epoch
@@ -80,11 +81,18 @@ add_serve_command(cli, _run)
 
 
 @cli.command()
-def migrate() -> None:
+def migrate(
+    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and what it locks.")] = False,
+) -> None:
     """Bring the database's schema up to date."""
 
     async def work(settings: Settings, log: Log) -> None:
-        async with app.database_urls(settings, log, Metrics(), may_create=True) as urls:
+        async with app.database_urls(settings, log, Metrics(), may_create=not is_dry_run) as urls:
+            if is_dry_run:
+                for file in await list_missing(urls.login):
+                    locks = [f"{table} {mode}" for table, mode in file.locks().items()]
+                    typer.echo(f"would apply {file.name}, which locks {', '.join(locks) or 'no table'}")
+                return
             names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
         typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 

@@ -224,3 +224,37 @@ async def test_a_table_that_gains_a_column_is_unavailable_once(database: Databas
     with pytest.raises(Unavailable, match="schema"):
         await read()
     assert await read() == 0
+
+
+LOCK_MODES = ("RowExclusive", "ShareUpdateExclusive", "Share", "ShareRowExclusive", "Exclusive", "AccessExclusive")
+HELD_LOCKS = """
+    SELECT c.relname AS table, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+    WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+      AND c.relnamespace = 'public'::regnamespace
+"""
+
+
+def ranked(modes: list[tuple[str, str]]) -> dict[str, int]:
+    """The strongest mode of each table that keeps others from working."""
+    found = dict[str, int]()
+    for table, mode in modes:
+        name = mode.replace(" ", "").removesuffix("Lock").lower()
+        rank = next((rank for rank, each in enumerate(LOCK_MODES) if each.lower() == name), 0)
+        found[table] = max(rank, found.get(table, 0))
+    return {table: rank for table, rank in found.items() if rank}
+
+
+async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(empty: Urls, tmp_path: Path) -> None:
+    """Of every migration so far, by what PostgreSQL itself says at the end of each."""
+    await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
+    owner = await asyncpg.connect(empty.owner.reveal())
+    for file in read_files(FOLDER):
+        tables = {row["tablename"] for row in await owner.fetch("SELECT tablename FROM pg_tables")}
+        indexes = {row["indexname"]: row["tablename"] for row in await owner.fetch("SELECT * FROM pg_indexes")}
+        async with owner.transaction():
+            await owner.execute("SET LOCAL ROLE ti_owner; SET LOCAL search_path = public")
+            await owner.execute(file.text)
+            held = [(row["table"], row["mode"]) for row in await owner.fetch(HELD_LOCKS) if row["table"] in tables]
+        said = ranked([(indexes.get(name, name), mode) for name, mode in file.locks().items()])
+        assert said == ranked(held), file.name
+    await owner.close()

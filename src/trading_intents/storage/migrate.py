@@ -36,6 +36,18 @@ ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
 
 
+_NO_STATEMENT = re.compile(r"--[^\n]*|'[^']*'|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+# What statements lock of a table that is there before, the strongest first. Rows that are written are locked besides.
+_LOCKS = {
+    "ACCESS EXCLUSIVE": r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()|DROP INDEX (\w+)"
+    r"|(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)|DROP TRIGGER \w+ ON (\w+)|LOCK TABLE (\w+) IN ACCESS EXCLUSIVE",
+    "SHARE ROW EXCLUSIVE": r"CREATE (?:CONSTRAINT )?TRIGGER .*? ON (\w+)|REFERENCES (\w+)|LOCK TABLE (\w+)",
+    "SHARE": r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)",
+    "SHARE UPDATE EXCLUSIVE": r"ALTER TABLE (\w+) (?:VALIDATE|SET \()",
+    "ROW EXCLUSIVE": r"(?:INSERT INTO|UPDATE|DELETE FROM) (?:ONLY )?(\w+)",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
     version: int
@@ -45,6 +57,17 @@ class Migration:
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def locks(self) -> dict[str, str]:
+        """The strongest lock that it takes of each table, or of an index with its table, until it has committed; not of
+        those that it makes itself."""
+        statements = " ".join(_NO_STATEMENT.sub("''", self.text).split())
+        made = set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statements))
+        found = dict[str, str]()
+        for mode, pattern in _LOCKS.items():
+            for match in re.finditer(rf"\b(?:{pattern})", statements):
+                found.setdefault(next(filter(None, match.groups())), mode)
+        return {table: mode for table, mode in found.items() if table not in made}
 
 
 async def migrate(
@@ -89,8 +112,12 @@ async def _name_of(url: Secret, setting: str) -> str:
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
     """Names of the files that the database lacks."""
+    return [file.name for file in await list_missing(url, folder)]
+
+
+async def list_missing(url: Secret, folder: Path = FOLDER) -> Sequence[Migration]:
     async with connected(url) as connection:
-        return [file.name for file in await _missing(connection, read_files(folder))]
+        return await _missing(connection, read_files(folder))
 
 
 def read_files(folder: Path) -> list[Migration]:
