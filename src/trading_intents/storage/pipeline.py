@@ -278,6 +278,9 @@ class PipelineConnection:
             for statement in statements:
                 if self._history and statement.sql == "COMMIT":
                     self._send(Statement(READ_POSITION))  # whose reply is taken from the others
+                    # By itself: where it is refused, as after another refusal, the COMMIT must still be run.
+                    self._link.pipeline_sync()
+                    request.open_syncs += 1
                 self._send(statement)
             self._link.pipeline_sync()
             self._flush()
