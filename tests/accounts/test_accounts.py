@@ -190,7 +190,7 @@ def test_brokers_are_described(tenants: Tenants) -> None:
     assert answer.json()["next_cursor"] is None
     paper, remote = shown["paper"], shown["remote"]
     assert (paper["environments"], paper["credential_fields"]) == (["paper"], [])
-    assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit"]
+    assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit", "TrailingStop"]
     assert paper["times_in_force"] == ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"]
     assert remote["environments"] == ["paper", "live"]
     assert remote["credential_fields"] == ["api_key_id", "api_secret"]

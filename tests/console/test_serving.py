@@ -119,8 +119,8 @@ def test_a_wheel_has_the_console(tmp_path: Path) -> None:
 
 # fmt: off
 CALLERS = {
-    "key_all": {"brokers", "halt_account", "paper_quotes", "read_accounts", "read_caller", "read_controls", "read_halts", "read_intents", "read_paper_quotes", "stream", "submit_intent", "write_accounts", "write_controls", "write_credentials", "write_reference_prices"},  # noqa: E501 - a table
-    "key_none": {"brokers", "read_caller"},
+    "key_all": {"brokers", "halt_account", "paper_quotes", "read_accounts", "read_caller", "read_controls", "read_halts", "read_intents", "read_key_limits", "read_paper_quotes", "stream", "submit_intent", "write_accounts", "write_controls", "write_credentials", "write_reference_prices"},  # noqa: E501 - a table
+    "key_none": {"brokers", "read_caller", "read_key_limits"},
     "read_only": {"brokers", "delete_current_user", "end_session", "organization_by_provider", "read_accounts", "read_caller", "read_controls", "read_halts", "read_intents", "read_paper_quotes", "stream"},  # noqa: E501 - a table
     "no_org": {"brokers", "organization_by_provider", "read_caller"},
     "service_unnamed": {"brokers", "organization_by_provider", "outbox_health", "read_caller"},

@@ -147,7 +147,7 @@ def test_the_list_scrolls_to_the_selected_order() -> None:
         state.apply(order_event(number, 1))
     asked: list[str] = []
     assert press(b"\x1b[B" * 51, state, lambda order: asked.append(order.order_id))
-    assert state.selected == "o000047", "the first key selects the first order, which is the newest"
+    assert state.selected == "o000049", "the first key selects the first order, which is the newest"
     told = "\n".join(shown(state, 80, 24)).partition("─ positions")[0]
     assert "S49 " in told
     assert "of 100" in told

@@ -139,7 +139,6 @@ RULES = {
         _reading("read_accounts", _P.ACCOUNT_READ),
         Rule("api_keys", "an admin", user=ADMIN),
         Rule("read_key_limits", "an admin; an API key, its own", key=Grant.ANY, user=ADMIN),
-        Rule("write_key_limits", "an admin", key=Refuse.AS_403, user=ADMIN),
         Rule(
             "open_session",
             "an admin; a member, where the organization has member_trading",

@@ -27,7 +27,7 @@ from trading_intents.intents.body import (
 )
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.service import Intents
-from trading_intents.intents.writing.record import Record, with_hash
+from trading_intents.intents.writing.record import LinkedRecord, Record, with_hash
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
@@ -62,7 +62,7 @@ TIME_WINDOW = Parameter(
 
 PARAMETERS = (*time_parameters("created_at"), *PAGE_PARAMETERS)
 PRINCIPALS = ("API_KEY", "USER", "SERVICE", "SYSTEM")  # as in the stream's IntentPrincipalType
-RECORD_COLUMNS = (*Record.__struct_fields__, "hash")  # those of every version of the record, in the record's order
+RECORD_COLUMNS = (*sorted(LinkedRecord.__struct_fields__), "hash")  # of all versions of the record, in its order
 
 
 class Submitted(msgspec.Struct):

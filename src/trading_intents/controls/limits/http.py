@@ -157,7 +157,7 @@ def _show_key(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse
 
 
 def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
-    names = ("read_controls", "write_controls", "write_organization_control", "read_key_limits", "write_key_limits")
+    names = ("read_controls", "write_controls", "write_organization_control", "read_key_limits", "api_keys")
     read, write, write_organization, read_key, write_key = (gates[name] for name in names)
     handlers = LimitHandlers(read, write, write_organization, limits, zones)
     key = "/v1/api-keys/{id}/limits"

@@ -34,7 +34,7 @@ HEADERS = {
 UUID_FIELDS = frozenset(
     {
         *("id", "account_id", "organization_id", "intent_id", "ref_intent_id", "parent_intent_id"),
-        *("order_id", "trade_id", "credential_id"),
+        *("order_id", "trade_id", "credential_id", "api_key_id"),
     }
 )
 TIME_FIELDS = frozenset({"as_of", "at", "from", "to"})
