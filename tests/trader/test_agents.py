@@ -12,14 +12,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
 from tests.proxy import FaultProxy, Verdict
-from tests.sdk.answers import CannedAnswers, problem
 from tests.tenants import Tenants
 from tests.trader.conftest import Command
 from trading_intents_client import Account, AsyncTradingClient, Limits, TradingClient
@@ -196,21 +194,25 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
     assert list(account.orders(symbol="ACME", state="CLOSED")) == []
 
 
-async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today() -> None:
-    entry = {"reason": "max_daily_notional", "scope": {"ApiKey": "k1"}, "detail": "", "limit": "1000", "asked": "1200"}
-    caller: dict[str, Any] = {"principal_type": "API_KEY", "principal_id": "k1", "policies": []}
-    caller |= dict.fromkeys(["organization_id", "organization_name", "environment", "role", "expires_at"])
-    answers = CannedAnswers(
-        problem(409, "control_rejected", triggered=[entry]),
-        httpx.Response(200, json=caller),
-        httpx.Response(200, json={"max_daily_notional": "1000", "used": {"daily_notional": "650.5"}}),
-    )
-    order = {"account_id": str(uuid.uuid4()), "symbol": "AAPL", "order_side": "BUY", "quantity": "3"}
-    platform = answers.client()
-    async with platform, Client(make_server(platform, True, "0")) as client:
-        refused = await call(client, "place_order", **order, idempotency_key="k")
-    assert refused["triggered"] == [entry | {"left": "349.5"}]
-    assert answers.asked[-1].url.path == "/v1/api-keys/k1/limits"
+async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(tenants: Tenants, account: Account) -> None:
+    made = tenants.client.post(
+        "/v1/api-keys",
+        json={"name": "agent", "environment": "paper", "permissions": ["account:read", "intent:edit", "control:read"]},
+        headers=tenants.callers["admin"],
+    ).json()
+    path, budget = f"/v1/api-keys/{made['id']}/limits", {"max_daily_notional": "1000"}
+    assert tenants.client.put(path, json=budget, headers=tenants.callers["admin"]).status_code == 200
+    tenants.client.put("/v1/reference-prices/BUDGET", json={"price": "1"}, headers=tenants.callers["key_all"])
+    order = {"account_id": account.id, "symbol": "BUDGET", "order_side": "BUY", "limit_price": "65.05"}
+    async with connected(tenants, made["api_key"]) as client:
+        assert "is_error" not in await call(client, "place_order", **order, quantity="10", idempotency_key="k1")
+        refused = await call(client, "place_order", **order, quantity="6", idempotency_key="k2")
+        limits = await call(client, "get_limits", account_id=account.id)
+    (found,) = refused["triggered"]
+    assert (refused["code"], found["scope"]) == ("control_rejected", {"ApiKey": made["id"]})
+    told = [found[name] for name in ("reason", "limit", "asked", "left")]
+    assert told == ["max_daily_notional", "1000", "1040.8", "349.5"]
+    assert (limits["api_key"]["max_daily_notional"], limits["api_key"]["used"]["daily_notional"]) == ("1000", "650.5")
 
 
 @pytest.mark.parametrize(
