@@ -105,6 +105,14 @@ def test_an_account_its_credential_and_a_key_are_made_on_the_page(screens: Scree
         key.get_by_label("Expires").fill("2099-01-31")
         key.get_by_role("button", name="Make a key").click()
         page.locator("code.secret").wait_for()
-    made = tenants.client.get("/v1/api-keys?limit=100", headers=tenants.callers["admin"]).json()["data"]
-    granted = [(each["permissions"], each["expires_at"]) for each in made if each["name"] == name]
-    assert granted == [(["intent:read"], "2099-01-31T00:00:00.000000Z")]
+        made = tenants.client.get("/v1/api-keys?limit=100", headers=tenants.callers["admin"]).json()["data"]
+        (found,) = (each for each in made if each["name"] == name)
+        assert (found["permissions"], found["expires_at"]) == (["intent:read"], "2099-01-31T00:00:00.000000Z")
+
+        budget = page.get_by_label(f"Budget of {name}")
+        budget.click()
+        page.get_by_text(f"{name} has used no budget: it has none.").wait_for()
+        path = f"/v1/api-keys/{found['id']}/limits"
+        tenants.client.put(path, json={"max_daily_notional": "500"}, headers=tenants.callers["admin"])
+        budget.click()
+        page.get_by_text(f"{name} has used 0 of 500 today.").wait_for()

@@ -129,8 +129,7 @@ async function openAccount(context, account) {
 function keysPanel(api) {
   const user = api.pick("api_keys");
   if (!user) return panel("API keys", hint("Listing and making keys takes a user's token with the role admin."));
-  const place = el("div", {});
-  const shown = el("div", { role: "status" });
+  const [place, shown] = [el("div", {}), el("div", { role: "status" })];
   const failed = el("p", { class: "failed", role: "alert" });
   /** @param {unknown} error */
   const fail = (error) => fill(failed, messageOf(error));
@@ -142,9 +141,16 @@ function keysPanel(api) {
     await read();
   }
 
+  /** @param {Json} key */
+  async function showBudget(key) {
+    const budget = await api.find("api_keys", path`/v1/api-keys/${String(key.id)}/limits`);
+    const used = budget && `${budget.used.daily_notional} of ${budget.max_daily_notional ?? "any amount"} today`;
+    fill(shown, el("p", {}, `${key.name} has used ${used ?? "no budget: it has none"}.`));
+  }
+
   async function read() {
     const keys = await api.list("api_keys", "/v1/api-keys", MAX_KEYS);
-    const shownKeys = table("API keys", keys, {
+    fill(place, table("API keys", keys, {
       Name: (key) => key.name,
       Environment: (key) => key.environment,
       "Ends with": (key) => key.hint,
@@ -152,12 +158,12 @@ function keysPanel(api) {
       "Last used": (key) => (key.last_used_at ? `${showAge(key.last_used_at)} ago` : "never"),
       Expires: (key) => (key.expires_at ? showTime(key.expires_at) : "never"),
       State: (key) => (key.disabled ? "disabled" : "enabled"),
+      Used: (key) => button("Show", () => void showBudget(key).catch(fail), { "aria-label": `Budget of ${key.name}` }),
       Change: (key) => {
         const change = key.disabled ? "Enable" : "Disable";
         return button(change, () => void toggle(key).catch(fail), { "aria-label": `${change} ${key.name}` });
       },
-    });
-    fill(place, shownKeys);
+    }));
     fill(failed);
   }
 

@@ -6,10 +6,7 @@ import { el } from "./dom.js";
 const NS = "http://www.w3.org/2000/svg";
 const DEFAULT_WIDTH = 600;
 const HEIGHT = 160;
-const LEFT = 8;
-const RIGHT = 70;
-const TOP = 10;
-const BOTTOM = 20;
+const [LEFT, RIGHT, TOP, BOTTOM] = [8, 70, 10, 20];
 const MAX_POINTS = 600;
 const KEPT_POINTS = 60; // the last ones, which stay whole
 

@@ -2,8 +2,6 @@
 
 import { words } from "./amounts.js";
 
-const MAX_KEYS = 1_000;
-
 /** @type {(session: Session, api: Api) => Names} */
 export function makeNames(session, api) {
   /** @type {Map<string, string>} of keys by their ids; empty for those that are gone */
@@ -12,7 +10,7 @@ export function makeNames(session, api) {
     prepare: async (actions) => {
       const ids = actions.filter(({ principal_type: type }) => type === "API_KEY").map((action) => action.principal_id);
       if (ids.every((id) => names.has(id)) || !api.pick("api_keys")) return;
-      const keys = await api.list("api_keys", "/v1/api-keys", MAX_KEYS).catch(() => []);
+      const keys = await api.list("api_keys", "/v1/api-keys", 1_000).catch(() => []);
       for (const { id, name } of [...ids.map((each) => ({ id: each, name: "" })), ...keys]) names.set(id, name);
     },
     describe: ({ principal_type: type, principal_id: id }) => {
