@@ -142,7 +142,7 @@ function keysPanel(api) {
   }
 
   /** @param {Json} key */
-  async function showBudget(key) {
+  async function showUse(key) {
     const budget = await api.find("api_keys", path`/v1/api-keys/${String(key.id)}/limits`);
     const used = budget && `${budget.used.daily_notional} of ${budget.max_daily_notional ?? "any amount"} today`;
     fill(shown, el("p", {}, `${key.name} has used ${used ?? "no budget: it has none"}.`));
@@ -158,7 +158,7 @@ function keysPanel(api) {
       "Last used": (key) => (key.last_used_at ? `${showAge(key.last_used_at)} ago` : "never"),
       Expires: (key) => (key.expires_at ? showTime(key.expires_at) : "never"),
       State: (key) => (key.disabled ? "disabled" : "enabled"),
-      Used: (key) => button("Show", () => void showBudget(key).catch(fail), { "aria-label": `Budget of ${key.name}` }),
+      Used: (key) => button("Budget", () => void showUse(key).catch(fail), { "aria-label": `Budget of ${key.name}` }),
       Change: (key) => {
         const change = key.disabled ? "Enable" : "Disable";
         return button(change, () => void toggle(key).catch(fail), { "aria-label": `${change} ${key.name}` });
