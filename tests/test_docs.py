@@ -23,6 +23,7 @@ pytest_plugins = ("tests.started_dirs",)
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MAX_DECISION_LINES = 40
 
 
@@ -40,7 +41,7 @@ def rows(text: str, first: str) -> list[list[str]]:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    found = rows(section("docs/operating.md", "Settings"), r"`[A-Z_]+`")
+    found = rows(section("docs/operating/configure.md", "Settings"), r"`[A-Z_]+`")
     documented = {row[0].strip("`"): row[1].strip("`") for row in found}
     assert documented == {f.name.upper(): shown(f.default) for f in fields(Settings)}
     assert len(found) == len(config.names())
@@ -63,17 +64,17 @@ def shown(default: object) -> str:
 def test_every_metric_is_documented() -> None:
     collected = {m.name + ("_total" if m.type == "counter" else "") for m in Metrics().registry.collect()}
     collected = {name for name in collected if not name.startswith("process_")}  # as every program has them
-    found = rows(section("docs/operating.md", "Metrics"), r"`ti_\w+`")
+    found = rows(section("docs/operating/watch.md", "Metrics"), r"`ti_\w+`")
     assert {row[0].strip("`") for row in found} == collected
 
 
 def test_every_kind_of_alert_is_documented() -> None:
-    found = rows(section("docs/operating.md", "When execution raises an alert"), r"`\w+`")
+    found = rows(section("docs/operating/watch.md", "When execution raises an alert"), r"`\w+`")
     assert {row[0].strip("`") for row in found} == set(get_args(AlertKind))
 
 
 def test_every_command_is_documented() -> None:
-    documents = ("docs/operating.md", "docs/trading.md")
+    documents = ("docs/operating/README.md", "docs/trading.md")
     found = [row for document in documents for row in rows(section(document, "Commands"), r"`trading-intents .*`")]
     known = [typer.main.get_command(one) for one in (program.cli, cli)]
     assert {row[0].strip("`") for row in found} == {
@@ -93,24 +94,41 @@ def commands_of(command: object, name: str) -> Iterator[str]:
 def test_every_route_is_documented_with_an_example(platform: Platform) -> None:
     paths = platform.client.get("/openapi.json").json()["paths"]
     served = {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
-    text = (ROOT / "docs/api.md").read_text()
-    parts = re.split(r"^### `(.*)`$", text, flags=re.MULTILINE)
-    documented = dict(zip(parts[1::2], parts[2::2], strict=True))
-    assert documented.keys() == served
-    for route, told in documented.items():
+    documented = [entry for page in API_PAGES for entry in endpoints_of(page)]
+    assert sorted(route for route, _ in documented) == sorted(served)
+    for route, text in documented:
         path = route.split()[1].partition("{")[0]
-        assert f"127.0.0.1:8080{path}" in told, f"{route} has no example"
+        assert f"127.0.0.1:8080{path}" in text, f"{route} has no example"
 
 
-def test_every_path_named_in_the_api_document_is_served(platform: Platform) -> None:
+def endpoints_of(page: Path) -> list[tuple[str, str]]:
+    """The endpoints that a page describes, each with its text."""
+    parts = re.split(r"^##+ `(.*)`$", page.read_text(), flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_index_of_the_api_leads_to_every_endpoint() -> None:
+    index = (ROOT / "docs/api/README.md").read_text()
+    linked = re.findall(r"^\| \[`(.*)`\]\(([\w-]+\.md)#", index, re.MULTILINE)
+    assert linked == [(route, page) for page in pages_of(index) for route, _ in endpoints_of(ROOT / "docs/api" / page)]
+    described = [page.name for page in API_PAGES if endpoints_of(page)]
+    assert sorted(pages_of(index)) == described
+
+
+def pages_of(index: str) -> list[str]:
+    return re.findall(r"^### \[.*\]\((.*)\)$", index, re.MULTILINE)
+
+
+def test_every_path_named_in_the_pages_of_the_api_is_served(platform: Platform) -> None:
     paths = platform.client.get("/openapi.json").json()["paths"]
     known = [re.compile(re.sub(r"{\w+}", r"[^/]+", path) + r"\Z") for path in paths]
-    for named in re.findall(r"127\.0\.0\.1:8080(/[^\s?\"']*)", (ROOT / "docs/api.md").read_text()):
+    text = "".join(page.read_text() for page in API_PAGES)
+    for named in re.findall(r"127\.0\.0\.1:8080(/[^\s?\"']*)", text):
         assert any(pattern.match(named) for pattern in known), named
 
 
 def test_every_error_that_can_be_answered_is_documented() -> None:
-    found = [(int(row[0]), row[1].strip("`")) for row in rows(section("docs/api.md", "Errors"), r"\d{3}")]
+    found = [(int(row[0]), row[1].strip("`")) for row in rows((ROOT / "docs/api/errors.md").read_text(), r"\d{3}")]
     assert set(found) == {(error.status, error.code) for error in wire_errors()}
     assert [status for status, _ in found] == sorted(status for status, _ in found)
 

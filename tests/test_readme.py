@@ -24,6 +24,9 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
 DEMO = ". examples/demo.sh"
+API_PAGES = sorted(
+    str(page.relative_to(ROOT)) for page in (ROOT / "docs/api").glob("*.md") if "```sh" in page.read_text()
+)
 RUN_SECONDS = 240  # a busy machine takes a minute
 TRADE = "'broker_trade|TradeEvent'"  # as curl shows it, and the Python client
 # What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
@@ -140,14 +143,20 @@ def test_what_the_readme_tells_to_paste_works_in_one_terminal(folder: Path, plat
 
 @pytest.mark.timeout(2 * RUN_SECONDS)
 @pytest.mark.usefixtures("forking")
-def test_what_the_description_of_the_api_tells_to_paste_works(folder: Path, platform: Platform) -> None:
-    paste_all("docs/api.md", "subscribed", folder, platform)
+@pytest.mark.parametrize("page", API_PAGES)
+def test_the_commands_of_a_page_of_the_api_work_in_a_new_terminal(page: str, folder: Path, platform: Platform) -> None:
+    paste_all(page, "subscribed", folder, platform)
+
+
+def test_a_page_of_the_api_follows_a_stream() -> None:
+    assert [page for page in API_PAGES if "curl -N " in (ROOT / page).read_text()] == ["docs/api/stream.md"]
 
 
 def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = "".join(blocks_of(document, platform))
-    assert "curl -sS " in script
-    assert "curl -N " in script
+    if "curl -N " not in script:
+        assert "curl -sS " in script
+        return run(script, folder)
     script = script.replace("curl -N ", "endless curl -sSfN ").replace(FOLLOWER, f"endless {FOLLOWER}")
     run(ENDLESS + script + SEEN % seen, folder)
 

@@ -32,7 +32,7 @@ from trading_intents.processes.command import STOPPED_AT_ONCE
 pytest_plugins = ("tests.started_dirs",)
 
 WARM_START_SECONDS = 3
-ORPHAN_SECONDS = 2  # operating.md says so
+ORPHAN_SECONDS = 2  # docs/operating/install.md says so
 TAKE_OVER_SECONDS = 5
 ROOT = Path(__file__).parents[1]
 COLUMNS, LINES = 80, 24

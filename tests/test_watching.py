@@ -16,7 +16,7 @@ from trading_intents.telemetry import Log, Metrics, TrafficLog
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "trading-intents.json"
-RUNBOOKS = "docs/watching.md"
+RUNBOOKS = "docs/operating/watch.md"
 MAX_RULES = 10
 LEVELS = ("warning", "error", "critical")
 METRIC = re.compile(r"\b((?:ti|process)_\w+)")

@@ -26,7 +26,7 @@ from trading_intents.storage.embedded.server import lock_holder
 pytest_plugins = ("tests.started_dirs",)
 
 RESTART_SECONDS = 60  # on a busy machine
-LEFT_SECONDS = 5  # operating.md says so
+LEFT_SECONDS = 5  # docs/operating/install.md says so
 CHILDREN = {"api", "worker-1", "worker-2"}
 
 

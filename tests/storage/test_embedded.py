@@ -27,7 +27,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop b
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
 LOGINS_SECONDS = 0.08  # for which a server that has started is asked for its logins
 RETURN_LIMIT_SECONDS = 30
-ORPHAN_SECONDS = 2  # operating.md says so
+ORPHAN_SECONDS = 2  # docs/operating/install.md says so
 GONE_LIMIT_SECONDS = 20  # a backend in the middle of a query would go on for longer
 INITDB_LIMIT_SECONDS = 20  # until it has begun
 WITHOUT_NAMESPACES = (sys.executable, str(Path(__file__).with_name("without_namespaces.py")))
