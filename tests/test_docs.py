@@ -25,6 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT /
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MAX_DECISION_LINES = 40
+MAX_MAP_LINE = 140  # without the targets of its links
 
 
 def section(document: str, title: str) -> str:
@@ -138,6 +139,12 @@ def test_every_part_of_the_package_is_on_the_map() -> None:
     parts = [path for path in (ROOT / "src" / "trading_intents").iterdir() if not path.name.startswith("_")]
     names = [f"{path.name}/" if path.is_dir() else path.name for path in parts if path.suffix != ".typed"]
     assert [name for name in names if f"`{name}" not in text] == []
+
+
+def test_the_map_has_one_short_line_for_a_place() -> None:
+    places = rows(section("ARCHITECTURE.md", "Where things are"), r".*`.*")
+    texts = [re.sub(r"\]\([^)]*\)", "]", "|".join(row)) for row in places]
+    assert [text for text in texts if len(text) > MAX_MAP_LINE] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

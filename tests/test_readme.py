@@ -154,11 +154,11 @@ def test_a_page_of_the_api_follows_a_stream() -> None:
 
 def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = "".join(blocks_of(document, platform))
-    if "curl -N " not in script:
-        assert "curl -sS " in script
-        return run(script, folder)
-    script = script.replace("curl -N ", "endless curl -sSfN ").replace(FOLLOWER, f"endless {FOLLOWER}")
-    run(ENDLESS + script + SEEN % seen, folder)
+    assert "curl -sS " in script or "curl -N " in script
+    if "curl -N " in script:
+        script = script.replace("curl -N ", "endless curl -sSfN ").replace(FOLLOWER, f"endless {FOLLOWER}")
+        script = ENDLESS + script + SEEN % seen
+    run(script, folder)
 
 
 # Takes five seconds: a dozen programs, of which one waits for a halt to end.
