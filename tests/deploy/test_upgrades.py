@@ -174,6 +174,10 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
             with serving(folder, **settings) as new:
                 load.urls = [old, new.url]
                 load.until_more(ORDERS)
+                for key, (first, second) in {"a": (old, new.url), "b": (new.url, old)}.items():
+                    answers = [ask_with_key(f"{url}/v1/accounts/{account}", headers, key) for url in (first, second)]
+                    load.accepted.append(answers[0].json()["intent_id"])
+                    assert answers[1].json() == answers[0].json(), "each finds the keys of the other"
                 load.urls = [new.url]
                 load.until_more(ORDERS)
                 load.urls = [old]  # an upgrade that is taken back
@@ -193,6 +197,12 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
         eventually(all_ended, START_LIMIT_SECONDS)
     assert sorted(order["order_id"] for order in listed) == sorted(load.accepted), "none is lost, none is doubled"
     assert {order["order_status"] for order in listed if order["symbol"] == "MSFT"} == {"FILLED"}
+
+
+def ask_with_key(account: str, headers: dict[str, str], key: str) -> httpx.Response:
+    payload = {"symbol": "MSFT", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
+    body = {"command": {"type": "CREATE", "payload": payload}}
+    return httpx.post(f"{account}/intents", json=body, headers=headers | {"idempotency-key": key})
 
 
 def read_all(url: str, headers: dict[str, str]) -> list[dict[str, Any]]:

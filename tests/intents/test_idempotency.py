@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
@@ -64,6 +65,48 @@ def test_a_key_belongs_to_one_account(trading_client: TradingClient, opener: Ope
     other = opener().submit(create(market("5")), idempotency_key="k")
     assert not replayed(other)
     assert first.json()["intent_id"] != other.json()["intent_id"]
+
+
+def make_older(client: TradingClient, interval: str) -> None:
+    """The account's whole log."""
+    client.tables.execute("SET session_replication_role = replica")  # without the trigger that refuses it
+    client.tables.execute(
+        "UPDATE actions SET created_at = created_at - $2::text::interval WHERE account_id = $1::text::uuid",
+        client.account["id"],
+        interval,
+    )
+    client.tables.execute("SET session_replication_role = DEFAULT")
+
+
+def test_a_key_is_free_again_after_400_days(trading_client: TradingClient) -> None:
+    first = trading_client.submit(create(limit()), idempotency_key="k")
+    make_older(trading_client, "9599 hours")
+    again = trading_client.submit(create(limit()), idempotency_key="k")
+    assert replayed(again)
+    assert again.json() == first.json()
+    assert trading_client.refused(create(limit("11")), idempotency_key="k") == (409, "idempotency_conflict")
+    make_older(trading_client, "1 hour")
+    second = trading_client.submit(create(limit("11")), idempotency_key="k")
+    assert not replayed(second)
+    for _ in range(2):
+        again = trading_client.submit(create(limit("11")), idempotency_key="k")
+        assert replayed(again)
+        assert again.json() == second.json(), "of two uses the later one answers"
+    assert trading_client.refused(create(limit()), idempotency_key="k") == (409, "idempotency_conflict")
+    keys = "SELECT array_agg(idempotency_key ORDER BY seq) FROM actions WHERE account_id = $1::text::uuid"
+    assert trading_client.tables.value(keys, trading_client.account["id"]) == ["k", "k"], "both actions keep it"
+
+
+def test_two_uses_within_400_days_are_refused_by_the_database(trading_client: TradingClient) -> None:
+    """Behind the account's lock, under which keys are read."""
+    trading_client.submit(create(limit()), idempotency_key="k")
+    copied = """
+        INSERT INTO actions SELECT (r).* FROM (
+            SELECT jsonb_populate_record(a, '{"seq": 2}') AS r FROM actions a WHERE account_id = $1::text::uuid
+        ) AS copy
+    """
+    with pytest.raises(asyncpg.UniqueViolationError, match="actions_by_key"):
+        trading_client.tables.execute(copied, trading_client.account["id"])
 
 
 def test_a_refused_request_is_not_remembered(tenants: Tenants, trading_client: TradingClient) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Urls
 from tests.proxy import Verdict, proxied
 from tests.storage.catalog import describe, unprotected_tables
+from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import StartupRefused, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, open_database
@@ -112,6 +113,36 @@ def names_of(files: Path) -> list[str]:
 async def test_many_processes_may_migrate_at_once(empty: Urls, files: Path) -> None:
     results = await asyncio.gather(*(migrate(empty.owner, empty.login, LOG, files) for _ in range(5)))
     assert sorted(name for result in results for name in result) == names_of(files)
+
+
+IN_STEPS = """-- In steps: a comment; that ends nothing
+CREATE TABLE IF NOT EXISTS old (n bigint);
+CREATE TABLE IF NOT EXISTS taken (n bigint, at xid8 DEFAULT pg_current_xact_id());
+WITH next AS (DELETE FROM old WHERE n IN (SELECT n FROM old ORDER BY n LIMIT 4) RETURNING n)
+INSERT INTO taken SELECT n FROM next;
+DROP INDEX CONCURRENTLY IF EXISTS taken_n;
+CREATE UNIQUE INDEX CONCURRENTLY taken_n ON taken (n);
+"""
+
+
+async def test_a_file_in_steps_commits_each_and_changes_rows_in_batches(empty: Urls, files: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, files)
+    owner = await asyncpg.connect(empty.owner.reveal())
+    await owner.execute("SET ROLE ti_owner; CREATE TABLE old AS SELECT n::bigint FROM generate_series(1, 10) AS n")
+    (files / "0004_steps.sql").write_text(IN_STEPS.replace("(n);\n", "(missing);\n"))
+    with pytest.raises(asyncpg.UndefinedColumnError):
+        await migrate(empty.owner, empty.login, LOG, files)
+    batches = await owner.fetchval("SELECT array_agg(rows) FROM (SELECT count(*) AS rows FROM taken GROUP BY at) AS b")
+    assert sorted(batches) == [2, 4, 4], "what came before the failure is committed"
+    (files / "0004_steps.sql").write_text(IN_STEPS)
+    assert await pending(empty.login, files) == ["0004_steps.sql"]
+    applied = await asyncio.gather(*(migrate(empty.owner, empty.login, LOG, files) for _ in range(5)))
+    assert sorted(applied) == [[], [], [], [], ["0004_steps.sql"]], (
+        "processes that wait for their turn do not block the index"
+    )
+    assert await owner.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'taken_n'::regclass")
+    assert await owner.fetchval("SELECT count(*) FROM taken") == 10
+    await owner.close()
 
 
 async def test_a_failing_file_leaves_nothing_of_itself(empty: Urls, files: Path) -> None:
@@ -229,7 +260,7 @@ async def test_a_table_that_gains_a_column_is_unavailable_once(database: Databas
 LOCK_MODES = ("RowExclusive", "ShareUpdateExclusive", "Share", "ShareRowExclusive", "Exclusive", "AccessExclusive")
 HELD_LOCKS = """
     SELECT c.relname AS table, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-    WHERE l.pid = pg_backend_pid() AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+    WHERE l.pid = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition
       AND c.relnamespace = 'public'::regnamespace
 """
 
@@ -244,6 +275,30 @@ def ranked(modes: list[tuple[str, str]]) -> dict[str, int]:
     return {table: rank for table, rank in found.items() if rank}
 
 
+async def locks_of(urls: Urls, owner: asyncpg.Connection, text: str) -> list[tuple[str, str]]:
+    """Runs it."""
+    await owner.execute("SET ROLE ti_owner; SET search_path = public")
+    if " CONCURRENTLY " not in text:
+        async with owner.transaction():
+            await owner.execute(text)
+            return [tuple(row) for row in await owner.fetch(HELD_LOCKS, owner.get_server_pid())]
+    # It may be in no transaction, and waits for this writer of every table.
+    writer = await asyncpg.connect(urls.owner.reveal())
+    async with writer.transaction(), asyncio.TaskGroup() as group:
+        for row in await writer.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
+            await writer.execute(f"LOCK TABLE {row['tablename']} IN ROW EXCLUSIVE MODE")
+        running = group.create_task(owner.execute(text))
+
+        async def waits_or_ended() -> bool:
+            return running.done() or bool(await writer.fetchval(COUNT_BLOCKED))
+
+        await eventually_async(waits_or_ended, ANSWER_SECONDS)
+        held = [tuple(row) for row in await writer.fetch(HELD_LOCKS, owner.get_server_pid())]
+        await writer.execute("ROLLBACK AND CHAIN")
+    await writer.close()
+    return held
+
+
 async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(empty: Urls, tmp_path: Path) -> None:
     """Of every migration so far, by what PostgreSQL itself says at the end of each."""
     await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
@@ -251,10 +306,9 @@ async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(emp
     for file in read_files(FOLDER):
         tables = {row["tablename"] for row in await owner.fetch("SELECT tablename FROM pg_tables")}
         indexes = {row["indexname"]: row["tablename"] for row in await owner.fetch("SELECT * FROM pg_indexes")}
-        async with owner.transaction():
-            await owner.execute("SET LOCAL ROLE ti_owner; SET LOCAL search_path = public")
-            await owner.execute(file.text)
-            held = [(row["table"], row["mode"]) for row in await owner.fetch(HELD_LOCKS) if row["table"] in tables]
+        held = list[tuple[str, str]]()
+        for text in file.steps or [file.text]:
+            held += [each for each in await locks_of(empty, owner, text) if each[0] in tables]
         said = ranked([(indexes.get(name, name), mode) for name, mode in file.locks().items()])
         assert said == ranked(held), file.name
     await owner.close()

@@ -49,7 +49,7 @@ from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
-    "The same key and body give the first answer again; another body is refused.",
+    "The same key and body give the first answer again, for 400 days; another body is refused.",
     {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
     where="header",
     check=check_key,

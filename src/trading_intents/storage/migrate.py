@@ -1,6 +1,7 @@
 """Brings a database up to the numbered SQL files: makes the roles, then applies each file once. Never changes an
 applied one."""
 
+import asyncio
 import contextlib
 import hashlib
 import re
@@ -27,23 +28,27 @@ from trading_intents.telemetry import Log
 
 FOLDER = Path(__file__).with_name("migrations")
 CONNECT_LIMIT_SECONDS = 5.0
-TURN_LIMIT_SECONDS = 300
+TURN_LIMIT_SECONDS, TURN_PAUSE_SECONDS = 300, 0.1
 STATEMENT_LIMIT_SECONDS = 300
+STEP_LIMIT_SECONDS = 86_400.0  # an index of a large table takes long, and locks nobody out
 LOCK_LIMIT_SECONDS = 5
 ANSWER_LIMIT_SECONDS = 310.0  # of a statement: longer than the server's own limits, if it does not answer at all
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
+STEPS = "-- In steps"  # begins a file that is applied step by step
 
-
+_CHANGED_ROWS = re.compile(r"(INSERT 0|UPDATE|DELETE) [1-9]")  # in the answer to a statement
 _NO_STATEMENT = re.compile(r"--[^\n]*|'[^']*'|\$(\w*)\$.*?\$\1\$", re.DOTALL)
 # What statements lock of a table that is there before, the strongest first. Rows that are written are locked besides.
 _LOCKS = {
-    "ACCESS EXCLUSIVE": r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()|DROP INDEX (\w+)"
-    r"|(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)|DROP TRIGGER \w+ ON (\w+)|LOCK TABLE (\w+) IN ACCESS EXCLUSIVE",
+    "ACCESS EXCLUSIVE": r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()"
+    r"|DROP INDEX (?!CONCURRENTLY)(\w+)|(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)|DROP TRIGGER \w+ ON (\w+)"
+    r"|LOCK TABLE (\w+) IN ACCESS EXCLUSIVE",
     "SHARE ROW EXCLUSIVE": r"CREATE (?:CONSTRAINT )?TRIGGER .*? ON (\w+)|REFERENCES (\w+)|LOCK TABLE (\w+)",
     "SHARE": r"CREATE (?:UNIQUE )?INDEX \w+ ON (\w+)",
-    "SHARE UPDATE EXCLUSIVE": r"ALTER TABLE (\w+) (?:VALIDATE|SET \()",
+    "SHARE UPDATE EXCLUSIVE": r"ALTER TABLE (\w+) (?:VALIDATE|SET \()|DROP INDEX CONCURRENTLY IF EXISTS (\w+)"
+    r"|CREATE (?:UNIQUE )?INDEX CONCURRENTLY \w+ ON (\w+)",
     "ROW EXCLUSIVE": r"(?:INSERT INTO|UPDATE|DELETE FROM) (?:ONLY )?(\w+)",
 }
 
@@ -58,11 +63,17 @@ class Migration:
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def steps(self) -> list[str]:
+        """Its statements, if each is to commit before the next begins, and an INSERT, UPDATE or DELETE to run until it
+        changes nothing. Empty: one transaction has them all."""
+        return re.findall(r"^\w.*?;$", self.text, re.DOTALL | re.MULTILINE) if self.text.startswith(STEPS) else []
+
     def locks(self) -> dict[str, str]:
         """The strongest lock that it takes of each table, or of an index with its table, until it has committed; not of
         those that it makes itself."""
         statements = " ".join(_NO_STATEMENT.sub("''", self.text).split())
-        made = set(re.findall(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statements))
+        made = set(re.findall(r"CREATE (?:TABLE|(?:UNIQUE )?INDEX CONCURRENTLY) (?:IF NOT EXISTS )?(\w+)", statements))
         found = dict[str, str]()
         for mode, pattern in _LOCKS.items():
             for match in re.finditer(rf"\b(?:{pattern})", statements):
@@ -154,27 +165,41 @@ async def _applied(connection: Any) -> Sequence[Row]:
 
 
 async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
-    """Applies one file in one transaction. Gives an empty text when another process was faster."""
-    async with owner.transaction():
-        await owner.execute(f"SET LOCAL statement_timeout = '{TURN_LIMIT_SECONDS}s'")
-        await owner.execute(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})")
-        todo = await _missing(owner, files)
-        if not todo:
-            return ""
+    """Applies one file. Gives an empty text when another process was faster."""
+    await _take_turn(owner)
+    name = ""
+    if todo := await _missing(owner, files):
+        file, name = todo[0], todo[0].name
         await owner.execute(
-            f"SET LOCAL ROLE {OWNER_ROLE}; SET LOCAL search_path = public;"
-            f"SET LOCAL statement_timeout = '{STATEMENT_LIMIT_SECONDS}s';"
-            f"SET LOCAL lock_timeout = '{LOCK_LIMIT_SECONDS}s'"
+            f"SET ROLE {OWNER_ROLE}; SET search_path = public; SET lock_timeout = '{LOCK_LIMIT_SECONDS}s';"
+            f"SET statement_timeout = '{0 if file.steps else STATEMENT_LIMIT_SECONDS}s'"
         )
-        # The server's limit is for each statement.
-        await owner.execute(todo[0].text, timeout=ANSWER_LIMIT_SECONDS * (1 + todo[0].text.count(";")))
-        await owner.execute(
-            "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
-            todo[0].version,
-            todo[0].name,
-            todo[0].sha256,
-        )
-        return todo[0].name
+        for step in file.steps:
+            while _CHANGED_ROWS.match(await owner.execute(step, timeout=STEP_LIMIT_SECONDS)):
+                pass
+        async with owner.transaction():
+            if not file.steps:
+                # The server's limit is for each statement.
+                await owner.execute(file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";")))
+            await owner.execute(
+                "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
+                file.version,
+                file.name,
+                file.sha256,
+            )
+    await owner.execute(f"RESET ROLE; RESET ALL; SELECT pg_advisory_unlock({ADVISORY_LOCK})")
+    return name
+
+
+async def _take_turn(owner: Any) -> None:
+    """Asks again and again: who waits for the lock has a snapshot, and CREATE INDEX CONCURRENTLY would wait for that.
+    The lock is given back with the connection, if not before."""
+    try:
+        async with asyncio.timeout(TURN_LIMIT_SECONDS):
+            while not await owner.fetchval(f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"):  # noqa: ASYNC110 - others tell us nothing
+                await asyncio.sleep(TURN_PAUSE_SECONDS)
+    except TimeoutError:
+        raise Unavailable("another process has been migrating the database for minutes; start again later") from None
 
 
 async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) -> None:

@@ -738,7 +738,9 @@ CREATE TABLE actions (
     hash chain_hash NOT NULL,
     PRIMARY KEY (account_id, seq)
 );
-CREATE UNIQUE INDEX actions_by_idempotency_key ON actions (account_id, idempotency_key)
+-- A key may be used again after 400 days: two uses in one span of 400 days are too near.
+CREATE UNIQUE INDEX actions_by_key
+ON actions (account_id, idempotency_key, (((created_at AT TIME ZONE 'UTC')::date - date '2020-01-01') / 400))
 WHERE idempotency_key IS NOT NULL;
 CREATE INDEX actions_by_intent ON actions (intent_id, seq);
 ALTER TABLE actions ENABLE ROW LEVEL SECURITY;

@@ -126,13 +126,15 @@ _READ_RULES = """
 
 
 def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
+    """Reads the actions of the last 400 days that have these keys of these accounts."""
     return Statement(
         """
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (
             SELECT * FROM actions WHERE account_id = wanted.account_id
-              AND idempotency_key BETWEEN wanted.key AND wanted.key ORDER BY idempotency_key LIMIT 1
+              AND idempotency_key BETWEEN wanted.key AND wanted.key
+              AND created_at > (SELECT clock_timestamp()) - interval '9600 hours' ORDER BY idempotency_key LIMIT 1
         ) AS a
         """,
         tuple(map(pack_array, zip(*keyed, strict=True))),
