@@ -32,8 +32,6 @@ from trading_intents.processes.command import add_serve_command
 from trading_intents.recovery.commands import add_commands
 from trading_intents.storage.migrate import list_missing
 from trading_intents.storage.migrate import migrate as run_migrations
-from trading_intents.stream.model import CHANNEL as STREAM
-from trading_intents.stream.service import renew_epoch as renew_log_epoch
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
 
 cli = typer.Typer(no_args_is_help=True)
@@ -43,8 +41,6 @@ vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=Tr
 cli.add_typer(vault, name="vault")
 outbox = typer.Typer(help="Show the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
 cli.add_typer(outbox, name="outbox")
-streams = typer.Typer(help="The event log.", no_args_is_help=True)
-cli.add_typer(streams, name="stream")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
 
@@ -255,19 +251,6 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
         async with app.open_infrastructure(settings, log) as parts:
             await operators.drop(parts.database.worker, ids, _operator(), reason)
         typer.echo(f"dropped {' '.join(map(str, ids))}")
-
-    _run(work)
-
-
-@streams.command(name="renew-epoch")
-def renew_epoch(reason: Reason) -> None:
-    """Make all earlier cursors of the stream invalid, after a restore: readers begin anew."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.open_infrastructure(settings, log) as parts:
-            epoch = await renew_log_epoch(parts.database.worker, _operator(), reason)
-            parts.signals.notify(STREAM)
-        typer.echo(f"the epoch is {epoch}")
 
     _run(work)
 

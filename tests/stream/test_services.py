@@ -1,14 +1,10 @@
 """What stands beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
 
 import json
-import os
-import pwd
 import socket
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -118,18 +114,3 @@ def test_a_taken_port_ends_the_start(tmp_path: Path, tenants_database: Urls) -> 
         settings = {"DATABASE_URL": tenants_database.login.reveal(), "GRPC_PORT": str(taken.getsockname()[1])}
         done = run_command(environment(tmp_path / "data", settings), "serve")
     assert (done.returncode, "TRADING_INTENTS_GRPC_PORT" in done.stderr) == (1, True)
-
-
-async def test_an_operator_renews_the_epoch_and_it_is_written_down(
-    tmp_path: Path, urls: Urls, owner: asyncpg.Connection
-) -> None:
-    before = await owner.fetchval("SELECT epoch FROM stream_epoch")
-    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
-    command = partial(run_command, environment(tmp_path, settings), "stream", "renew-epoch", "--reason")
-    done = command("restored the backup of Monday")
-    assert done.returncode == 0, done.stderr
-    row = await owner.fetchrow("SELECT * FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)")
-    assert (row["before"], row["reason"]) == (before, "restored the backup of Monday")
-    assert row["renewed_by"] == pwd.getpwuid(os.getuid()).pw_name
-    assert str(row["epoch"]) in done.stdout
-    assert command("").returncode == 1

@@ -219,19 +219,18 @@ async def lock_lost_tail(tx: Tx) -> str | None:
     return lost
 
 
-async def renew_epoch(tx: Tx, who: str, reason: str) -> UUID:
+async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     """Makes all earlier cursors invalid, and records who did it."""
-    epoch: UUID = await tx.fetchval(
+    await tx.execute(
         """
         WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
              new AS (UPDATE stream_epoch SET epoch = gen_random_uuid(), lost_tail = NULL RETURNING epoch)
         INSERT INTO stream_epoch_renewals (epoch, before, renewed_by, reason)
-        SELECT new.epoch, old.epoch, $1, $2 FROM old, new RETURNING epoch
+        SELECT new.epoch, old.epoch, $1, $2 FROM old, new
         """,
         who,
         reason,
     )
-    return epoch
 
 
 @dataclass(frozen=True, slots=True)

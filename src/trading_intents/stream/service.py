@@ -39,7 +39,6 @@ TURN_SECONDS = 60.0
 # In all, it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
 PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
 MAX_SCOPES = 1_000
-MAX_REASON_CHARACTERS = 500
 
 # Reads the working orders or open positions, and those finished within the hour, a page at a time. None: of all
 # accounts, of both environments.
@@ -334,11 +333,3 @@ def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError
         stream.subscriber.end(error)
     else:
         accepted.set_exception(error)
-
-
-async def renew_epoch(pool: Pool, who: str, reason: str) -> UUID:
-    """For an operator who has restored a backup: events that readers got after the backup was made no longer exist."""
-    if not 0 < len(reason) <= MAX_REASON_CHARACTERS:
-        raise InvalidRequest(f"the reason must be 1 to {MAX_REASON_CHARACTERS} characters")
-    async with pool.transaction() as tx:
-        return await event_log.renew_epoch(tx, who, reason)
