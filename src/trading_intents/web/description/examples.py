@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from importlib import resources
 from types import NoneType
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -12,121 +13,10 @@ Schema = Mapping[str, Any]
 _TIME = "2026-01-05T15:00:00.000000Z"
 # A name means the same everywhere in this API. None is taken where the schema allows null. The first of an enumeration
 # and a time need no entry.
-VALUES: Mapping[str, Any] = {
-    "access_token": "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiJyZXBvcnRlciJ9.c2lnbmF0dXJl",
-    "api_key_id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
-    "account_id": "01a1dd3b-0e5c-7d53-8a94-4b7a3c1f0b62",
-    "action_type": "CREATE",
-    "allow_short": False,
-    "allowed": True,
-    "allowed_symbols": ["AAPL", "MSFT"],
-    "api_key": "tip_paper_EGIaLl36Ih3laA2dT8IRemcCDNISuSMf2OPwTt",
-    "ask": "187.5",
-    "ask_size": "200",
-    "average_cost": "187.42",
-    "average_price": "187.42",
-    "bid": "187.4",
-    "bid_size": "300",
-    "broker": "paper",
-    "broker_quantity": "10",
-    "buying_power": "998125.8",
-    "cash": "998125.8",
-    "client_id": "reporter",
-    "client_reference_id": "my-17",
-    "client_secret": "the-secret-that-admin-apply-showed",
-    "closed_at": None,
-    "code": "validation_failed",
-    "credential_fields": ["api_key_id", "api_secret"],
-    "credential_id": "01a1dd3b-2f10-7c11-9d0e-6c2b8b1f6a55",
-    "cumulative_quantity": "10",
-    "currency": "USD",
-    "daily_pnl": "0",
-    "duplicate_window_millis": 500,
-    "environment": "paper",
-    "environments": ["paper", "live"],
-    "equity": "1000005.8",
-    "exec_id": "01a1dd3b-7a00-7b11-8c0e-1c2b8b1f6a01",
-    "expires_in": 900,
-    "external_account_id": None,
-    "external_id": "demo",
-    "external_order_id": "01a1dd3b-79ff-7b11-8c0e-1c2b8b1f6a00",
-    "fee": None,
-    "fields": ["api_key_id", "api_secret"],
-    "filled_quantity": "10",
-    "fingerprint": "5d41402abc4b2a76",
-    "flags": [],
-    "grant_type": "client_credentials",
-    "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "hint": "PwTt",
-    "daily_notional": "1874.2",
-    "id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
-    "if-match": '"1"',
-    "intent_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
-    "idempotency-key": "my-17",
-    "label": "main",
-    "last": None,
-    "last_size": None,
-    "last_used_at": None,
-    "leaves_quantity": "0",
-    "leg": None,
-    "limit_price": "187.5",
-    "manual_reason": "earnings tonight",
-    "manually_disabled": True,
-    "market_price": "188",
-    "market_value": "1880",
-    "max_daily_loss": "5000",
-    "max_daily_notional": "5000",
-    "max_open_orders": 50,
-    "max_order_notional": "100000",
-    "max_order_quantity": "500",
-    "max_orders_per_minute": 600,
-    "max_position_quantity": "1000",
-    "name": "momentum",
-    "next_cursor": None,
-    "notional": "1874.2",
-    "opening_quantity": "0",
-    "order_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
-    "order_status": "FILLED",
-    "orders_last_minute": 3,
-    "order_type": "LIMIT",
-    "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
-    "parent_intent_id": None,
-    "permissions": ["intent:read", "intent:edit"],
-    "price": "187.42",
-    "price_collar_bps": 200,
-    "principal_id": "01a1dd2f-4829-75b0-8eb4-622a00644a0f",
-    "principal_type": "API_KEY",
-    "provider": "local",
-    "provider_id": "demo",
-    "quantity": "10",
-    "realized_pnl": "0",
-    "reason": None,
-    "ref_intent_id": "01a1dd3b-5e1c-7aa3-9c94-0b7a3c1f0b01",
-    "route_strategy": "SMART",
-    "scope": "intent:read",
-    "secrets": {"api_key_id": "PK1", "api_secret": "s1"},
-    "spec": {"Limit": {"quantity": "10", "limit_price": "187.5", "time_in_force": "DAY"}},
-    "stale_order_millis": 60_000,
-    "status": "ready",
-    "stop_price": None,
-    "symbol": "AAPL",
-    "time_in_force": "DAY",
-    "timezone": "America/New_York",
-    "token_type": "Bearer",
-    "trail_amount": None,
-    "trail_bps": None,
-    "trade_id": "01a1dd3b-7a01-7b11-8c0e-1c2b8b1f6a02",
-    "trading_end": "16:00:00",
-    "trading_start": "09:30:00",
-    "triggered": [],
-    "unrealized_pnl": "5.8",
-    "x-organization-id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
-}
+VALUES: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("examples.json").read_text())
 
 
 class Examples:
-    """Makes examples of the schemas that a document's components hold."""
-
     def __init__(self, components: Mapping[str, Any]) -> None:
         self._components = components
 
@@ -191,7 +81,6 @@ _JSON_TYPES = {NoneType: "null", bool: "boolean", str: "string", int: "integer",
 
 
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
-    """A command for a shell that calls the operation with its examples."""
     given = {parameter["name"]: parameter["example"] for parameter in operation["parameters"]}
     place = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
     options = "-N" if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}) else "-s"
