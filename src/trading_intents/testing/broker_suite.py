@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerAdapter, BrokerEvent, Capabilities, EventKind, OrderTicket, Outcome
-from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5
 WAIT_SECONDS = 5.0
@@ -77,18 +77,13 @@ class Card:
         return f"{self.number:02} {self.title}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A command that was sent, and its answer."""
-
+class Sent(FrozenStruct, frozen=True):
     ticket: OrderTicket
     result: port.CommandResult
 
 
 @dataclass
 class CardRun:
-    """The state of a card's run: an open adapter, and all events of its stream."""
-
     stage: Stage
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
@@ -228,7 +223,6 @@ class CardRun:
         return [event for event in self.reported(*sent) if event.kind is EventKind.FILL]
 
     async def expect_end(self) -> None:
-        """Waits until the stream has ended or reported a gap."""
         await self.wait_until(lambda: self.has_ended or bool(self.gaps))
         assert self.has_ended or self.gaps, "the stream goes on without a gap"
 
@@ -250,7 +244,6 @@ def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
 
 
 def total(events: Iterable[BrokerEvent]) -> Decimal:
-    """What the fills among the events sum up to."""
     return sum((each.quantity or Decimal(0) for each in events if each.kind is EventKind.FILL), Decimal(0))
 
 
@@ -272,51 +265,30 @@ async def play(card: Card, stage: Stage) -> None:
         await run.close()
 
 
-def offers(kind: OrderKind, time_in_force: TimeInForce = TimeInForce.DAY) -> Need:
-    return lambda capabilities: time_in_force in capabilities.times_in_force.get(kind, ())
+def offers(
+    kind: OrderKind,
+    time_in_force: TimeInForce = TimeInForce.DAY,
+    can: Callable[[Capabilities], object] = lambda broker: True,
+) -> Need:
+    return lambda broker: time_in_force in broker.times_in_force.get(kind, ()) and bool(can(broker))
 
 
-def replaces(capabilities: Capabilities) -> bool:
-    return capabilities.native_replace and offers(OrderKind.LIMIT)(capabilities)
+def looks_up(broker: Capabilities) -> bool:
+    return broker.lookup is not port.LookupKind.NONE
 
 
-def looks_up(capabilities: Capabilities) -> bool:
-    return capabilities.lookup is not port.LookupKind.NONE
+def looks_up_for_ever(broker: Capabilities) -> bool:
+    return broker.lookup is port.LookupKind.DURABLE
 
 
-def looks_up_for_ever(capabilities: Capabilities) -> bool:
-    return capabilities.lookup is port.LookupKind.DURABLE
-
-
-def looks_up_replaces(capabilities: Capabilities) -> bool:
-    return looks_up(capabilities) and replaces(capabilities)
-
-
-def tells_balances(capabilities: Capabilities) -> bool:
-    return capabilities.tells_balances and offers(OrderKind.MARKET)(capabilities)
-
-
-def keeps_filled(capabilities: Capabilities) -> bool:
-    return not capabilities.bust_reopens and offers(OrderKind.MARKET)(capabilities)
-
-
-def has_own_venue(capabilities: Capabilities) -> bool:
-    """Not ours: its rows may be anything."""
-    return bool(capabilities.credential_fields) and offers(OrderKind.LIMIT)(capabilities)
-
-
-def has_other_sources(capabilities: Capabilities) -> bool:
-    """What its updates say is found by look-ups too: it can do without them for a while."""
-    return has_own_venue(capabilities) and looks_up_for_ever(capabilities)
-
-
-def links_exits(capabilities: Capabilities) -> bool:
-    return capabilities.exits is not None and offers(OrderKind.MARKET)(capabilities)
-
-
-def links_pairs(capabilities: Capabilities) -> bool:
-    return capabilities.one_cancels_other is not None and offers(OrderKind.MARKET)(capabilities)
-
-
-def refuses_used_ids(capabilities: Capabilities) -> bool:
-    return capabilities.unique_order_ids and offers(OrderKind.LIMIT)(capabilities)
+REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace)
+LOOKS_UP_REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace and looks_up(broker))
+TELLS_BALANCES = offers(OrderKind.MARKET, can=lambda broker: broker.tells_balances)
+KEEPS_FILLED = offers(OrderKind.MARKET, can=lambda broker: not broker.bust_reopens)
+REFUSES_USED_IDS = offers(OrderKind.LIMIT, can=lambda broker: broker.unique_order_ids)
+LINKS_EXITS = offers(OrderKind.MARKET, can=lambda broker: broker.exits)
+LINKS_PAIRS = offers(OrderKind.MARKET, can=lambda broker: broker.one_cancels_other)
+# Not ours: its rows may be anything.
+HAS_OWN_VENUE = offers(OrderKind.LIMIT, can=lambda broker: broker.credential_fields)
+# What its updates say is found by look-ups too: it can do without them for a while.
+HAS_OTHER_SOURCES = offers(OrderKind.LIMIT, can=lambda broker: broker.credential_fields and looks_up_for_ever(broker))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerEvent, LegTicket, OrderTicket, Outcome
-from trading_intents.testing.broker_suite import Card, CardRun, Sent, links_exits, links_pairs, offers, total
+from trading_intents.testing.broker_suite import LINKS_EXITS, LINKS_PAIRS, Card, CardRun, Sent, offers, total
 from trading_intents.trading import Leg, OrderKind, OrderSide, TimeInForce, terms_of
 
 _E = port.EventKind
@@ -105,7 +105,6 @@ async def cancels_the_other(run: CardRun) -> None:
 
 
 async def _enter(run: CardRun, profit: str | None = None, loss: str | None = None) -> Sent:
-    """Buys five at the market, protected."""
     await run.quote("99", "100")
     sent = await _send_with_exits(run, run.ticket(OrderSide.BUY, "5", time_in_force=_GTC), profit, loss)
     await run.expect_filled("5", sent)
@@ -171,12 +170,12 @@ async def _expect_ended(run: CardRun, sent: Sent, leg: Leg) -> None:
 
 LINKED_CARDS = (
     Card(80, "a trailing stop follows the market, and never goes back", trails, offers(OrderKind.TRAILING_STOP)),
-    Card(81, "an exit that takes the profit ends the other", takes_profit, links_exits),
-    Card(82, "an exit that stops the loss ends the other", stops_loss, links_exits),
-    Card(83, "an entry has one exit", protects_with_one_exit, links_exits),
-    Card(84, "a market that jumps over both exits fills one", fills_one_leg_of_a_jump, links_exits),
-    Card(85, "an entry that ends unfilled ends its exits", ends_exits_with_an_unfilled_entry, links_exits),
-    Card(86, "an exit is replaced, and stays linked", replaces_a_leg, links_exits),
-    Card(87, "a snapshot names the exits as the stream did", tells_legs_again, links_exits),
-    Card(88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, links_pairs),
+    Card(81, "an exit that takes the profit ends the other", takes_profit, LINKS_EXITS),
+    Card(82, "an exit that stops the loss ends the other", stops_loss, LINKS_EXITS),
+    Card(83, "an entry has one exit", protects_with_one_exit, LINKS_EXITS),
+    Card(84, "a market that jumps over both exits fills one", fills_one_leg_of_a_jump, LINKS_EXITS),
+    Card(85, "an entry that ends unfilled ends its exits", ends_exits_with_an_unfilled_entry, LINKS_EXITS),
+    Card(86, "an exit is replaced, and stays linked", replaces_a_leg, LINKS_EXITS),
+    Card(87, "a snapshot names the exits as the stream did", tells_legs_again, LINKS_EXITS),
+    Card(88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, LINKS_PAIRS),
 )
