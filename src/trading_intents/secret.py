@@ -1,6 +1,11 @@
-"""A text that must not be seen: no repr, format, log line, exception or JSON can show it."""
+"""A text that must not be seen: no repr, format, log line, exception or JSON can show it; and files for such texts."""
 
+import contextlib
 import hmac
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class Secret:
@@ -30,3 +35,34 @@ class Secret:
 
 def _bytes(secret: Secret) -> bytes:
     return secret.reveal().encode("utf-8", "surrogatepass")
+
+
+def make_file(path: Path, content: bytes) -> None:
+    """Makes a file of mode 0600, which nobody sees half written and a power cut does not take, unless there is one."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # A link, not a rename: it never replaces the file of a process that was faster.
+    with written_beside(path, content) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def written_beside(path: Path, content: bytes) -> Iterator[str]:
+    """A file with this content, next to `path` until the block ends."""
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield draft
+    finally:
+        Path(draft).unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

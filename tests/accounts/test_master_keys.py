@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import dataclasses
 import fcntl
 import json
 import multiprocessing
@@ -14,6 +13,7 @@ from threading import Barrier, Event
 from uuid import uuid4
 
 import pytest
+from msgspec import structs
 
 from tests.accounts.test_vault import MARKER, ONE, ROW, SECRETS, TWO, environment_vault, make_vault, told, unreadable
 from tests.fakes import ManualClock
@@ -168,8 +168,8 @@ async def test_rewrapping_moves_nothing_to_another_row(vault: EmbeddedVault) -> 
     old = await vault.seal(ROW, SECRETS)
     await vault.add_master_key()
     with pytest.raises(SecretUnreadable):
-        await vault.rewrap(dataclasses.replace(ROW, account_id=uuid4()), old)
-    await unreadable(vault, dataclasses.replace(ROW, account_id=uuid4()), await vault.rewrap(ROW, old))
+        await vault.rewrap(structs.replace(ROW, account_id=uuid4()), old)
+    await unreadable(vault, structs.replace(ROW, account_id=uuid4()), await vault.rewrap(ROW, old))
 
 
 async def test_a_retired_key_opens_nothing(vault: EmbeddedVault, clock: ManualClock, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import httpx
 import pytest
+from msgspec import structs
 
 from tests.accounts.bao_server import (
     HOW_TO_GET,
@@ -107,7 +108,7 @@ async def test_the_largest_secrets_fit(settings: Settings) -> None:
 @pytest.mark.parametrize("part", ["organization_id", "account_id", "credential_id"])
 async def test_on_another_row_it_does_not_open(settings: Settings, part: str) -> None:
     async with opened(settings) as vault:
-        other = dataclasses.replace(ROW, **{part: uuid4()})
+        other = structs.replace(ROW, **{part: uuid4()})
         sealed = await vault.seal(ROW, SECRETS)
         await vault.seal(other, SECRETS)
         with pytest.raises(SecretUnreadable):

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import dataclasses
 import io
 import json
 import traceback
@@ -12,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.fakes import ManualClock
 from trading_intents.accounts.vault import KEY_FILE, EmbeddedVault, SecretRef, embedded_vault
@@ -77,7 +77,7 @@ async def test_equal_secrets_look_different_once_sealed(vault: EmbeddedVault) ->
 @pytest.mark.parametrize("part", ["organization_id", "account_id", "credential_id"])
 async def test_on_another_row_it_does_not_open(vault: EmbeddedVault, part: str) -> None:
     sealed = await vault.seal(ROW, SECRETS)
-    await unreadable(vault, dataclasses.replace(ROW, **{part: uuid4()}), sealed)
+    await unreadable(vault, structs.replace(ROW, **{part: uuid4()}), sealed)
 
 
 async def test_ids_in_each_others_place_do_not_open(vault: EmbeddedVault) -> None:
@@ -108,7 +108,7 @@ async def test_halves_of_two_sealed_values_do_not_fit(vault: EmbeddedVault) -> N
 
 
 async def test_even_with_its_data_key_the_payload_stays_with_its_row(vault: EmbeddedVault) -> None:
-    other = dataclasses.replace(ROW, account_id=uuid4())
+    other = structs.replace(ROW, account_id=uuid4())
     sealed = await vault.seal(ROW, SECRETS)
     moved_key = _wrap(vault._keys.newest(), other, vault._unwrap(ROW, sealed))
     await unreadable(vault, other, moved_key + sealed[FIELDS_AT:])

@@ -1,4 +1,4 @@
-"""The console over HTTP: its files, its settings, and the exchange of a demo link for credentials."""
+"""The console over HTTP: its files and settings, what a credential may call, and the exchange of a demo link."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -7,13 +7,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from trading_intents.clock import rfc3339
 from trading_intents.config import LOCAL_PROVIDER, Settings
-from trading_intents.console.caller import caller_route
 from trading_intents.console.demo import DEMO, is_loopback, read_demo_key, redeem_code
 from trading_intents.errors import Forbidden, NotFound, Unauthorized
-from trading_intents.identity.access import Gate
+from trading_intents.identity.access import Gate, caller_of
+from trading_intents.identity.model import ApiKeyPrincipal, ServicePrincipal, UserPrincipal
 from trading_intents.identity.provider import TOKEN_SECONDS
 from trading_intents.identity.service import TokenIssuer
+from trading_intents.trading import Environment
 from trading_intents.web.description.static import HTML, MEDIA, StaticFile, browser_headers
 from trading_intents.web.request import NO_STORE, Answer, Request, answer_json
 from trading_intents.web.routes import Operation, Route, Tag
@@ -32,6 +34,17 @@ class ConsoleSettings(msgspec.Struct):
     scope: str
     audience: str
     has_demo_links: bool
+
+
+class CallerDescription(msgspec.Struct):
+    principal_type: str
+    principal_id: str
+    organization_id: str | None
+    organization_name: str | None
+    environment: Environment | None
+    role: str | None
+    expires_at: str | None
+    policies: list[str]
 
 
 class DemoCode(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,12 +89,41 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
         return answer_json(shown)
 
     routes = (
-        caller_route(gates),
+        _caller_route(gates),
         Route("GET", "/console", gate, get_console),
         Route("GET", "/console/{file}", gate, get_console_file),
         Route("GET", "/console/config.json", gate, get_console_config),
     )
     return (*routes, _session_route(gate, settings.data_dir, issuer)) if issuer and has_demo_links else routes
+
+
+def _caller_route(gates: Mapping[str, Gate]) -> Route:
+    @Operation(Tag.USERS, answer=CallerDescription)
+    async def get_caller(request: Request) -> Answer:
+        """Tell whose the credential is and what it may call."""
+        caller = caller_of(request)
+        organization, ends = caller.organization, caller.expires_at
+        environment, role = None, None
+        match caller.principal:
+            case ApiKeyPrincipal(key_id=key_id, environment=own):
+                kind, principal_id, environment = "API_KEY", str(key_id), own
+            case UserPrincipal(subject=subject, role=claimed):
+                kind, principal_id, role = "USER", subject, claimed
+            case ServicePrincipal(client_id=client_id):
+                kind, principal_id = "SERVICE", client_id
+        shown = CallerDescription(
+            kind,
+            principal_id,
+            str(organization.id) if organization else None,
+            organization.name if organization else None,
+            environment,
+            role,
+            rfc3339(ends) if ends else None,
+            sorted(name for name, gate in gates.items() if not gate.public and gate.allows(caller)),
+        )
+        return answer_json(shown)
+
+    return Route("GET", "/v1/caller", gates["read_caller"], get_caller)
 
 
 def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:

@@ -6,9 +6,7 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,9 @@ from trading_intents.identity.tokens import (
     TokenVerifier,
 )
 from trading_intents.ids import IdMaker
-from trading_intents.secret import Secret
+from trading_intents.secret import Secret, make_file
 from trading_intents.telemetry import Log
+from trading_intents.trading import FrozenStruct
 
 KEY_FILE = "identity-key.pem"
 ISSUER_FILE = "identity-issuer"
@@ -41,17 +40,12 @@ TOKEN_PATH = "/oauth/token"  # noqa: S105 - a path
 KEYS_PATH = "/.well-known/jwks.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Issuer:
-    """The issuer of tokens: the name that each must carry, and the key that signs it."""
-
+class Issuer(FrozenStruct, frozen=True):
     name: str
     key: Ed25519PrivateKey
 
 
 class EmbeddedProvider:
-    """Issues tokens, and gives the key that verifies them."""
-
     def __init__(self, settings: Settings, issuer: Issuer, clock: Clock, make_id: IdMaker) -> None:
         self.issuer = issuer.name
         self._base_url = settings.identity_issuer or settings.http_url
@@ -124,9 +118,9 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
                 "the data folder of the process that serves"
             )
         if not key_path.exists():
-            _make_file(key_path, _new_key())
+            make_file(key_path, _new_key())
         if not (settings.identity_issuer or name_path.exists()):
-            _make_file(name_path, settings.http_url.encode())
+            make_file(name_path, settings.http_url.encode())
         return Issuer(settings.identity_issuer or _read_name(name_path), _read_key_file(key_path))
     except OSError as error:
         raise StartupRefused(f"{error.filename}: {error.strerror}") from error
@@ -143,23 +137,6 @@ def _read_name(path: Path) -> str:
     if not (0 < len(name) <= MAX_TEXT_CHARACTERS and name.isascii() and name.isprintable()):
         raise StartupRefused(f"{path}: not an issuer's name; remove it to have a new one made")
     return name
-
-
-def _make_file(path: Path, content: bytes) -> None:
-    """Makes the file, unless another process has made it."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # A link, not a rename: it never replaces the file of a process that was faster.
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(draft)
 
 
 def _read_key_file(path: Path) -> Ed25519PrivateKey:

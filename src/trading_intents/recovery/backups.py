@@ -3,10 +3,8 @@ the files of DATA_DIR that belong to it. Never changes a backup that is complete
 
 import contextlib
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -20,11 +18,13 @@ from trading_intents.console.demo import DEMO_FILE
 from trading_intents.errors import StartupRefused
 from trading_intents.identity.provider import ISSUER_FILE
 from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
+from trading_intents.secret import make_file, sync_folder
 from trading_intents.storage import administration
 from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
+from trading_intents.trading import FrozenStruct
 
 FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest", ".partial"
 PASSWORD_FILES = tuple(f"{login}.password" for login in (OWNER, LOGIN, WORKER_LOGIN))
@@ -36,10 +36,7 @@ CONNECT_LIMIT_SECONDS = 5.0
 Report = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The content of `backup.json`."""
-
+class Description(FrozenStruct, frozen=True):
     made_at: str
     epoch: str  # of the event log: another one means that a backup was restored in between
     base: str | None  # the backup that this one is an increment to; None: it is a full one
@@ -47,8 +44,7 @@ class Description:
     left_out: tuple[str, ...] = ()  # files that a restore also needs, to be kept elsewhere
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(FrozenStruct, frozen=True):
     folder: Path
     description: Description
 
@@ -76,8 +72,8 @@ async def make_backup(
             described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests, left_out)
             (draft / FILES).mkdir(mode=0o700)
             for file, content in files.items():
-                write_private(draft / FILES / file, content)
-            write_private(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
+                make_file(draft / FILES / file, content)
+            make_file(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
     (cluster.home / BACKUP_MARK).touch(mode=0o600)
     return Backup(folder / name, described)
 
@@ -104,20 +100,6 @@ async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> N
             path = backup.folder / FILES / file
             if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                 raise StartupRefused(f"{path} is not the file that was backed up")
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Writes a new file of mode 0600 that survives a power cut."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -14,13 +14,33 @@ from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.execution.restored.marking import mark_restored, refuse_workers, resume_restored
-from trading_intents.recovery.backups import Report, make_backup
-from trading_intents.recovery.external import BACKUP, RESTORE, show_commands
+from trading_intents.recovery.backups import KEPT_FILES, PASSWORD_FILES, Report, make_backup
 from trading_intents.recovery.fix_commands import Run, add_fix
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log
 
+# What the administrator of an external database runs.
+BACKUP = """\
+# {where} is external, so nothing was backed up here.
+# Its administrator runs, with a login that may replicate, and with the programs of its own version (17 or later for
+# increments, and with summarize_wal = on in its settings before the full backup):
+pg_basebackup --host=HOST --username=LOGIN --checkpoint=fast --progress --pgdata={folder}/full
+pg_basebackup --host=HOST --username=LOGIN --checkpoint=fast --progress --pgdata={folder}/increment \\
+    --incremental={folder}/full/backup_manifest
+pg_verifybackup {folder}/full
+pg_verifybackup {folder}/increment
+# Keep with it, or apart from it: {files}"""
+
+RESTORE = """\
+# {where} is external, so nothing was restored here.
+# End every process of the platform. Then the administrator runs, on the database's machine:
+pg_verifybackup {folder}/full
+pg_verifybackup {folder}/increment
+pg_combinebackup {folder}/full {folder}/increment --output=NEW_DATA_FOLDER
+# and starts PostgreSQL on NEW_DATA_FOLDER. Put back: {files}
+# Before any process of the platform starts, so that nothing from before the restore is sent again:
+trading-intents restore --mark"""
 NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
 
 
@@ -47,7 +67,7 @@ def _add_backup(cli: typer.Typer, run: Run) -> None:
 
         async def work(settings: Settings, log: Log) -> int:
             if settings.database_url:
-                typer.echo(show_commands(BACKUP, settings, folder))
+                typer.echo(_show_commands(BACKUP, settings, folder))
                 return 1
             with _reporting() as report:
                 made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
@@ -91,7 +111,7 @@ def _add_restore(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
                 _tell_halted(no_halt)
                 return 0
             if settings.database_url:
-                typer.echo(show_commands(RESTORE, settings, folder))
+                typer.echo(_show_commands(RESTORE, settings, folder))
                 return 1
             with _reporting() as report:
                 done = await restore_backup(
@@ -150,3 +170,10 @@ def _reporting() -> Iterator[Report]:
             yield report
         except OSError as error:
             raise StartupRefused(f"{error.filename or 'the disk'}: {error.strerror or error}") from None
+
+
+def _show_commands(text: str, settings: Settings, folder: Path) -> str:
+    home = settings.data_dir.absolute()
+    files = [name for name in KEPT_FILES if name not in PASSWORD_FILES and (home / name).exists()]
+    named = ", ".join(str(home / name) for name in files) or f"no key files are in {home}"
+    return text.format(where="The database of TRADING_INTENTS_DATABASE_URL", folder=folder, files=named)

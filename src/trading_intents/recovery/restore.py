@@ -3,7 +3,6 @@ and only then become DATA_DIR's: no role of the platform ever meets half of them
 
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from trading_intents.clock import Clock
@@ -16,16 +15,16 @@ from trading_intents.recovery.backups import (
     Backup,
     Report,
     find_chain,
-    sync_folder,
     verify_chain,
-    write_private,
 )
+from trading_intents.secret import make_file, sync_folder
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORING, find_binaries
 from trading_intents.storage.embedded.programs import combine_base_backups
 from trading_intents.storage.embedded.server import holding_lock, lock_holder, running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
+from trading_intents.trading import FrozenStruct
 
 ASIDE = "before-restore-"
 REMOVE_SECONDS = 10.0
@@ -33,8 +32,7 @@ REMOVE_SECONDS = 10.0
 UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(FrozenStruct, frozen=True):
     backup: Backup
     commands: int  # CREATEs and REPLACEs that waited to be sent, and are looked up instead
     aside: Path | None  # the folder with the earlier data
@@ -58,7 +56,7 @@ async def restore_backup(
         report("putting the data together", 0, 0)
         await combine_base_backups(binaries, [backup.folder / DATA for backup in chain], staging / DATA)
         for name in chain[-1].description.files:
-            write_private(staging / name, (chain[-1].folder / FILES / name).read_bytes())
+            make_file(staging / name, (chain[-1].folder / FILES / name).read_bytes())
         report("marking what must not be sent again", 0, 0)
         commands = await _mark(settings, log, staging, who, f"restored {chain[-1].folder.name}", halts)
         aside = _move_aside(home, home / f"{ASIDE}{clock.now():%Y%m%dT%H%M%S.%fZ}")
@@ -85,7 +83,6 @@ def _remove(folder: Path) -> None:
 
 
 async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str, halts: bool) -> int:
-    """Runs the server alone on the restored data."""
     async with running(staging, settings.postgres_bin, log) as server:
         await migrate(server.owner_url, server.url, log, worker_url=server.worker_url)
         async with open_pool(server.worker_url, WORKER_ROLE, 1, Metrics()) as pool:

@@ -7,7 +7,6 @@ import fcntl
 import os
 import secrets
 import stat
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ import msgspec
 from trading_intents.clock import Clock
 from trading_intents.config import PREFIX
 from trading_intents.errors import LimitReached, StartupRefused, Unavailable
-from trading_intents.secret import Secret
+from trading_intents.secret import Secret, make_file, sync_folder, written_beside
 from trading_intents.telemetry import Log
+from trading_intents.trading import FrozenStruct
 
 KEY_BYTES = 32
 MAX_VERSION = 2**32 - 1
@@ -73,7 +73,7 @@ class KeyFile:
         self._log = log
         try:
             if not path.exists():
-                _make_file(path, MasterKey(1, secrets.token_bytes(KEY_BYTES), self._now()))
+                make_file(path, _encode([MasterKey(1, secrets.token_bytes(KEY_BYTES), self._now())]))
             self._keys, self._stamp = _read_file(path)
         except OSError as error:
             raise StartupRefused(f"{path}: {error.strerror}") from None
@@ -131,18 +131,21 @@ class KeyFile:
                 keys = dict(before)
                 yield keys
                 if keys != before:
-                    with _draft(path, keys.values()) as draft:
+                    with written_beside(path, _encode(keys.values())) as draft:
                         if os.geteuid() == 0:  # rotating for the service's user, who must be able to read it
                             os.chown(draft, path.stat().st_uid, path.stat().st_gid)
                         os.replace(draft, path)
-                    _sync_folder(path)
+                    sync_folder(path.parent)
         except OSError as error:
             raise StartupRefused(f"{self._path}: {error.strerror}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(FrozenStruct, frozen=True):
     keys: tuple[MasterKey, ...]
+
+
+def _encode(keys: Iterable[MasterKey]) -> bytes:
+    return msgspec.json.encode(_Stored(tuple(keys)))
 
 
 def _read_key(part: str) -> MasterKey | None:
@@ -189,38 +192,11 @@ def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def _make_file(path: Path, first: MasterKey) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link, not a rename: it never replaces the keys of a process that was faster.
-    with _draft(path, [first]) as draft, contextlib.suppress(FileExistsError):
-        os.link(draft, path)
-    _sync_folder(path)
-
-
-@contextlib.contextmanager
-def _draft(path: Path, keys: Iterable[MasterKey]) -> Iterator[str]:
-    """A file with these keys, next to `path` until the block ends."""
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(_Stored(tuple(keys))))
-            file.flush()
-            os.fsync(file.fileno())
-        yield draft
-    finally:
-        Path(draft).unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    """Without it a power cut could take a key whose secrets the database has already kept."""
-    with _folder_of(path) as folder:
-        os.fsync(folder)
-
-
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Alone among those who change the keys. The folder is locked: the file is replaced, and a lock on it with it."""
-    with _folder_of(path) as folder:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
         for _ in range(LOCK_TRIES):
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,12 +205,5 @@ def _locked(path: Path) -> Iterator[None]:
         else:
             raise StartupRefused(f"{path}: another process has been changing it for too long")
         yield
-
-
-@contextlib.contextmanager
-def _folder_of(path: Path) -> Iterator[int]:
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        yield folder
     finally:
         os.close(folder)

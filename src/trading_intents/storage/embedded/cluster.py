@@ -1,6 +1,5 @@
 """An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops nothing."""
 
-import contextlib
 import importlib.util
 import os
 import re
@@ -10,11 +9,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from trading_intents.errors import DatabaseMissing, StartupRefused
-from trading_intents.secret import Secret
+from trading_intents.secret import Secret, make_file, sync_folder
+from trading_intents.trading import FrozenStruct
 
 OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
 DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"  # in DATA_DIR
@@ -44,8 +43,7 @@ SETTINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(FrozenStruct, frozen=True):
     home: Path
     """DATA_DIR, absolute."""
     name: str
@@ -85,12 +83,7 @@ class Cluster:
                 continue
             if self.data.exists() and login != WORKER_LOGIN:  # clusters of older versions have no such login
                 raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
-            descriptor, name = tempfile.mkstemp(dir=self.home)  # mode 0600, and no reader sees it half written
-            os.write(descriptor, secrets.token_hex(24).encode())
-            os.close(descriptor)
-            with contextlib.suppress(FileExistsError):
-                os.link(name, file)  # keeps the file of another process, if it was faster
-            Path(name).unlink()
+            make_file(file, secrets.token_hex(24).encode())
 
     def new_folder(self) -> Path:
         """The folder in which initdb works. It becomes `data` in one step, so a crash never leaves half a cluster."""
@@ -127,9 +120,7 @@ class Cluster:
         """Makes what initdb wrote the cluster, which takes passwords on the socket and nothing else."""
         (folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         folder.rename(self.data)
-        home = os.open(self.home, os.O_RDONLY)
-        os.fsync(home)
-        os.close(home)
+        sync_folder(self.home)
 
     def allow_base_backups(self) -> None:
         """Lets the superuser make base backups on the socket, once the server has reloaded its settings. The line is
