@@ -96,8 +96,6 @@ class Urls:
 
 @dataclass(frozen=True, slots=True)
 class Infrastructure:
-    """The objects from which every feature is built."""
-
     settings: Settings
     database: Database
     signals: Signals
@@ -243,7 +241,6 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
 def build_workers(
     infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge
 ) -> list[Worker | Execution]:
-    """Builds a worker for each queue of jobs, and the execution of intents."""
     settings, signals, pool = infra.settings, infra.signals, infra.database.worker
     context = WorkerContext(pool, settings.outbox_attempt_limit, infra.clock, infra.metrics, infra.log)
     accounts = Worker(Queue.ACCOUNTS, account_handlers(pool, infra.brokers, vault), context)
@@ -366,7 +363,6 @@ def build_app(infra: Infrastructure, features: Features, render: RenderMetrics =
 
 @contextlib.asynccontextmanager
 async def working(infra: Infrastructure, features: Features, vault: Vault) -> AsyncIterator[list[Worker | Execution]]:
-    """Runs the background work while the block runs."""
     background = [
         start_loop(keep_reporting(features.callers, infra.log)),
         start_loop(features.hub.run()),

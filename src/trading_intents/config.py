@@ -13,6 +13,7 @@ import httpx
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
+from trading_intents.trading import FrozenStruct
 
 PREFIX = "TRADING_INTENTS_"
 # The client's and the trader's commands': no settings of the server.
@@ -27,8 +28,7 @@ ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)
 ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(FrozenStruct, frozen=True):
     """A token bucket's shape, written `200/400`: tokens a second, and how many can be saved up."""
 
     per_second: int
@@ -184,12 +184,10 @@ def _address(host: str, port: int) -> str:
 
 
 def names() -> dict[str, str]:
-    """Every setting's variable and meaning."""
     return {PREFIX + f.name.upper(): f.metadata["meaning"] for f in dataclasses.fields(Settings)}
 
 
 def broker_settings(settings: Settings, broker: str) -> dict[str, str]:
-    """The settings for a broker's integration: those that start with its name."""
     own = [f.name for f in dataclasses.fields(Settings) if f.name.startswith(f"{broker}_")]
     return {name.upper(): str(getattr(settings, name)) for name in own}
 

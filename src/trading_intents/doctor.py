@@ -8,7 +8,6 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from functools import partial
@@ -38,7 +37,7 @@ from trading_intents.storage.migrate import connected, pending
 from trading_intents.storage.pipeline import Pipeline
 from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.operations import read_metrics
 from trading_intents.web.server.listener import bind, find_holder
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
@@ -54,8 +53,7 @@ RECENT = timedelta(minutes=1)
 TRIAL_PRICE, TRIAL_REPLACED_PRICE = Decimal(1), Decimal("1.01")
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(FrozenStruct, frozen=True):
     state: Literal["ok", "warning", "wrong"]
     subject: str
     text: str

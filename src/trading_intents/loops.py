@@ -111,7 +111,6 @@ _FAILED = "a loop has failed"
 
 
 def tell_failure(task: asyncio.Task[None]) -> None:
-    """A callback of the loops that have ended."""
     if task.cancelled() and task.cancelling():
         return
     error = asyncio.CancelledError() if task.cancelled() else task.exception()

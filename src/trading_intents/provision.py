@@ -4,13 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
-from trading_intents.accounts.model import AccountChange, AccountDetails, AccountId
+from trading_intents.accounts.model import AccountId, ChangedAccount, NewAccount
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider
@@ -25,10 +24,10 @@ from trading_intents.identity.keys import digest, hint, is_key, make_client_secr
 from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, PermissionSet, Role, Scope
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
-from trading_intents.secret import Secret
+from trading_intents.secret import Secret, make_file
 from trading_intents.storage.administration import lock_advisory
 from trading_intents.storage.database import Tx, show_organizations
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
 
@@ -210,9 +209,9 @@ async def _account(
     if account is None:
         with _placed(place):
             check_broker(parts.brokers, item.broker, item.environment)
-        given = AccountDetails(item.name, item.broker, item.environment, item.external_account_id)
+        given = NewAccount(item.name, item.broker, item.environment, item.external_account_id)
         account = await insert(tx, parts.make_id(), organization.id, given)
-    account = await apply_change(tx, account, AccountChange(None, item.external_account_id, item.disabled))
+    account = await apply_change(tx, account, ChangedAccount(None, item.external_account_id, item.disabled))
     return msgspec.convert(account, ProvisionedAccount, from_attributes=True)
 
 
@@ -278,8 +277,7 @@ def make_console_link(settings: Settings, url: str) -> Secret:
     return Secret(f"{url or settings.http_url}/console#code={make_code(settings.data_dir).reveal()}")
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
+class Demo(FrozenStruct, frozen=True):
     account_id: AccountId | None  # None: it was closed
 
 
@@ -320,8 +318,7 @@ def _demo_key(data_dir: Path, make: bool) -> Secret | None:
     path = data_dir / DEMO_FILE
     if make and not path.exists():
         text = json.dumps({"api_key": make_key(Environment.PAPER).reveal()})
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(text)
+        make_file(path, text.encode())
     key = read_demo_key(data_dir)
     if key and not is_key(key.reveal()):
         raise StartupRefused(f"{path} holds no API key; remove it if nobody uses the demo, and start again")

@@ -167,8 +167,6 @@ class Requests(Collector):
 
 
 class Metrics:
-    """Every metric of a process, each declared once, on a registry of its own."""
-
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's
         self.registry = CollectorRegistry()

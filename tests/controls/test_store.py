@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import time
+from functools import partial
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -60,19 +61,20 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         await store.put_symbol_time(tx, organization, one, Symbol("AAPL"), rule)
         await store.put_symbol_time(tx, organization, two, Symbol("MSFT"), TimeRule())
     asked = [(two, "MSFT"), (one, "AAPL"), (three, "AAPL"), (one, "AAPL"), (one, "MSFT"), (two, "AAPL")]
+    of = partial(Controls, str(organization))
     expected = [
-        Controls(organization, two, account=off, time=TimeRule()),
-        Controls(organization, one, symbol=Switch(False), time=rule),
-        Controls(organization, three),
-        Controls(organization, one, symbol=Switch(False), time=rule),
-        Controls(organization, one),
-        Controls(organization, two, account=off),
+        of(str(two), account=off, time=TimeRule()),
+        of(str(one), symbol=Switch(False), time=rule),
+        of(str(three)),
+        of(str(one), symbol=Switch(False), time=rule),
+        of(str(one)),
+        of(str(two), account=off),
     ]
     async with database.service.transaction([organization]) as tx:
         assert await store.read_many(tx, [a for a, _ in asked], [s for _, s in asked]) == expected
         assert await store.read_many(tx, [], []) == []
         assert await store.read_one(tx, one, Symbol("AAPL")) == expected[1]
-        assert await store.read_one(tx, two, None) == Controls(organization, two, account=off)
+        assert await store.read_one(tx, two, None) == of(str(two), account=off)
         await store.put_organization_control(tx, organization, off)
         assert {c.organization for c in await store.read_many(tx, [one, two], ["A", "B"])} == {off}
     async with database.worker.transaction() as tx:

@@ -11,7 +11,8 @@ from tests.fakes import ManualClock
 from tests.identity.issuer import Issuer
 from trading_intents.errors import Unauthorized
 from trading_intents.identity import service
-from trading_intents.identity.service import ApiKeys, Callers, KeyChange
+from trading_intents.identity.model import ApiKeyChange
+from trading_intents.identity.service import ApiKeys, Callers
 from trading_intents.identity.tokens import LEEWAY_SECONDS, TokenVerifier
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -55,7 +56,7 @@ async def test_a_key_is_verified_for_15_minutes_after_each_look_up(
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
     clock.advance(QUARTER_HOUR)
     assert callers.is_verified(key)
-    await keys.change(organization_id, made.id, lambda: KeyChange(None, None, True), None)
+    await keys.change(organization_id, made.id, lambda: ApiKeyChange(disabled=True), None)
     with pytest.raises(Unauthorized):
         await callers.by_key(key)
     assert not callers.is_verified(key)

@@ -4,21 +4,13 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
 
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, CredentialRecord
-from trading_intents.accounts.service import (
-    AccountTarget,
-    Expected,
-    check_no_open_orders,
-    check_open,
-    check_version,
-    lock_target,
-)
+from trading_intents.accounts.service import AccountTarget, check_no_open_orders, check_open, lock_target
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import (
@@ -36,14 +28,15 @@ from trading_intents.outbox.queue import put
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
+from trading_intents.trading import FrozenStruct
+from trading_intents.web.request import Expected, check_version
 
 FINGERPRINT_CHARACTERS = 16
 
 Secrets = Mapping[str, Secret]
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialChange:
+class CredentialChange(FrozenStruct, frozen=True):
     """The fields that a PATCH names; None leaves a field as it is."""
 
     label: str | None  # an empty text removes it

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from trading_intents.accounts.credentials import CredentialChange, Credentials
-from trading_intents.accounts.model import Account, AccountChange, AccountDetails, ConnectionState, CredentialRecord
+from trading_intents.accounts.model import Account, ChangedAccount, ConnectionState, CredentialRecord, NewAccount
 from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
@@ -15,7 +15,7 @@ from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
 from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
-from trading_intents.web.body import Name, Text
+from trading_intents.web.body import Text
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
@@ -26,21 +26,6 @@ MAX_SECRET_BYTES = 8 * 1024
 SecretTexts = Annotated[
     dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}})
 ]
-
-
-class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
-    name: Name
-    broker: Name
-    environment: Environment
-    external_account_id: Text | None = None
-
-
-class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
-    """An empty external_account_id removes it; null or left out leaves a field as it is."""
-
-    name: Name | None = None
-    external_account_id: Text | None = None
-    disabled: bool | None = None
 
 
 class TradingAccount(msgspec.Struct):
@@ -110,8 +95,7 @@ class AccountHandlers:
         """Create a trading account."""
         body = request.body(NewAccount)
         self.write.permit_object(request, body.environment)
-        given = AccountDetails(body.name, body.broker, body.environment, body.external_account_id or None)
-        account = await self.accounts.create(organization_of(request), given)
+        account = await self.accounts.create(organization_of(request), body)
         return answer_json(self._show(account), 201, account.version)
 
     @Operation(Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)
@@ -135,12 +119,8 @@ class AccountHandlers:
     )
     async def update_account(self, request: Request) -> Answer:
         """Change an account's name, external id or disabled flag."""
-
-        def read_change() -> AccountChange:
-            body = request.body(ChangedAccount)
-            return AccountChange(body.name, body.external_account_id, body.disabled)
-
-        account = await self.accounts.change(target_of(request, self.write), read_change, request.if_match())
+        target = target_of(request, self.write)
+        account = await self.accounts.change(target, lambda: request.body(ChangedAccount), request.if_match())
         return answer_json(self._show(account), version=account.version)
 
     @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))

@@ -1,14 +1,16 @@
 """Trading accounts and broker credentials: frozen values and the rules that need nothing else. No I/O, no clock."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.brokers.registry import Manifest
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.web.body import Name, Text
 
 AccountId = NewType("AccountId", UUID)
 CredentialId = NewType("CredentialId", UUID)
@@ -22,8 +24,7 @@ class ConnectionState(StrEnum):
     CREDENTIAL_REJECTED = "credential_rejected"
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(FrozenStruct, frozen=True):
     id: AccountId
     organization_id: OrganizationId
     name: str
@@ -39,18 +40,14 @@ class Account:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class AccountDetails:
-    """What is given of a new account."""
-
-    name: str
-    broker: str
+class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name
+    broker: Name
     environment: Environment
-    external_account_id: str | None
+    external_account_id: Text | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialRecord:
+class CredentialRecord(FrozenStruct, frozen=True):
     """Everything but the secrets: those are in the vault and nowhere else."""
 
     id: CredentialId
@@ -65,17 +62,15 @@ class CredentialRecord:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class AccountChange:
-    """The fields that a PATCH names; None leaves a field as it is."""
+class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
+    """An empty external_account_id removes it; null or left out leaves a field as it is."""
 
-    name: str | None = None
-    external_account_id: str | None = None  # an empty text removes it
+    name: Name | None = None
+    external_account_id: Text | None = None
     disabled: bool | None = None
 
 
-def changed(account: Account, change: AccountChange) -> tuple[str, str | None, bool]:
-    """Gives name, external id and disabled flag after the change."""
+def changed(account: Account, change: ChangedAccount) -> tuple[str, str | None, bool]:
     external = account.external_account_id if change.external_account_id is None else change.external_account_id
     return (
         account.name if change.name is None else change.name,

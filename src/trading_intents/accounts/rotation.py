@@ -1,19 +1,18 @@
 """Re-wraps every sealed secret under the newest master key, page by page, while the service runs."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef
 from trading_intents.errors import SecretUnreadable
 from trading_intents.storage.database import Pool
+from trading_intents.trading import FrozenStruct
 
 PAGE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(FrozenStruct, frozen=True):
     newest: int
     rewrapped: int
     unreadable: tuple[UUID, ...]  # credentials whose secret cannot be opened; their keys are never retired

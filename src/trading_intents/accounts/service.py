@@ -7,9 +7,9 @@ from uuid import UUID
 from trading_intents.accounts import store
 from trading_intents.accounts.model import (
     Account,
-    AccountChange,
-    AccountDetails,
+    ChangedAccount,
     ConnectionState,
+    NewAccount,
     changed,
     shown_connection,
 )
@@ -20,7 +20,6 @@ from trading_intents.errors import (
     NotFound,
     OpenOrders,
     ValidationFailed,
-    VersionConflict,
     either,
 )
 from trading_intents.identity.store import lock_organization
@@ -31,10 +30,9 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Environment
+from trading_intents.web.request import Expected, check_version
 
 MAX_ACCOUNTS_PER_ORGANIZATION = 10_000
-
-Expected = frozenset[int] | None  # the versions that If-Match accepts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Accounts:
     def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
 
-    async def create(self, organization_id: OrganizationId, given: AccountDetails) -> Account:
+    async def create(self, organization_id: OrganizationId, given: NewAccount) -> Account:
         check_broker(self._brokers, given.broker, given.environment)
         async with self._pool.transaction([organization_id]) as tx:
             account = await insert(tx, self._make_id(), organization_id, given)
@@ -68,7 +66,7 @@ class Accounts:
             return await store.list_accounts(tx, organization_id, environment, page)
 
     async def change(
-        self, target: AccountTarget, read_change: Callable[[], AccountChange], expected: Expected
+        self, target: AccountTarget, read_change: Callable[[], ChangedAccount], expected: Expected
     ) -> Account:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
@@ -80,7 +78,6 @@ class Accounts:
         return account
 
     async def close(self, target: AccountTarget, expected: Expected) -> None:
-        """Closes the account for good; it and its history stay readable."""
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             check_open(account)
@@ -115,12 +112,7 @@ async def check_no_open_orders(tx: Tx, account: Account) -> None:
         raise OpenOrders("the account has open orders; cancel them first")
 
 
-def check_version(version: int, expected: Expected) -> None:
-    if expected is not None and version not in expected:
-        raise VersionConflict(f"the version is {version}; read it again")
-
-
-async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: AccountDetails) -> Account:
+async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount) -> Account:
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
         raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
@@ -147,7 +139,7 @@ def _checked(target: AccountTarget, account: Account | None) -> Account:
     return account
 
 
-async def apply_change(tx: Tx, account: Account, change: AccountChange) -> Account:
+async def apply_change(tx: Tx, account: Account, change: ChangedAccount) -> Account:
     """Writes the changed account and its event; nothing if nothing changes."""
     name, external_account_id, disabled = changed(account, change)
     if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):

@@ -7,11 +7,11 @@ import msgspec
 
 from trading_intents.accounts.model import (
     Account,
-    AccountDetails,
     AccountId,
     ConnectionState,
     CredentialId,
     CredentialRecord,
+    NewAccount,
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
@@ -27,7 +27,7 @@ async def count_accounts(tx: Tx, organization_id: OrganizationId) -> int:
     return int(await tx.fetchval("SELECT count(*) FROM accounts WHERE organization_id = $1", organization_id))
 
 
-async def insert_account(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: AccountDetails) -> Account:
+async def insert_account(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount) -> Account:
     [row] = await tx.fetch(
         """
         WITH account AS (
@@ -43,7 +43,7 @@ async def insert_account(tx: Tx, account_id: UUID, organization_id: Organization
         given.name,
         given.broker,
         given.environment,
-        given.external_account_id,
+        given.external_account_id or None,
     )
     return _account(row)
 

@@ -18,8 +18,6 @@ PRICES_PACE_SECONDS = 30.0  # of a change by prices alone
 
 
 class Resolution(StrEnum):
-    """The spans of equity over time."""
-
     MINUTE = "1m"
     HOUR = "1h"
     DAY = "1d"
@@ -45,8 +43,6 @@ class EquityPoint(EquityValues, frozen=True):
 
 
 class AccountBalance(FrozenStruct, frozen=True):
-    """A balance, and whose it is."""
-
     account_id: UUID
     organization_id: OrganizationId
     environment: Environment
@@ -86,7 +82,6 @@ class BalancePacer:
             self._held = balance
 
     def take(self, now_seconds: float) -> BrokerBalance | None:
-        """The balance to be recorded now, if any."""
         held = self._held
         if held is None or (self.recorded is not None and is_same(held, self.recorded)):
             self._held = None

@@ -41,8 +41,6 @@ T = TypeVar("T")
 
 
 class Outcome(StrEnum):
-    """The outcome of a command's call."""
-
     ACKED = "ACKED"  # the broker has it; for a submit: and works it
     REJECTED = "REJECTED"  # a definite refusal, never "duplicate id": that one is UNKNOWN
     NOT_SENT = "NOT_SENT"  # provably nothing reached the broker
@@ -258,8 +256,6 @@ class LinkedOrders:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a broker can do, known without a connection."""
-
     name: str
     environments: tuple[Environment, ...]
     times_in_force: Mapping[OrderKind, tuple[TimeInForce, ...]]  # a kind that is missing is not offered

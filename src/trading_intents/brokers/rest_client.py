@@ -70,8 +70,6 @@ Send = Callable[[S, OrderTicket, float], Coroutine[Any, Any, CommandResult]]
 
 
 def answered(send: Send[S]) -> Send[S]:
-    """Makes a command's errors its outcome."""
-
     @wraps(send)
     async def answer(self: S, ticket: OrderTicket, deadline: float) -> CommandResult:
         try:

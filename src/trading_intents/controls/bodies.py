@@ -153,8 +153,6 @@ def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
 
 
 class Owner(NamedTuple):
-    """The owner of the shown records."""
-
     organization_id: OrganizationId
     account_id: str
 

@@ -1,7 +1,6 @@
 """Controls and the rule that evaluates them. No I/O, no clock; it refuses when in doubt, and never raises."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, time
 from enum import StrEnum
 from uuid import UUID
@@ -93,8 +92,7 @@ Scope = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
 LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
-@dataclass(frozen=True, slots=True)
-class Triggered:
+class Triggered(FrozenStruct, frozen=True):
     reason: Reason
     scope: Scope
     detail: str
@@ -102,26 +100,21 @@ class Triggered:
     asked: str | int | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class ManualControl:
+class ManualControl(FrozenStruct, frozen=True):
     switch: Switch
     created_at: datetime
     updated_at: datetime
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class TimeControl:
+class TimeControl(FrozenStruct, frozen=True):
     rule: TimeRule
     created_at: datetime
     updated_at: datetime
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class SymbolControl:
-    """Both records of a symbol."""
-
+class SymbolControl(FrozenStruct, frozen=True):
     symbol: Symbol
     manual: ManualControl | None
     time: TimeControl | None
@@ -132,8 +125,7 @@ class SymbolControl:
         return sum(record.version for record in (self.manual, self.time) if record)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeChange:
+class TimeChange(FrozenStruct, frozen=True):
     """The fields that a PATCH names: None leaves a field as it is, a cleared one is removed."""
 
     rule: TimeRule = TimeRule()

@@ -3,14 +3,7 @@
 from collections.abc import Callable
 
 from trading_intents.accounts.model import Account
-from trading_intents.accounts.service import (
-    AccountTarget,
-    Expected,
-    check_open,
-    check_version,
-    find_target,
-    lock_target,
-)
+from trading_intents.accounts.service import AccountTarget, check_open, find_target, lock_target
 from trading_intents.controls import store
 from trading_intents.controls.model import (
     ManualControl,
@@ -27,6 +20,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import Symbol
+from trading_intents.web.request import Expected, check_version
 
 MAX_SYMBOLS_PER_ACCOUNT = 10_000
 
@@ -39,8 +33,6 @@ ReadTimeChange = Callable[[], tuple[Symbol, TimeChange]]
 
 
 class ControlsService:
-    """Switches and windows of an organization, its accounts and their symbols."""
-
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 

@@ -23,13 +23,13 @@ from trading_intents.trading import Symbol
 # exclusive for who starts or ends a halt. Nobody waits for anything but the stream's head while holding it alone.
 HALT_LOCK = 7469030
 
-# For a statement that has `asked (account_id, symbol)`: the columns that `controls_of` takes, and where they come from.
+# For a statement that has `asked (account_id, symbol)`: the columns that `controls_from_texts` takes, and their tables.
 # LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
 # few rows and reads whole tables for them.
 COLUMNS = """
-    a.organization_id, a.id, o.manually_disabled, o.manual_reason, c.manually_disabled, c.manual_reason,
-    s.manually_disabled, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
-    oh.id::text, oh.reason, ah.id::text, ah.reason
+    a.organization_id, a.id, o.manually_disabled::text, o.manual_reason, c.manually_disabled::text, c.manual_reason,
+    s.manually_disabled::text, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis,
+    t.timezone, oh.id, oh.reason, ah.id, ah.reason
 """
 JOINS = """
     LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
@@ -71,7 +71,8 @@ READ_MANY = f"""
 
 async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
     """Reads the controls of each pair, in their order. The transaction must see the accounts."""
-    return [controls_of(row) for row in await tx.fetch(READ_MANY, account_ids, symbols)]
+    rows = await tx.fetch(READ_MANY, account_ids, symbols)
+    return [controls_from_texts([None if each is None else str(each) for each in row.values()]) for row in rows]
 
 
 async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
@@ -230,37 +231,18 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest)
     ]
 
 
-def controls_of(row: Row) -> Controls:
-    """Makes controls of a row that begins with COLUMNS."""
-    # Unpacked at once, because look-ups by name take three times as long.
-    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
-        row.values()
-    )
-    assert account_id is not None, "an account that the transaction cannot see"
-    return Controls(
-        organization_id,
-        account_id,
-        None if off_1 is None else Switch(off_1, why_1),
-        None if off_2 is None else Switch(off_2, why_2),
-        None if off_3 is None else Switch(off_3, why_3),
-        None if version is None else TimeRule(start, end, stale, zone),
-        *_standing(*halts[:4]),
-    )
-
-
 def controls_from_texts(texts: Sequence[str | None]) -> Controls:
-    """Makes controls of COLUMNS as PostgreSQL writes them."""
     organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
         texts
     )
-    assert organization_id is not None
+    assert organization_id is not None, "an account that the transaction cannot see"
     assert account_id is not None
     return Controls(
         organization_id,
         account_id,
-        None if off_1 is None else Switch(off_1 == "t", why_1),
-        None if off_2 is None else Switch(off_2 == "t", why_2),
-        None if off_3 is None else Switch(off_3 == "t", why_3),
+        None if off_1 is None else Switch(off_1 == "true", why_1),
+        None if off_2 is None else Switch(off_2 == "true", why_2),
+        None if off_3 is None else Switch(off_3 == "true", why_3),
         None if version is None else TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
         *_standing(*halts),
     )

@@ -1,7 +1,6 @@
 """The table of who may call which endpoint, and the only place that decides it. Reads nothing by itself."""
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum
 
 from trading_intents.errors import (
@@ -25,7 +24,7 @@ from trading_intents.identity.model import (
 )
 from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.request import Request
 
 
@@ -42,8 +41,7 @@ ANY_ROLE = frozenset(Role)
 ADMIN = frozenset({Role.ADMIN})
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(FrozenStruct, frozen=True):
     name: str
     meaning: str
     key: Permission | Grant | Refuse = Refuse.AS_401
@@ -59,14 +57,18 @@ class Rule:
     public: bool = False
 
 
-def _reading(name: str, permission: Permission) -> Rule:
+def _reading(name: str, permission: Permission, entitlement: Entitlement | None = None) -> Rule:
     meaning = f"an API key with {permission}; a user; a service account with {permission}"
-    return Rule(name, meaning, key=permission, user=ANY_ROLE, service=Scope(permission))
+    return Rule(name, _with(entitlement) + meaning, permission, ANY_ROLE, Scope(permission), entitlement)
 
 
-def _writing(name: str, permission: Permission) -> Rule:
+def _writing(name: str, permission: Permission, entitlement: Entitlement | None = None) -> Rule:
     meaning = f"an API key with {permission}; an admin"
-    return Rule(name, meaning, key=permission, user=ADMIN, service=Refuse.AS_403)
+    return Rule(name, _with(entitlement) + meaning, permission, ADMIN, Refuse.AS_403, entitlement)
+
+
+def _with(entitlement: Entitlement | None) -> str:
+    return f"with {entitlement}: " if entitlement else ""
 
 
 def _with_any_credential(name: str) -> Rule:
@@ -99,23 +101,9 @@ RULES = {
         ),
         Rule("submit_intent", "an API key with intent:edit (on live accounts trading_live)", key=_P.INTENT_EDIT),
         _reading("read_intents", _P.INTENT_READ),
-        Rule(
-            "write_controls",
-            "with controls_premium: an API key with control:edit; an admin",
-            key=_P.CONTROL_EDIT,
-            user=ADMIN,
-            service=Refuse.AS_403,
-            entitlement=_PREMIUM,
-        ),
+        _writing("write_controls", _P.CONTROL_EDIT, _PREMIUM),
         Rule("write_organization_control", "with controls_premium: an admin", user=ADMIN, entitlement=_PREMIUM),
-        Rule(
-            "read_controls",
-            "with controls_premium: an API key with control:read; a user; a service account with control:read",
-            key=_P.CONTROL_READ,
-            user=ANY_ROLE,
-            service=_S.CONTROL_READ,
-            entitlement=_PREMIUM,
-        ),
+        _reading("read_controls", _P.CONTROL_READ, _PREMIUM),
         Rule(
             "halt_account",
             "an API key with control:edit (and intent:edit for close_positions); an admin",

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import functools
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
@@ -20,9 +21,9 @@ from trading_intents.errors import (
 )
 from trading_intents.identity import model
 from trading_intents.identity.access import Gate, caller_of, organization_of
-from trading_intents.identity.model import Permission, PermissionSet
+from trading_intents.identity.model import ApiKeyChange, Permission, PermissionSet, distinct
 from trading_intents.identity.provider import KEYS_PATH, TOKEN_PATH, TOKEN_SECONDS, EmbeddedProvider
-from trading_intents.identity.service import ApiKeys, KeyChange, Organizations, TokenIssuer
+from trading_intents.identity.service import ApiKeys, Organizations, TokenIssuer
 from trading_intents.identity.users import Users
 from trading_intents.ids import parse_id
 from trading_intents.secret import Secret
@@ -49,12 +50,6 @@ class NewApiKey(msgspec.Struct, forbid_unknown_fields=True):
 
 class NewSessionKey(msgspec.Struct, forbid_unknown_fields=True):
     environment: Environment
-
-
-class ApiKeyChange(msgspec.Struct, forbid_unknown_fields=True):
-    name: Name | None = None
-    permissions: list[Permission] | None = None
-    disabled: bool | None = None
 
 
 class ApiKey(msgspec.Struct):
@@ -124,7 +119,7 @@ class KeyHandlers:
         body = request.body(NewApiKey)
         if (body.permissions is None) == (body.permission_set is None):
             raise ValidationFailed.at("/permissions", "is required, or permission_set instead; give one of the two")
-        granted = body.permission_set.permissions if body.permission_set else _distinct(body.permissions or [])
+        granted = body.permission_set.permissions if body.permission_set else distinct(body.permissions or [])
         expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
         given = (body.name, body.environment, granted, expires_at)
         return _show_new_key(*await self.keys.create(organization_of(request), *given))
@@ -151,14 +146,9 @@ class KeyHandlers:
     @Operation(Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
     async def update_api_key(self, request: Request) -> Answer:
         """Change an API key's name, permissions or disabled flag."""
-
-        def read_change() -> KeyChange:
-            body = request.body(ApiKeyChange)
-            permissions = None if body.permissions is None else _distinct(body.permissions)
-            return KeyChange(body.name, permissions, body.disabled)
-
         organization_id, key_id = organization_of(request), parse_id(request.params["id"])
-        key = await self.keys.change(organization_id, key_id, read_change, request.if_match())
+        change = functools.partial(request.body, ApiKeyChange)
+        key = await self.keys.change(organization_id, key_id, change, request.if_match())
         return answer_json(_show_key(key), version=key.version)
 
     @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,))
@@ -219,8 +209,6 @@ def user_route(gate: Gate, users: Users) -> Route:
 
 
 def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer) -> tuple[Route, ...]:
-    """The routes of the embedded provider, while it is in use."""
-
     @Operation(
         Tag.TOKENS,
         body=TokenRequest,
@@ -269,12 +257,6 @@ def _show_new_key(key: model.ApiKeyRecord, secret: Secret) -> Answer:
     answer = answer_json(render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version)
     answer.headers.append(NO_STORE)
     return answer
-
-
-def _distinct(permissions: list[Permission]) -> frozenset[Permission]:
-    if len(set(permissions)) != len(permissions):
-        raise ValidationFailed.at("/permissions", "must name each permission once")
-    return frozenset(permissions)
 
 
 def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:

@@ -1,14 +1,17 @@
 """Kinds of callers, and what can be granted to them. Pure values: no I/O, no clock, no look-up."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
+import msgspec
+
 from trading_intents.config import LOCAL_PROVIDER
+from trading_intents.errors import ValidationFailed
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.web.body import Name
 
 KeyId = NewType("KeyId", UUID)
 
@@ -20,8 +23,6 @@ class Role(StrEnum):
 
 
 class Permission(StrEnum):
-    """The permissions of API keys."""
-
     INTENT_READ = "intent:read"
     INTENT_EDIT = "intent:edit"
     CONTROL_READ = "control:read"
@@ -49,9 +50,19 @@ class PermissionSet(StrEnum):
         return frozenset({each for each in Permission if each.endswith(":read")} | set(added[self]))
 
 
-class Scope(StrEnum):
-    """The scopes of service accounts."""
+def distinct(permissions: list[Permission]) -> frozenset[Permission]:
+    if len(set(permissions)) != len(permissions):
+        raise ValidationFailed.at("/permissions", "must name each permission once")
+    return frozenset(permissions)
 
+
+class ApiKeyChange(msgspec.Struct, forbid_unknown_fields=True):
+    name: Name | None = None
+    permissions: list[Permission] | None = None
+    disabled: bool | None = None
+
+
+class Scope(StrEnum):
     CREDENTIAL_READ = "credential:read"
     INTENT_READ = "intent:read"
     ACCOUNT_READ = "account:read"
@@ -60,14 +71,11 @@ class Scope(StrEnum):
 
 
 class Entitlement(StrEnum):
-    """The entitlements that an organization can have."""
-
     CONTROLS_PREMIUM = "controls_premium"
     TRADING_LIVE = "trading_live"
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKeyPrincipal:
+class ApiKeyPrincipal(FrozenStruct, frozen=True):
     key_id: KeyId
     organization_id: OrganizationId
     environment: Environment
@@ -78,8 +86,7 @@ class ApiKeyPrincipal:
         return f"key:{self.key_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class UserPrincipal:
+class UserPrincipal(FrozenStruct, frozen=True):
     subject: str
     organization: str | None  # the provider's id of the active organization, as the token claims it
     role: str | None  # as the token claims it: may be no Role at all, and then grants nothing
@@ -89,8 +96,7 @@ class UserPrincipal:
         return f"user:{self.subject}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePrincipal:
+class ServicePrincipal(FrozenStruct, frozen=True):
     client_id: str
     scopes: frozenset[Scope]
 
@@ -102,8 +108,7 @@ class ServicePrincipal:
 Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(FrozenStruct, frozen=True):
     """The claims of a verified token, as its issuer made them: they may be older than what the database knows."""
 
     is_service: bool  # else of a user
@@ -115,8 +120,7 @@ class Claims:
     expires_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class OrganizationRecord:
+class OrganizationRecord(FrozenStruct, frozen=True):
     id: OrganizationId
     provider: str
     external_id: str
@@ -127,8 +131,7 @@ class OrganizationRecord:
     member_trading: bool = False  # members may have session keys, not only admins
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(FrozenStruct, frozen=True):
     """A caller and its organization: the key's, the token's, or the one that a service account names."""
 
     principal: Principal
@@ -156,8 +159,7 @@ class Caller:
         return self.organization.id
 
 
-@dataclass(frozen=True, slots=True)
-class ApiKeyRecord:
+class ApiKeyRecord(FrozenStruct, frozen=True):
     id: KeyId
     organization_id: OrganizationId
     name: str
@@ -173,16 +175,14 @@ class ApiKeyRecord:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAccount:
+class ServiceAccount(FrozenStruct, frozen=True):
     client_id: str
     digest: bytes  # of its secret
     scopes: frozenset[Scope]
     disabled: bool
 
 
-@dataclass(frozen=True, slots=True)
-class UserRecord:
+class UserRecord(FrozenStruct, frozen=True):
     known: bool
     deleted: bool
     tokens_after: datetime | None  # tokens from before are refused: the user was deleted
@@ -190,8 +190,7 @@ class UserRecord:
     role: Role | None  # in that organization, if a member
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRecord:
+class KeyRecord(FrozenStruct, frozen=True):
     key: ApiKeyRecord
     digest: bytes
     has_expired: bool

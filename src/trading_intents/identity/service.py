@@ -1,7 +1,6 @@
 """Use cases of identity: identify callers, manage API keys, issue service tokens, find organizations."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -17,11 +16,11 @@ from trading_intents.errors import (
     NotFound,
     Unauthorized,
     ValidationFailed,
-    VersionConflict,
 )
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, hint, is_key, make_key, same_digest
 from trading_intents.identity.model import (
+    ApiKeyChange,
     ApiKeyRecord,
     Caller,
     Claims,
@@ -36,6 +35,7 @@ from trading_intents.identity.model import (
     ServicePrincipal,
     UserPrincipal,
     UserRecord,
+    distinct,
 )
 from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.identity.tokens import TokenVerifier
@@ -49,6 +49,7 @@ from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment
 from trading_intents.web.body import MAX_TEXT_CHARACTERS
+from trading_intents.web.request import check_version
 
 MAX_AGE_SECONDS = 0.8
 MAX_RECENT = 50_000
@@ -202,15 +203,6 @@ async def keep_reporting(callers: Callers, log: Log) -> None:
     await repeat(callers.report_use, LAST_USED_SECONDS, on_error)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyChange:
-    """The fields that a PATCH names; None leaves a field as it is."""
-
-    name: str | None
-    permissions: frozenset[Permission] | None
-    disabled: bool | None
-
-
 class ApiKeys:
     def __init__(self, pool: Pool, make_id: IdMaker, callers: Callers) -> None:
         self._pool, self._make_id, self._callers = pool, make_id, callers
@@ -239,7 +231,6 @@ class ApiKeys:
         return key, secret
 
     async def open_session(self, caller: Caller, environment: Environment) -> tuple[ApiKeyRecord, Secret]:
-        """Makes a key by which a user trades, for as long as the user's token holds."""
         user = caller.principal
         assert isinstance(user, UserPrincipal)
         assert caller.expires_at is not None
@@ -260,7 +251,6 @@ class ApiKeys:
         return key, secret
 
     async def end_sessions(self, caller: Caller) -> None:
-        """Ends the session keys that the caller's token made."""
         assert caller.token_digest is not None
         async with self._pool.transaction([caller.organization_id]) as tx:
             await store.end_sessions_of_token(tx, caller.organization_id, caller.token_digest)
@@ -274,7 +264,7 @@ class ApiKeys:
         self,
         organization_id: OrganizationId,
         key_id: UUID | None,
-        read_change: Callable[[], KeyChange],
+        read_change: Callable[[], ApiKeyChange],
         expected: frozenset[int] | None,
     ) -> ApiKeyRecord:
         """Reads the change only once the key is found: 404 comes before 422."""
@@ -283,9 +273,9 @@ class ApiKeys:
             if not key:
                 raise NotFound("no such API key")
             change = read_change()
-            _check_version(key, expected)
+            permissions = key.permissions if change.permissions is None else distinct(change.permissions)
+            check_version(key.version, expected)
             name = key.name if change.name is None else change.name
-            permissions = key.permissions if change.permissions is None else change.permissions
             disabled = key.disabled if change.disabled is None else change.disabled
             if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
                 key = await store.update_key(tx, key.id, name, permissions, disabled, key.expires_at)
@@ -299,7 +289,7 @@ class ApiKeys:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:
                 raise NotFound("no such API key")
-            _check_version(key, expected)
+            check_version(key.version, expected)
             await store.delete_key(tx, key.id)
         self._callers.clear_cache()
 
@@ -312,11 +302,6 @@ class ApiKeys:
         if not is_key(text) or record is None or not same_digest(record.digest, key_digest):
             raise InvalidApiKey
         return record.key, record.is_refused
-
-
-def _check_version(key: ApiKeyRecord, expected: frozenset[int] | None) -> None:
-    if expected is not None and key.version not in expected:
-        raise VersionConflict(f"the version is {key.version}; read it again")
 
 
 class Organizations:

@@ -3,7 +3,6 @@ fetches what a token names: its `kid` only picks among those keys, and the key d
 
 import asyncio
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
@@ -17,6 +16,7 @@ from trading_intents.config import Settings
 from trading_intents.errors import Unauthorized, Unavailable
 from trading_intents.identity.model import Claims, Scope
 from trading_intents.telemetry import Log
+from trading_intents.trading import FrozenStruct
 
 MAX_TOKEN_CHARACTERS = 8 * 1024
 MAX_KID_CHARACTERS = 256
@@ -48,8 +48,7 @@ class KeySource(Protocol):
         """Finds the issuer's key of that id, bound to its algorithm; Unavailable when the keys are not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNames:
+class ClaimNames(FrozenStruct, frozen=True):
     """The names of claims, each exact or a dotted path. The defaults are the embedded provider's."""
 
     organization: str = "organization"
@@ -59,10 +58,7 @@ class ClaimNames:
     kind_service: str = "service"  # the value of `kind` that means a service account; any other, or none, is a user
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRules:
-    """The rules that a token must keep."""
-
+class TokenRules(FrozenStruct, frozen=True):
     issuer: str
     audience: str
     claims: ClaimNames = ClaimNames()

@@ -73,7 +73,6 @@ class Users:
 async def finish(
     pool: Pool, directory: UserDirectory | None, user_id: UUID, subject: str, organization_id: OrganizationId
 ) -> None:
-    """Finishes a recorded deletion: at the provider, then with one event."""
     if directory:
         await directory.delete(subject)
     async with pool.transaction([organization_id]) as tx:

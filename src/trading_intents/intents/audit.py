@@ -3,7 +3,6 @@ reads."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -18,7 +17,7 @@ from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSIONS, Re
 from trading_intents.storage.database import Pool, Row
 from trading_intents.storage.pages import NO_END
 from trading_intents.stream import trading_pb2
-from trading_intents.trading import ActionType
+from trading_intents.trading import ActionType, FrozenStruct
 
 PAGE_ROWS = 2_000
 PROVED = """\
@@ -38,15 +37,13 @@ Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wr
 Progress = Callable[[int], None]  # called with how many more actions were read
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(FrozenStruct, frozen=True):
     account_id: UUID
     seq: int
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
+class Verified(FrozenStruct, frozen=True):
     """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was written."""
 
     head: Head
@@ -102,7 +99,6 @@ def read_heads(path: Path) -> KeptHeads:
 
 
 async def list_heads(pool: Pool) -> AsyncIterator[Head]:
-    """Lists the heads of the database by account; `verify` says whether they are right."""
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
@@ -186,7 +182,6 @@ async def _next_organization(pool: Pool, after: UUID, account_id: UUID | None) -
 
 
 def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
-    """Says how the action's record differs from its event; an empty text if it does not."""
     if record is None:
         return "it is missing: its event is still kept"
     try:

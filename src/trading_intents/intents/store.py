@@ -127,7 +127,6 @@ async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
 
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
-    """Sums the heads of this account, or of all: how many actions there are."""
     total: int = await tx.fetchval(
         "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1",
         account_id,
@@ -185,7 +184,6 @@ async def list_action_events(
 
 
 async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Reads the records of these actions, each named by its account and seq."""
     rows = await tx.fetch(
         """
         SELECT account_id::text, seq, record
@@ -259,7 +257,6 @@ _READ_HOLDINGS = """
 
 
 async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit: int) -> list[str]:
-    """The account's open orders without a pending CANCEL, the oldest first, so many at most."""
     rows = await tx.fetch(
         """
         WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)

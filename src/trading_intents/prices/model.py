@@ -57,8 +57,6 @@ class ReferencePrice(FrozenStruct, frozen=True):
 
 
 class PriceKey(NamedTuple):
-    """What a reference price is kept by."""
-
     organization_id: UUID
     market: PriceMarket
     symbol: Symbol

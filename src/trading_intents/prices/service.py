@@ -1,7 +1,6 @@
 """Use cases of reference prices: post one, read one, list them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 
 from trading_intents.errors import LimitReached, NotFound
@@ -10,13 +9,12 @@ from trading_intents.prices import store
 from trading_intents.prices.model import PriceKey, PriceMarket, PriceRules, PriceSource, ReferencePrice, markets_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
-from trading_intents.trading import Environment, Symbol
+from trading_intents.trading import Environment, FrozenStruct, Symbol
 
 MAX_SYMBOLS = 10_000  # of an organization and market; trades add further ones
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPrices:
+class FoundPrices(FrozenStruct, frozen=True):
     prices: Sequence[ReferencePrice]
     more_after: Symbol | None  # where the next page begins; None: there is none
 

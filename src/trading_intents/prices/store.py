@@ -54,7 +54,6 @@ def parse_prices(texts: Sequence[str | bytes]) -> dict[PriceKey, StoredPrices]:
 
 
 def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
-    """Of a pipeline."""
     return parse_prices([text for (text,) in reply.rows if text])
 
 

@@ -121,7 +121,6 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    """Reads the entries that are not in the buckets yet."""
     rows = await tx.fetch(
         "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key",
         account_id,
@@ -154,7 +153,6 @@ _ADD_TO_BUCKETS = """
 
 
 async def move_entries(tx: Tx, limit: int) -> int:
-    """Moves entries into the buckets, `limit` at most; gives how many."""
     moved: int = await tx.fetchval(
         f"""
         WITH counted AS MATERIALIZED (

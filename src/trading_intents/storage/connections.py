@@ -173,7 +173,6 @@ class ConnectionPool:
             raise
 
     def _release(self, organization: Hashable) -> None:
-        """Frees a connection's place, and passes it on."""
         self._free += 1
         self._held[organization] -= 1
         if not self._held[organization]:

@@ -121,8 +121,6 @@ def session_setup(
 
 
 class Pool:
-    """Connections that act as one database role."""
-
     def __init__(
         self, connections: ConnectionPool | PoolQuota, role: str, metrics: Metrics, history: WalHistory | None = None
     ) -> None:

@@ -55,8 +55,6 @@ class PoolTransaction:
 
 
 class PipelinedTransaction:
-    """A transaction on one pipelined connection."""
-
     def __init__(self, link: PipelineConnection) -> None:
         self._link = link
         self.has_begun = self.has_ended = False

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from trading_intents.storage.database import (
     explain_refusals,
 )
 from trading_intents.telemetry import Log
+from trading_intents.trading import FrozenStruct
 
 FOLDER = Path(__file__).with_name("migrations")
 CONNECT_LIMIT_SECONDS = 5.0
@@ -53,8 +53,7 @@ _LOCKS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(FrozenStruct, frozen=True):
     version: int
     name: str
     text: str
@@ -122,7 +121,6 @@ async def _name_of(url: Secret, setting: str) -> str:
 
 
 async def pending(url: Secret, folder: Path = FOLDER) -> list[str]:
-    """Names of the files that the database lacks."""
     return [file.name for file in await list_missing(url, folder)]
 
 

@@ -136,8 +136,6 @@ class ConnectionDropped(ConnectionLost):
 
 
 class PipelineRequest:
-    """Statements that were sent to the server, and their answers."""
-
     def __init__(self, link: "PipelineConnection", known: int) -> None:
         """`known` is how many statements the connection had prepared before this request."""
         self.replies: list[Reply] = []
@@ -314,7 +312,6 @@ class PipelineConnection:
             link.send_query_prepared(name, None)
 
     def _flush(self) -> None:
-        """Writes to the socket, and the rest when it is writable again."""
         if self._link.flush():
             self._loop.add_writer(self._fd, self._flush_more)
 

@@ -43,7 +43,6 @@ class TtlCache(Generic[K, V]):
         return entry[1].result()
 
     def clear(self) -> None:
-        """Empties the cache: the next get reads again."""
         self._entries.clear()
         self._renewing.clear()
 

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from trading_intents.storage.database import Tx, pack_array
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import Event, cursor_field
 from trading_intents.stream.text import Message
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 
 KEEP_DAYS = 7
 DAYS_AHEAD = 3
@@ -233,8 +232,7 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(FrozenStruct, frozen=True):
     """A place in the log. A cursor from another epoch than the log's is invalid: its events are gone."""
 
     epoch: UUID

@@ -29,7 +29,7 @@ from trading_intents.stream.subscriber import EventBatch, Subscriber, primed, st
 from trading_intents.stream.subscription_filter import NARROWED, EventPage, Subscription, SubscriptionFilter
 from trading_intents.stream.text import Message
 from trading_intents.telemetry import Log
-from trading_intents.trading import SYMBOL_RULE, Environment, parse_symbol
+from trading_intents.trading import SYMBOL_RULE, Environment, FrozenStruct, parse_symbol
 from trading_intents.web.request import Request
 
 MAX_READS = 4  # of history, so that connections are left for live events
@@ -45,8 +45,7 @@ MAX_SCOPES = 1_000
 Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], AsyncIterator[Sequence[Event]]]
 
 
-@dataclass(frozen=True, slots=True)
-class SubscribeRequest:
+class SubscribeRequest(FrozenStruct, frozen=True):
     """One Subscribe, as its transport read it. No account means all."""
 
     account: str | None

@@ -1,19 +1,17 @@
 """Selects the events of a page of the log that a connection wants. Pure: no I/O, no queue."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
 
 from trading_intents.stream.log import LoggedEvent
 from trading_intents.stream.model import EventType
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 
 NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})  # the kinds that a symbol narrows
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(FrozenStruct, frozen=True):
     """One subscription. Its scope is the account, or without one the organization (an API key's environment of it)."""
 
     account_id: UUID | None

@@ -202,7 +202,6 @@ class TokenBuckets:
         return b'"%s";r=%d;t=%d' % (self._name, left if left > 0 else 0, refill_seconds)
 
     def wait_seconds(self, left: float, cost: int = 1) -> int:
-        """How long until there are as many tokens; 0 if there are."""
         return 0 if left >= cost else max(1, math.ceil((cost - left) / self._rate.per_second))
 
     def refuse(self, limit: str, left: float, headers: Headers, cost: int = 1) -> NoReturn:

@@ -89,7 +89,6 @@ def operations_routes(
 
 
 def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
-    """Makes the series of every answer that each route can give, and of requests without a route."""
     for route in routes:
         requests.make_series(
             route.path, [route.operation.status, *map(route.operation.error_shape.status_of, errors_of(route))]

@@ -8,7 +8,6 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -19,6 +18,7 @@ import msgspec
 
 from trading_intents.clock import RFC3339_RULE, TimeRange, parse_rfc3339, rfc3339
 from trading_intents.errors import InvalidCursor, InvalidRequest, ValidationFailed
+from trading_intents.trading import FrozenStruct
 from trading_intents.web.body import read_choice
 from trading_intents.web.request import Answer, Headers, Request
 from trading_intents.web.routes import Parameter
@@ -41,8 +41,7 @@ class ListOrder(StrEnum):
     DESC = "desc"
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(FrozenStruct, frozen=True):
     list_name: str  # names the list, its owner, filters and order, so that a cursor fits no other
     limit: int
     after: Any  # the key of the last row that the caller has; None at the beginning
@@ -101,7 +100,6 @@ def prefers_csv(request: Request) -> bool:
 
 
 def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answer:
-    """The page of a list's answer as RFC 4180 has it."""
     listing, text = msgspec.json.decode(answer.body), io.StringIO(newline="")
     rows = csv.writer(text)
     rows.writerow(columns)

@@ -11,7 +11,14 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from trading_intents.clock import rfc3339
-from trading_intents.errors import InvalidRequest, PayloadTooLarge, PlatformError, UnsupportedMediaType, UriTooLong
+from trading_intents.errors import (
+    InvalidRequest,
+    PayloadTooLarge,
+    PlatformError,
+    UnsupportedMediaType,
+    UriTooLong,
+    VersionConflict,
+)
 from trading_intents.trading import amount_text
 from trading_intents.web.body import MAX_BODY_BYTES, convert, read_json
 
@@ -38,8 +45,6 @@ _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A whole request, as it was received."""
-
     method: str
     raw_path: bytes
     query_string: bytes
@@ -130,8 +135,15 @@ def render(kind: type[S], source: object = None, **values: object) -> S:
 
 
 def request_id(given: bytes | None) -> str:
-    """The caller's own request id if it is valid, else a new one."""
     return given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
+
+
+Expected = frozenset[int] | None  # the versions that If-Match accepts
+
+
+def check_version(version: int, expected: Expected) -> None:
+    if expected is not None and version not in expected:
+        raise VersionConflict(f"the version is {version}; read it again")
 
 
 class AnyVersion(frozenset[int]):
@@ -211,8 +223,7 @@ class Request:
     def body(self, kind: type[T], amounts: Collection[str] = ()) -> T:
         return convert(self.json, kind, amounts)
 
-    def if_match(self) -> frozenset[int] | None:
-        """The versions that a conditional write accepts; None when it is not conditional."""
+    def if_match(self) -> Expected:
         text = self.header(b"if-match")
         if text is None:
             return None

@@ -30,8 +30,6 @@ DISK_FAILED_SECONDS = 5.0  # for this long after a failure the disk counts as fa
 
 
 class App:
-    """The application over a route table."""
-
     def __init__(
         self,
         routes: Iterable[Route],
@@ -203,8 +201,6 @@ class App:
 
 
 class _PerSecond:
-    """Allows a limited number in each second."""
-
     def __init__(self, limit: int) -> None:
         self._limit, self._second, self._count = limit, 0, 0
 

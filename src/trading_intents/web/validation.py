@@ -71,7 +71,6 @@ def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> Validation
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The most similar known name, or none."""
     if len(name) > MAX_SUGGESTED_CHARACTERS:
         return ""
     return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
@@ -159,7 +158,6 @@ def _fields(types: Sequence[inspect.Type]) -> list[str]:
 
 
 def _values(types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]) -> list[str]:
-    """The members of an enumeration; the tags of a union."""
     members = [str(member.value) for each in types if isinstance(each, inspect.EnumType) for member in each.cls]
     structs = [each for each in parents if isinstance(each, inspect.StructType)]
     return members or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)] or ["another value"]

@@ -45,7 +45,6 @@ class EmbeddedVault:
         """Nothing is kept elsewhere."""
 
     def key_version(self, sealed: bytes) -> int:
-        """Which master key it needs."""
         return _read_version(sealed)
 
     def key_versions(self) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 error, and never opens one for another row than the one it was sealed for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
@@ -10,14 +9,12 @@ import msgspec
 
 from trading_intents.errors import ValidationFailed
 from trading_intents.secret import Secret
+from trading_intents.trading import FrozenStruct
 
 MAX_FIELDS_BYTES = 128 * 1024  # encoded; more than a request's body can hold
 
 
-@dataclass(frozen=True, slots=True)
-class SecretRef:
-    """The row that a sealed secret is bound to."""
-
+class SecretRef(FrozenStruct, frozen=True):
     organization_id: UUID
     account_id: UUID
     credential_id: UUID

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+
+from trading_intents.trading import FrozenStruct
 
 MAX_BODY_BYTES = 65_536
 SOH = "\x01"
@@ -159,8 +160,7 @@ class SessionTaken(Exception):
     """Another session has changed the numbers, or another worker has the session; nothing was stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(FrozenStruct, frozen=True):
     """The numbers of the next message in each direction. `epoch` counts the resets."""
 
     epoch: int = 1
@@ -168,8 +168,7 @@ class Numbers:
     next_out: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SentMessage:
+class SentMessage(FrozenStruct, frozen=True):
     """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in monotonic seconds, it is
     not written then. Both None: it is never sent again."""
 
@@ -181,8 +180,7 @@ class SentMessage:
     not_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedMessage:
+class ReceivedMessage(FrozenStruct, frozen=True):
     """`refused`: the type and client order id of the command that a reject names by its number."""
 
     epoch: int
@@ -203,8 +201,7 @@ class MessageStore(Protocol):
         which are never sent from now on. SessionTaken."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRules:
+class SessionRules(FrozenStruct, frozen=True, kw_only=True):
     begin_string: str
     sender: str
     target: str

@@ -3,7 +3,9 @@ written or delivered. Knows no order."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from trading_intents.brokers.fix.messages import (
     ENDING,
@@ -85,7 +87,6 @@ class FixSession:
         self._over: SessionEnded | None = None  # it ends when all before is stored and written
 
     async def run(self) -> None:
-        """Runs until the connection ends; `ended` says why."""
         loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
         if self._rules.is_initiator:
             if self._rules.resets:

@@ -1,12 +1,12 @@
 """Statements of the FIX sessions' tables: numbers, and every message before it is written or delivered."""
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 from uuid import UUID
 
 import asyncpg
+from msgspec.structs import replace
 
 from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionTaken, masked, parse
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
@@ -16,6 +16,7 @@ from trading_intents.errors import NotFound
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import GroupCommit
 from trading_intents.storage.pipeline import Statement, json_text
+from trading_intents.trading import FrozenStruct
 
 MAX_RETOLD = 500  # in a page
 MAX_PRUNED = 5_000
@@ -23,8 +24,7 @@ KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
+class _Write(FrozenStruct, frozen=True):
     """`before`: the numbers as the session knows them. If they are others, another session has written meanwhile."""
 
     account_id: UUID
@@ -263,16 +263,13 @@ class FixStore:
             return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(skipped)
 
     async def find_sent(self, client_order_id: str) -> bytes | None:
-        """The command that was sent, or stored to be, under this id."""
         rows = await self._fetch(FIND_SENT, client_order_id)
         return rows[0]["raw"] if rows else None
 
     async def list_open(self, epoch: int) -> list[ReceivedMessage]:
-        """The last reports of orders that work, of this epoch and later."""
         return [_received(row) for row in await self._fetch(LIST_OPEN, epoch)]
 
     async def list_received(self, since: datetime) -> AsyncIterator[ReceivedMessage]:
-        """All messages since then."""
         after = since, 0, 0
         while rows := await self._fetch(LIST_RECEIVED, *after):
             for row in rows:
@@ -280,7 +277,6 @@ class FixStore:
             after = rows[-1]["at"], rows[-1]["epoch"], rows[-1]["number"]
 
     async def list_skipped(self, since: datetime) -> list[Row]:
-        """The commands that were too old when they were asked for again."""
         return await self._fetch(LIST_SKIPPED, since)
 
     async def read(self) -> Row | None:

@@ -106,7 +106,6 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"begin_string {self.begin_string!r} is neither FIX.4.2 nor FIX.4.4")
 
     def complete(self, msg_type: str, fields: Fields) -> Fields:
-        """A message's fields as this venue wants them."""
         changed = dict(fields) | self.fields.get(msg_type, {})
         return [(tag, value) for tag, value in changed.items() if value]
 

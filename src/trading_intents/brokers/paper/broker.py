@@ -149,7 +149,6 @@ class PaperBroker:
         )
 
     async def _value(self, tx: Tx, held: Mapping[Symbol, Decimal], number: int) -> None:
-        """Takes positions as of the event of that number, and quotes, anew."""
         organization_id = self._context.account.organization_id
         quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
         self._valuation.load(held, quotes, number)
@@ -186,7 +185,6 @@ class PaperBroker:
             return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
     async def _answer(self, reply: VenueReply) -> CommandResult:
-        """Gives the venue's answer, changed by scripted faults."""
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
         if FaultKind.DISCONNECT in reply.faults:
@@ -223,7 +221,6 @@ class PaperBroker:
         self._news.set()
 
     async def _pause(self, seconds: float) -> None:
-        """Pauses, or until the session is closed."""
         if seconds > 0:
             await wait_at_most(self._down, seconds)
 

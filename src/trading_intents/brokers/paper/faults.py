@@ -2,7 +2,6 @@
 repeated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from uuid import UUID
@@ -10,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.brokers.paper.model import made_id
-from trading_intents.trading import exact
+from trading_intents.trading import FrozenStruct, exact
 
 
 class FaultKind(StrEnum):
@@ -25,8 +24,6 @@ class FaultKind(StrEnum):
 
 
 class Fault(msgspec.Struct):
-    """A scripted fault."""
-
     account_id: UUID
     kind: str
     command: str | None
@@ -35,8 +32,7 @@ class Fault(msgspec.Struct):
     millis: int
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveFaults:
+class ActiveFaults(FrozenStruct, frozen=True):
     kinds: frozenset[FaultKind] = frozenset()
     delay_millis: int = 0
 

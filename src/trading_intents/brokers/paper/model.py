@@ -100,8 +100,6 @@ class PaperOrderStatus(StrEnum):
 
 
 class PaperTerms(VersionTerms, frozen=True, kw_only=True):
-    """The terms of a submit or a replace."""
-
     symbol: Symbol
     side: OrderSide
     kind: OrderKind

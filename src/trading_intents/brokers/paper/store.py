@@ -27,8 +27,6 @@ class CommandTarget(msgspec.Struct, frozen=True):
 
 
 class TargetRow(msgspec.Struct):
-    """An order with all of its events so far."""
-
     order: PaperOrder
     events: list[BrokerEvent]
     asked: CommandTarget | None = None
@@ -82,7 +80,6 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
 
 
 async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRow | None:
-    """Finds the order that a command with this id made or named, and all its events."""
     statement = find_targets([CommandTarget(account_id, client_order_id, None)])
     text = await tx.fetchval(statement.sql, *statement.arguments)
     return None if text is None else msgspec.json.decode(text, type=TargetRow)
@@ -148,7 +145,6 @@ async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[B
 
 
 async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]) -> dict[Symbol, list[Quote]]:
-    """Lists quotes of these symbols that were posted after the `seen` ones."""
     rows = await tx.fetch(
         """
         SELECT q.*
@@ -170,7 +166,6 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
 
 
 async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Symbol]) -> dict[Symbol, Quote]:
-    """Of these symbols, the last quotes that were posted."""
     rows = await tx.fetch(
         """
         SELECT q.* FROM unnest($2::text[]) AS asked (symbol)

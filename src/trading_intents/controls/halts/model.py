@@ -1,14 +1,15 @@
 """A halt: its terms, its states and what a second call adds to it. Pure: no I/O, no clock."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from trading_intents.ids import OrganizationId
 from trading_intents.stream.model import Event, EventType, make_payload
-from trading_intents.trading import Environment
+from trading_intents.trading import Environment, FrozenStruct
 
 
 class HaltState(StrEnum):
@@ -24,31 +25,25 @@ class HaltPrincipalType(StrEnum):
     SYSTEM = "SYSTEM"
 
 
-@dataclass(frozen=True, slots=True)
-class HaltPrincipal:
-    """Who halts or resumes."""
-
+class HaltPrincipal(FrozenStruct, frozen=True):
     type: HaltPrincipalType
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class HaltScope:
+class HaltScope(FrozenStruct, frozen=True):
     """An account, or without one the whole organization."""
 
     organization_id: OrganizationId
     account_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HaltTerms:
+class HaltTerms(FrozenStruct, frozen=True):
     reason: str
     cancel_orders: bool = True
     close_positions: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
+class Halt(FrozenStruct, frozen=True):
     id: UUID
     scope: HaltScope
     environment: Environment | None  # the account's

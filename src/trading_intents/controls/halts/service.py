@@ -1,8 +1,9 @@
 """Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that it refuses."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from trading_intents.accounts.service import AccountTarget, check_open, find_target
 from trading_intents.controls.halts import store

@@ -59,7 +59,6 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def needs_recent(self) -> bool:
-        """Whether they are judged by the account's last orders."""
         return self.max_orders_per_minute is not None or self.duplicate_window_millis is not None
 
     @property
@@ -71,8 +70,6 @@ NO_LIMIT = TradingLimits()
 
 
 class StoredLimits(FrozenStruct, frozen=True):
-    """The limits of a level as they are kept."""
-
     limits: TradingLimits
     created_at: datetime
     updated_at: datetime
@@ -80,8 +77,6 @@ class StoredLimits(FrozenStruct, frozen=True):
 
 
 class LossLimit(FrozenStruct, frozen=True):
-    """An account's daily-loss limit."""
-
     account_id: UUID
     organization_id: OrganizationId
     max_daily_loss: Decimal
@@ -137,8 +132,6 @@ NO_LIMITS = AppliedLimits()
 
 
 class AskedOrder(VersionTerms, frozen=True, kw_only=True):
-    """The order that a CREATE or REPLACE asks for."""
-
     is_create: bool
     closes: bool = False  # made to close a position; it is nobody's duplicate
     symbol: Symbol
@@ -174,7 +167,6 @@ class LimitState(msgspec.Struct, gc=False):
 
 
 def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -> tuple[Triggered, ...]:
-    """Every limit that says no."""
     found: list[Triggered] = []
     with exact():
         reached = _reached(asked, state)

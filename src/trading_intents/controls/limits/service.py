@@ -6,14 +6,7 @@ from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
-from trading_intents.accounts.service import (
-    AccountTarget,
-    Expected,
-    check_open,
-    check_version,
-    find_target,
-    lock_target,
-)
+from trading_intents.accounts.service import AccountTarget, check_open, find_target, lock_target
 from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits import store
@@ -32,6 +25,7 @@ from trading_intents.prices.model import PriceRules
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
+from trading_intents.web.request import Expected, check_version
 
 
 async def judge_now(
@@ -188,7 +182,6 @@ class LimitsService:
 
 
 def _is_same(present: StoredLimits | None, limits: TradingLimits, expected: Expected) -> bool:
-    """Whether nothing is to be changed."""
     if present is None and expected is not None:
         raise VersionConflict("no limits are set yet; send them without If-Match")
     if present:

@@ -116,7 +116,6 @@ async def count_symbols(tx: Tx, account_id: UUID) -> int:
 
 
 async def page_loss_limits(tx: Tx, after: UUID, limit: int) -> list[LossLimit]:
-    """Accounts with a daily-loss limit, by their ids."""
     rows = await tx.fetch(
         """
         SELECT owner_id, organization_id, rules FROM trading_limits
@@ -210,7 +209,6 @@ async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
 
 
 async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
-    """Removes those of which nothing is open."""
     await tx.execute(
         """
         DELETE FROM exposures WHERE (account_id, symbol) IN (

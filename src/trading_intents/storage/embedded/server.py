@@ -8,7 +8,6 @@ import signal
 import threading
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +31,7 @@ from trading_intents.storage.embedded.cluster import (
     program_environment,
 )
 from trading_intents.telemetry import Log
+from trading_intents.trading import FrozenStruct
 
 POLL_SECONDS = 0.02
 TAKEOVER_POLL_SECONDS = 0.1
@@ -43,8 +43,7 @@ RESTART_PAUSE_LIMIT_SECONDS = 2.0
 STOP_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 2.0))
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(FrozenStruct, frozen=True):
     owner_url: Secret
     """A superuser, for migrations."""
     url: Secret
@@ -297,7 +296,6 @@ def _end_leftovers(cluster_name: str) -> None:
 
 
 async def stop_process(process: Process, steps: tuple[tuple[signal.Signals, float], ...] = STOP_STEPS) -> None:
-    """Sends each signal in turn, until the process ends within the seconds beside it."""
     ended = asyncio.ensure_future(process.wait())
     try:
         for step, limit in steps:

@@ -25,7 +25,6 @@ curl -s {url}/v1/accounts/$ACCOUNT/orders -H "x-api-key: $KEY\""""
 
 
 def make_pages(document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> dict[str, StaticFile]:
-    """The pages and the one style that they share, by path."""
     headers = browser_headers()
     title = f"{document['info']['title']} {document['info']['version']}"
     home = _page(title, _home(title, url, has_console="/console" in document["paths"]))

@@ -35,8 +35,6 @@ _UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})  # header
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Reads the requests of one client and answers them one after the other."""
-
     def __init__(self, table: ConnectionTable) -> None:
         self._table, self._app, self._budget = table, table.app, table.budget
         self._loop = asyncio.get_running_loop()
@@ -345,7 +343,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._close(LAST_EVENT_SECONDS)
 
     def _close(self, limit_seconds: float = WRITE_SECONDS) -> None:
-        """Closes when what was written has been sent, or at the limit."""
         self._stop_receiving()
         self._waiting.clear()
         self._write_deadline = self._loop.time() + limit_seconds

@@ -6,11 +6,11 @@ import contextlib
 import resource
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Protocol
 
 from trading_intents.errors import PlatformError, Unavailable
+from trading_intents.trading import FrozenStruct
 from trading_intents.web.limits import limited_address
 from trading_intents.web.routing import App
 from trading_intents.web.server.parse_budget import ParseBudget
@@ -23,8 +23,7 @@ PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16  # connections 
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionLimits(FrozenStruct, frozen=True):
     total: int
     per_address: int  # trusted proxies are exempt
 
@@ -64,8 +63,6 @@ class OpenConnection(Protocol):
 
 
 class ConnectionTable:
-    """Holds what the connections of one listener share."""
-
     def __init__(self, app: App, limits: ConnectionLimits) -> None:
         self.app, self._limits = app, limits
         self.connections: dict[OpenConnection, str | None] = {}  # each with the address that it counts for

@@ -22,8 +22,6 @@ ACCEPT_AGAIN_SECONDS = 1.0  # after an error such as no free descriptor
 
 
 class CertificateFiles:
-    """A port's certificate and key."""
-
     def __init__(self, certificate: str, key: str, setting: str, on_read: Callable[[float], None], log: Log) -> None:
         """`on_read` gets the Unix time at which the certificate expires."""
         self.certificate, self.key = Path(certificate), Path(key)
@@ -70,8 +68,6 @@ def certificate_files(settings: Settings, setting: str, metrics: Metrics, log: L
 
 
 class TlsConnection(HttpConnection):
-    """An HTTP connection whose handshake is done."""
-
     def __init__(self, table: ConnectionTable, handshake: "Handshake") -> None:
         super().__init__(table)
         self._handshake = handshake

@@ -85,7 +85,6 @@ class OrderBook:
         self._see(quote, trades=False)
 
     def feed(self, quote: Quote) -> None:
-        """Matches every resting order with a market event, in order of acceptance."""
         with exact():
             self._expire(quote.at)
             self._see(quote, trades=True)
@@ -284,7 +283,6 @@ class OrderBook:
                 self._emit(order, kind, at, reason=reason)
 
     def _report_change(self, order: PaperOrder, at: datetime) -> None:
-        """Reports a change that no command asked for."""
         self._emit(
             order,
             EventKind.REPLACED,

@@ -1,7 +1,6 @@
 """Rules that need no book: flaws of an order by itself (P11), and what a quote means to it (P3 to P7)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
@@ -17,7 +16,7 @@ from trading_intents.brokers.paper.model import (
     tick_of,
 )
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
-from trading_intents.trading import OrderKind, OrderSide, TimeInForce, exact, parse_symbol
+from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, TimeInForce, exact, parse_symbol
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
 UNKNOWN_ORDER, TOO_LATE = "unknown_order", "too_late"
@@ -111,8 +110,7 @@ def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
 
 
-@dataclass(frozen=True, slots=True)
-class PriceLevels:
+class PriceLevels(FrozenStruct, frozen=True):
     """The prices at which the first of a book's working orders could match, None where there is none of its kind; and
     when the first of them expires, or its stop is to be reported."""
 

@@ -51,8 +51,6 @@ LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held el
 
 @dataclass(slots=True)
 class _VenueBatch:
-    """The rows that were read for the requests of one transaction, and their changes."""
-
     now: datetime
     faults: dict[UUID, list[Fault]]
     known: set[tuple[UUID, str]]
@@ -66,8 +64,6 @@ class _TwoSessions(Exception):
 
 
 class PaperVenue:
-    """The venue, shared by all sessions of a process."""
-
     def __init__(self, context: IntegrationContext) -> None:
         self._transactions, self._clock = context.open_transactions(), context.clock
         self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
@@ -75,7 +71,6 @@ class PaperVenue:
         self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
-        """Reads the account's state, and applies what happened in the market since."""
         books.clear()
         async with self._transactions.transaction() as tx:
             await tx.commit([store.insert_account(books.account_id, books.organization_id, self._cash)])
@@ -187,7 +182,6 @@ class PaperVenue:
         totals: dict[UUID, PaperAccount],
         requested: set[BookKey],
     ) -> dict[BookKey, list[Quote]]:
-        """Reads all working orders of accounts whose books in memory are outdated."""
         by_account = {each.account_id: each for each in stale}
         (working,) = await tx.run([store.list_working(by_account)])
         orders = store.parse_orders(working)
@@ -314,7 +308,6 @@ class PaperVenue:
     def _target(
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
     ) -> tuple[PaperOrder | None, Sequence[BrokerEvent]]:
-        """The order that a REPLACE or CANCEL names, and what happened to it before this batch."""
         found = batch.targets.get(request.target) if request.target else None
         if found is None or found.order.symbol != book.symbol:
             return None, ()

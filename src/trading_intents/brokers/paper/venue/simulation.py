@@ -1,6 +1,5 @@
 """What the venue would report now: the walk's prices, and the balance of an account."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -11,11 +10,10 @@ from trading_intents.brokers.port import BrokerBalance, SimulatedPrice
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Tx
-from trading_intents.trading import Symbol, normalized
+from trading_intents.trading import FrozenStruct, Symbol, normalized
 
 
-@dataclass(frozen=True, slots=True)
-class PaperSimulation:
+class PaperSimulation(FrozenStruct, frozen=True):
     seed: int
 
     def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:

@@ -20,8 +20,6 @@ Parsed = TypeVar("Parsed")
 
 
 class BookKey(NamedTuple):
-    """A symbol in an account."""
-
     account_id: UUID
     symbol: Symbol
 

@@ -41,7 +41,6 @@ class Valuation:
         return self.positions if event == self.event else None
 
     def update(self, books: Iterable[OrderBook], event: int) -> None:
-        """Positions as the venue committed them."""
         if self.positions is None or event < self.event:
             return
         self.event = event
