@@ -39,7 +39,7 @@ from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.operations import read_metrics
-from trading_intents.web.server.listener import bind, find_holder
+from trading_intents.web.server.listener import bind
 from trading_intents_client import AsyncAccount, AsyncTradingClient, TimeInForce, TradingError
 from trading_intents_client.cli.login import find_login
 
@@ -60,13 +60,15 @@ class CheckResult(FrozenStruct, frozen=True):
 
 
 async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) -> list[CheckResult]:
+    metrics = await read_metrics(settings.http_url, METRICS_LIMIT_SECONDS) or ""
+    is_running = "ti_process_up" in metrics and bool(settings.database_url or lock_holder(settings.data_dir))
     return [
         *_settings(strangers),
         *_files(settings),
         _disk(settings),
-        _port(settings, settings.http_host, settings.http_port, "HTTP"),
-        *([_port(settings, settings.grpc_host, settings.grpc_port, "GRPC")] if "stream" in settings.roles else ()),
-        *await _processes(settings),
+        _port(settings.http_host, settings.http_port, "HTTP", is_running),
+        *([_port(settings.grpc_host, settings.grpc_port, "GRPC", is_running)] if "stream" in settings.roles else ()),
+        *_processes(metrics),
         *await _database(settings, log),
     ]
 
@@ -277,20 +279,18 @@ def _disk(settings: Settings) -> CheckResult:
     return CheckResult("ok", "disk", "there is room")
 
 
-def _port(settings: Settings, host: str, port: int, setting: str) -> CheckResult:
+def _port(host: str, port: int, setting: str, is_running: bool) -> CheckResult:
     try:
         bind(host, port, setting).close()
     except PlatformError as error:
-        if pid := find_holder(port, None if settings.database_url else lock_holder(settings.data_dir)):
-            return CheckResult("ok", "port", f"{host} port {port} is held by this platform, pid {pid}")
-        return CheckResult("warning", "port", error.detail)
+        held = CheckResult("ok", "port", f"{host} port {port} is held by this platform")
+        return held if is_running else CheckResult("warning", "port", error.detail)
     return CheckResult("ok", "port", f"{host} port {port} is free")
 
 
-async def _processes(settings: Settings) -> list[CheckResult]:
+def _processes(metrics: str) -> list[CheckResult]:
     """Looks at the processes of a parent that runs on these settings."""
-    text = await read_metrics(settings.http_url, METRICS_LIMIT_SECONDS) or ""
-    found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', text, re.MULTILINE)
+    found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', metrics, re.MULTILINE)
     silent = [name for name, value in found if value == "0.0"]
     wrong = [CheckResult("wrong", "processes", f"{name} does not answer: it starts, or hangs") for name in silent]
     return wrong or [CheckResult("ok", "processes", f"{name} answers") for name, _ in found]

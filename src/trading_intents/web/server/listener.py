@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import os
-import re
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from trading_intents.errors import PortTaken
 from trading_intents.loops import start_loop
@@ -17,7 +14,6 @@ from trading_intents.web.server.tls import CertificateFiles, accept
 
 BACKLOG = 2048
 MAX_ACCEPTED = 16  # in each turn of the loop
-LISTENING = "0A"  # the state in /proc/net/tcp
 
 
 def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
@@ -37,31 +33,6 @@ def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
         ) from None
     listener.setblocking(False)
     return listener
-
-
-def find_holder(port: int, platform: str | None) -> int | None:
-    """The process that listens on the port, if it is the platform's (its pid, or of a process below it) or, without a
-    pid, any that serves one. Sees what this user may see in /proc."""
-    sockets = set()
-    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        for line in table.read_text().splitlines()[1:] if table.exists() else ():
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == LISTENING and int(local.rpartition(":")[2], 16) == port:
-                sockets.add(f"socket:[{inode}]")
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(file) in sockets and _is_platform(file.parts[2], platform):
-                return int(file.parts[2])
-    return None
-
-
-def _is_platform(pid: str, platform: str | None) -> bool:
-    if platform is None:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        return re.search(rb"trading[-_]intents\0(?:.*\0)?serve\0", command) is not None
-    while pid not in (platform, "0"):
-        pid = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]  # its parent
-    return pid == platform
 
 
 @contextlib.asynccontextmanager
