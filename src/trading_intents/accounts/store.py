@@ -28,8 +28,7 @@ async def count_accounts(tx: Tx, organization_id: OrganizationId) -> int:
 
 
 async def insert_account(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount) -> Account:
-    [row] = await tx.fetch(
-        """
+    query = """
         WITH account AS (
             INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
             VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
@@ -37,7 +36,9 @@ async def insert_account(tx: Tx, account_id: UUID, organization_id: Organization
             INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM account
         )
         SELECT * FROM account
-        """,
+    """
+    [row] = await tx.fetch(
+        query,
         account_id,
         organization_id,
         given.name,
@@ -62,28 +63,20 @@ async def find_account(tx: Tx, organization_id: OrganizationId, account_id: UUID
 
 
 async def lock_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE",
-        organization_id,
-        account_id,
-    )
+    query = "SELECT * FROM accounts WHERE organization_id = $1 AND id = $2 FOR NO KEY UPDATE"
+    row = await tx.fetchrow(query, organization_id, account_id)
     return _account(row) if row else None
 
 
 async def find_account_by_name(
     tx: Tx, organization_id: OrganizationId, name: str, broker: str, environment: Environment
 ) -> Account | None:
-    row = await tx.fetchrow(
-        """
+    query = """
         SELECT * FROM accounts
         WHERE organization_id = $1 AND name = $2 AND broker = $3 AND environment = $4 AND closed_at IS NULL
         ORDER BY id LIMIT 1 FOR NO KEY UPDATE
-        """,
-        organization_id,
-        name,
-        broker,
-        environment,
-    )
+    """
+    row = await tx.fetchrow(query, organization_id, name, broker, environment)
     return _account(row) if row else None
 
 
@@ -104,17 +97,12 @@ async def list_accounts(
 async def update_account(
     tx: Tx, account_id: AccountId, name: str, external_account_id: str | None, disabled: bool
 ) -> Account:
-    [row] = await tx.fetch(
-        """
+    query = """
         UPDATE accounts SET name = $2, external_account_id = $3, disabled = $4,
             version = version + 1, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
-        """,
-        account_id,
-        name,
-        external_account_id,
-        disabled,
-    )
+    """
+    [row] = await tx.fetch(query, account_id, name, external_account_id, disabled)
     return _account(row)
 
 
@@ -126,28 +114,23 @@ async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
 
 
 async def close_account(tx: Tx, account_id: AccountId) -> Account:
-    [row] = await tx.fetch(
-        """
+    query = """
         UPDATE accounts SET closed_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
-        """,
-        account_id,
-    )
+    """
+    [row] = await tx.fetch(query, account_id)
     return _account(row)
 
 
 async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
     """Tells the workers to open, refresh or close the account's session, from the account as it is now."""
-    await tx.execute(
-        """
+    query = """
         UPDATE accounts
         SET link_generation = link_generation + 1,
             link_wanted = closed_at IS NULL AND (has_credential OR broker <> ALL ($2::text[]))
         WHERE id = $1
-        """,
-        account_id,
-        needing_credential,
-    )
+    """
+    await tx.execute(query, account_id, needing_credential)
 
 
 async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -> None:
@@ -158,18 +141,12 @@ async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -
 async def insert_credential(
     tx: Tx, credential_id: UUID, account: Account, label: str | None, fields: Sequence[str], fingerprint: str
 ) -> CredentialRecord:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
-        """,
-        credential_id,
-        account.organization_id,
-        account.id,
-        account.broker,
-        label,
-        fields,
-        fingerprint,
+    """
+    [row] = await tx.fetch(
+        query, credential_id, account.organization_id, account.id, account.broker, label, fields, fingerprint
     )
     return _credential(row)
 
@@ -180,26 +157,20 @@ async def list_credentials(tx: Tx, account_id: AccountId) -> list[CredentialReco
 
 
 async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) -> CredentialRecord | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM credentials WHERE account_id = $1 AND id = $2 FOR UPDATE", account_id, credential_id
-    )
+    query = "SELECT * FROM credentials WHERE account_id = $1 AND id = $2 FOR UPDATE"
+    row = await tx.fetchrow(query, account_id, credential_id)
     return _credential(row) if row else None
 
 
 async def update_credential(
     tx: Tx, credential_id: CredentialId, label: str | None, fields: Sequence[str], fingerprint: str
 ) -> CredentialRecord:
-    [row] = await tx.fetch(
-        """
+    query = """
         UPDATE credentials SET label = $2, fields = $3, fingerprint = $4,
             version = version + 1, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
-        """,
-        credential_id,
-        label,
-        fields,
-        fingerprint,
-    )
+    """
+    [row] = await tx.fetch(query, credential_id, label, fields, fingerprint)
     return _credential(row)
 
 
@@ -208,23 +179,16 @@ async def delete_credential(tx: Tx, credential_id: CredentialId) -> None:
 
 
 async def insert_sealed(tx: Tx, sealed_id: UUID, credential: CredentialRecord, sealed: bytes) -> None:
-    await tx.execute(
-        """
+    query = """
         INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)
         VALUES ($1, $2, $3, $4, $5)
-        """,
-        sealed_id,
-        credential.organization_id,
-        credential.account_id,
-        credential.id,
-        sealed,
-    )
+    """
+    await tx.execute(query, sealed_id, credential.organization_id, credential.account_id, credential.id, sealed)
 
 
 async def discard_sealed(tx: Tx, credential_id: CredentialId) -> None:
-    await tx.execute(
-        "UPDATE sealed_secrets SET discarded = true WHERE credential_id = $1 AND NOT discarded", credential_id
-    )
+    query = "UPDATE sealed_secrets SET discarded = true WHERE credential_id = $1 AND NOT discarded"
+    await tx.execute(query, credential_id)
 
 
 async def list_discarded(tx: Tx, account_id: UUID) -> list[Row]:
@@ -236,9 +200,8 @@ async def delete_discarded(tx: Tx, sealed_ids: Sequence[UUID]) -> None:
 
 
 async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
-    return await tx.fetch(
-        "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2 FOR UPDATE", after, limit
-    )
+    query = "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2 FOR UPDATE"
+    return await tx.fetch(query, after, limit)
 
 
 async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
@@ -247,17 +210,15 @@ async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
 
 async def inspect_account(tx: Tx, account_id: UUID) -> Row | None:
     """An account of whatever organization, with what the organization has bought and the secret in use, if any."""
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         SELECT a.*, {_WORKED}, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
         FROM accounts a
         JOIN organizations o ON o.id = a.organization_id
         LEFT JOIN credentials c ON c.account_id = a.id
         LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
         WHERE a.id = $1
-        """,  # noqa: S608 - our own constants
-        account_id,
-    )
+    """  # noqa: S608 - our own constants
+    row = await tx.fetchrow(query, account_id)
     return dict(row) | {"connection": _connection(row)} if row else None
 
 

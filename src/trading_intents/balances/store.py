@@ -31,17 +31,15 @@ def write_balances(balances: Sequence[AccountBalance]) -> Statement:
 
 
 async def find_balance(tx: Tx, account_id: UUID) -> BrokerBalance | None:
-    row = await tx.fetchrow(
-        "SELECT currency, cash, buying_power, equity, as_of FROM balances WHERE account_id = $1", account_id
-    )
+    query = "SELECT currency, cash, buying_power, equity, as_of FROM balances WHERE account_id = $1"
+    row = await tx.fetchrow(query, account_id)
     return None if row is None else BrokerBalance(**dict(row))
 
 
 async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
     """The begin of the last whole minute, None if its equity is recorded, or by another process at this moment; and
     the seconds until the next."""
-    [row] = await tx.fetch(
-        """
+    query = """
         WITH span AS (
             SELECT date_trunc('minute', now) - interval '1 minute' AS at, extract(second FROM now) AS second
             FROM (SELECT clock_timestamp() AS now) AS read
@@ -50,16 +48,14 @@ async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
             SELECT FROM equity_points p WHERE p.resolution = '1m' AND p.at >= span.at
         ) AS is_due
         FROM span
-        """,
-        RECORDING_LOCK,
-    )
+    """
+    [row] = await tx.fetch(query, RECORDING_LOCK)
     return (row["at"] if row["is_due"] else None), row["left_seconds"]
 
 
 async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
     """Accounts that ever held something, each with its balance and its last point, by id."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT a.id, a.organization_id, b.cash, b.equity, last.*
         FROM (
             SELECT id, organization_id FROM accounts
@@ -73,10 +69,8 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
             FROM equity_points WHERE account_id = a.id AND resolution = '1d' ORDER BY resolution, at DESC LIMIT 1
         ) AS last ON true
         ORDER BY a.id
-        """,
-        after,
-        limit,
-    )
+    """
+    return await tx.fetch(query, after, limit)
 
 
 async def write_points(tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], EquityValues]) -> None:
@@ -85,8 +79,7 @@ async def write_points(tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], 
         {"account_id": account_id, "organization_id": organization_id} | msgspec.structs.asdict(each)
         for (account_id, organization_id), each in values.items()
     ]
-    await tx.execute(
-        """
+    query = """
         INSERT INTO equity_points (
             account_id, organization_id, resolution, at, equity, cash, realized_pnl, unrealized_pnl
         )
@@ -97,38 +90,28 @@ async def write_points(tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], 
         ON CONFLICT (account_id, resolution, at) DO UPDATE
         SET equity = excluded.equity, cash = excluded.cash, realized_pnl = excluded.realized_pnl,
             unrealized_pnl = excluded.unrealized_pnl
-        """,
-        msgspec.json.encode(rows).decode(),
-        at,
-    )
+    """
+    await tx.execute(query, msgspec.json.encode(rows).decode(), at)
 
 
 async def list_points(
     tx: Tx, account_id: UUID, resolution: Resolution, start: datetime, end: datetime
 ) -> list[EquityPoint]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT equity, cash, realized_pnl, unrealized_pnl, at FROM equity_points
         WHERE account_id = $1 AND resolution = $2 AND at >= $3 AND at < $4 ORDER BY at
-        """,
-        account_id,
-        resolution,
-        start,
-        end,
-    )
+    """
+    rows = await tx.fetch(query, account_id, resolution, start, end)
     return [EquityPoint(**dict(row)) for row in rows]
 
 
 async def prune_points(tx: Tx, keep_days: int) -> bool:
     """Removes old minutes, PRUNE_ROWS at most. True: there may be more."""
-    removed = await tx.fetch(
-        """
+    query = """
         DELETE FROM equity_points WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM equity_points
             WHERE resolution = '1m' AND at < clock_timestamp() - make_interval(days => $1) ORDER BY at LIMIT $2
         )) RETURNING at
-        """,
-        keep_days,
-        PRUNE_ROWS,
-    )
+    """
+    removed = await tx.fetch(query, keep_days, PRUNE_ROWS)
     return len(removed) == PRUNE_ROWS

@@ -86,18 +86,14 @@ async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> 
 
 
 async def put_organization_control(tx: Tx, organization_id: OrganizationId, switch: Switch) -> ManualControl:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO organization_controls AS c (organization_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3)
         ON CONFLICT (organization_id) DO UPDATE
         SET manually_disabled = $2, manual_reason = $3, version = c.version + 1, updated_at = clock_timestamp()
         RETURNING *
-        """,
-        organization_id,
-        switch.disabled,
-        switch.reason,
-    )
+    """
+    [row] = await tx.fetch(query, organization_id, switch.disabled, switch.reason)
     return _manual(row)
 
 
@@ -109,27 +105,21 @@ async def find_account_control(tx: Tx, account_id: AccountId) -> ManualControl |
 async def put_account_control(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: Switch
 ) -> ManualControl:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO account_controls AS c (organization_id, account_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4)
         ON CONFLICT (account_id) DO UPDATE
         SET manually_disabled = $3, manual_reason = $4, version = c.version + 1, updated_at = clock_timestamp()
         RETURNING *
-        """,
-        organization_id,
-        account_id,
-        switch.disabled,
-        switch.reason,
-    )
+    """
+    [row] = await tx.fetch(query, organization_id, account_id, switch.disabled, switch.reason)
     return _manual(row)
 
 
 async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> SymbolControl:
     """Gives a control without records when nothing was set."""
-    manual = await tx.fetchrow(
-        "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2", account_id, symbol
-    )
+    query = "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2"
+    manual = await tx.fetchrow(query, account_id, symbol)
     time = await tx.fetchrow("SELECT * FROM symbol_times WHERE account_id = $1 AND symbol = $2", account_id, symbol)
     return SymbolControl(symbol, _manual(manual) if manual else None, _time(time) if time else None)
 
@@ -137,28 +127,21 @@ async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> 
 async def put_symbol_manual(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: Switch
 ) -> ManualControl:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO symbol_controls AS c (organization_id, account_id, symbol, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4, $5)
         ON CONFLICT (account_id, symbol) DO UPDATE
         SET manually_disabled = $4, manual_reason = $5, version = c.version + 1, updated_at = clock_timestamp()
         RETURNING *
-        """,
-        organization_id,
-        account_id,
-        symbol,
-        switch.disabled,
-        switch.reason,
-    )
+    """
+    [row] = await tx.fetch(query, organization_id, account_id, symbol, switch.disabled, switch.reason)
     return _manual(row)
 
 
 async def put_symbol_time(
     tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: TimeRule
 ) -> TimeControl:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO symbol_times AS t (
             organization_id, account_id, symbol, trading_start, trading_end, stale_order_millis, timezone
         )
@@ -167,7 +150,9 @@ async def put_symbol_time(
         SET trading_start = $4, trading_end = $5, stale_order_millis = $6, timezone = $7,
             version = t.version + 1, updated_at = clock_timestamp()
         RETURNING *
-        """,
+    """
+    [row] = await tx.fetch(
+        query,
         organization_id,
         account_id,
         symbol,
@@ -180,26 +165,21 @@ async def put_symbol_time(
 
 
 async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> None:
-    await tx.execute(
-        """
+    query = """
         WITH manual AS (DELETE FROM symbol_controls WHERE account_id = $1 AND symbol = $2)
         DELETE FROM symbol_times WHERE account_id = $1 AND symbol = $2
-        """,
-        account_id,
-        symbol,
-    )
+    """
+    await tx.execute(query, account_id, symbol)
 
 
 async def count_symbols(tx: Tx, account_id: AccountId) -> int:
-    count: int = await tx.fetchval(
-        """
+    query = """
         SELECT count(*) FROM (
             SELECT symbol FROM symbol_controls WHERE account_id = $1
             UNION SELECT symbol FROM symbol_times WHERE account_id = $1
         ) AS controlled
-        """,
-        account_id,
-    )
+    """
+    count: int = await tx.fetchval(query, account_id)
     return count
 
 

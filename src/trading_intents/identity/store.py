@@ -33,14 +33,12 @@ _ORGANIZATION = """
 
 
 async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired, {_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
-        """,  # noqa: S608 - our own constant
-        digest,
-    )
+    """  # noqa: S608 - our own constant
+    row = await tx.fetchrow(query, digest)
     if row is None:
         return None
     key, organization = _key(row), _organization(row, "o_")
@@ -53,18 +51,14 @@ async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
 
 
 async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role, {_ORGANIZATION}
         FROM (SELECT 1) AS one
         LEFT JOIN users u ON u.provider = $1 AND u.external_id = $2
         LEFT JOIN organizations o ON o.provider = $1 AND o.external_id = $3
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
-        """,  # noqa: S608 - our own constant
-        provider,
-        subject,
-        organization,
-    )
+    """  # noqa: S608 - our own constant
+    [row] = await tx.fetch(query, provider, subject, organization)
     return UserRecord(
         known=row["user_id"] is not None,
         deleted=row["deleting_at"] is not None,
@@ -85,9 +79,8 @@ async def find_organization(tx: Tx, organization_id: UUID) -> OrganizationRecord
 
 
 async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> OrganizationRecord | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2", provider, external_id
-    )
+    query = "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2"
+    row = await tx.fetchrow(query, provider, external_id)
     return _organization(row) if row else None
 
 
@@ -117,13 +110,14 @@ async def insert_key(
     user_subject: str | None = None,
     token_digest: bytes | None = None,
 ) -> ApiKeyRecord:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO api_keys (
             id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
         )
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *
-        """,
+    """
+    [row] = await tx.fetch(
+        query,
         key_id,
         organization_id,
         name,
@@ -161,15 +155,12 @@ async def end_oldest_sessions(tx: Tx, newest: ApiKeyRecord, most: int, kept_days
         newest.environment,
         most,
     )
-    await tx.execute(
-        """
+    query = """
         DELETE FROM api_keys
         WHERE organization_id = $1 AND user_subject IS NOT NULL
           AND expires_at < clock_timestamp() - make_interval(days => $2)
-        """,
-        newest.organization_id,
-        kept_days,
-    )
+    """
+    await tx.execute(query, newest.organization_id, kept_days)
 
 
 async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
@@ -178,43 +169,32 @@ async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) 
 
 
 async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> ApiKeyRecord | None:
-    row = await tx.fetchrow(
-        "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE", organization_id, key_id
-    )
+    query = "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE"
+    row = await tx.fetchrow(query, organization_id, key_id)
     return _key(row) if row else None
 
 
 async def find_key_by_name(
     tx: Tx, organization_id: OrganizationId, name: str, environment: Environment
 ) -> ApiKeyRecord | None:
-    row = await tx.fetchrow(
-        """
+    query = """
         SELECT * FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
         ORDER BY id LIMIT 1 FOR UPDATE
-        """,
-        organization_id,
-        name,
-        environment,
-    )
+    """
+    row = await tx.fetchrow(query, organization_id, name, environment)
     return _key(row) if row else None
 
 
 async def update_key(
     tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool, expires_at: datetime | None
 ) -> ApiKeyRecord:
-    [row] = await tx.fetch(
-        """
+    query = """
         UPDATE api_keys
         SET name = $2, permissions = $3, disabled = $4, expires_at = $5, version = version + 1,
             updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
-        """,
-        key_id,
-        name,
-        sorted(permissions),
-        disabled,
-        expires_at,
-    )
+    """
+    [row] = await tx.fetch(query, key_id, name, sorted(permissions), disabled, expires_at)
     return _key(row)
 
 
@@ -225,15 +205,12 @@ async def delete_key(tx: Tx, key_id: KeyId) -> None:
 
 async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: Sequence[datetime]) -> None:
     """Moves the times of last use, only forward, whichever process reports first."""
-    await tx.execute(
-        """
+    query = """
         UPDATE api_keys k SET last_used_at = u.used_at
         FROM unnest($1::uuid[], $2::timestamptz[]) AS u (id, used_at)
         WHERE k.id = u.id AND (k.last_used_at IS NULL OR k.last_used_at < u.used_at)
-        """,
-        key_ids,
-        used_at,
-    )
+    """
+    await tx.execute(query, key_ids, used_at)
 
 
 async def no_organization_exists(tx: Tx) -> bool:
@@ -251,15 +228,16 @@ async def put_organization(
     member_trading: bool | None,
 ) -> OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled, member_trading)
         VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false), coalesce($7, false))
         ON CONFLICT (provider, external_id) DO UPDATE
         SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
             disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
         RETURNING *
-        """,
+    """
+    [row] = await tx.fetch(
+        query,
         organization_id,
         provider,
         external_id,
@@ -273,56 +251,41 @@ async def put_organization(
 
 async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UUID:
     """Inserts or finds a user; a deleted user is set up again, and old tokens stay refused."""
-    found: UUID = await tx.fetchval(
-        """
+    query = """
         INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
         ON CONFLICT (provider, external_id) DO UPDATE
         SET deleting_at = CASE WHEN u.deleted_at IS NULL THEN u.deleting_at END,
             tokens_after = CASE WHEN u.deleted_at IS NULL THEN u.tokens_after ELSE clock_timestamp() END,
             deleted_at = NULL
         RETURNING id
-        """,
-        user_id,
-        provider,
-        external_id,
-    )
+    """
+    found: UUID = await tx.fetchval(query, user_id, provider, external_id)
     return found
 
 
 async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: Role | None) -> Role:
     """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is `member`."""
-    return Role(
-        await tx.fetchval(
-            """
+    query = """
             INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
             ON CONFLICT (user_id, organization_id) DO UPDATE
             SET role = coalesce($3, m.role), created_at = clock_timestamp()
             RETURNING role
-            """,
-            user_id,
-            organization_id,
-            role,
-        )
-    )
+    """
+    return Role(await tx.fetchval(query, user_id, organization_id, role))
 
 
 async def put_service_account(
     tx: Tx, client_id: str, digest: bytes, scopes: Iterable[Scope] | None, disabled: bool | None
 ) -> ServiceAccount:
     """Inserts a service account with this digest, or changes it and keeps the old digest."""
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
         VALUES ($1, $2, coalesce($3::text[], '{}'), coalesce($4, false))
         ON CONFLICT (client_id) DO UPDATE
         SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
         RETURNING *
-        """,
-        client_id,
-        digest,
-        None if scopes is None else sorted(scopes),
-        disabled,
-    )
+    """
+    [row] = await tx.fetch(query, client_id, digest, None if scopes is None else sorted(scopes), disabled)
     return msgspec.convert(dict(row), ServiceAccount)
 
 
@@ -330,41 +293,32 @@ async def record_deletion(
     tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
 ) -> UUID:
     """Refuses the user's tokens from this commit on. A user whom only the provider knew gets a row."""
-    found: UUID = await tx.fetchval(
-        """
+    query = """
         INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
         VALUES ($1, $2, $3, clock_timestamp(), $4)
         ON CONFLICT (provider, external_id) DO UPDATE
         SET deleting_at = coalesce(u.deleting_at, clock_timestamp()),
             deleting_organization_id = coalesce(u.deleting_organization_id, $4)
         RETURNING id
-        """,
-        user_id,
-        provider,
-        external_id,
-        organization_id,
-    )
+    """
+    found: UUID = await tx.fetchval(query, user_id, provider, external_id, organization_id)
     return found
 
 
 async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[tuple[UUID, str, OrganizationId]]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT id, external_id, deleting_organization_id FROM users
         WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL AND provider = $1
         ORDER BY deleting_at LIMIT $2
-        """,
-        provider,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, provider, limit)
     return [(row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"])) for row in rows]
 
 
 async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
     """Gives the time and the organizations of a deletion; None if it was marked before, so that its event is made
     once."""
-    row = await tx.fetchrow(
-        """
+    query = """
         UPDATE users u SET deleted_at = clock_timestamp()
         WHERE id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL
         RETURNING deleted_at, array(
@@ -372,22 +326,19 @@ async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | N
             UNION SELECT u.deleting_organization_id
             ORDER BY 1
         ) AS organization_ids
-        """,
-        user_id,
-    )
+    """
+    row = await tx.fetchrow(query, user_id)
     return (row["deleted_at"], row["organization_ids"]) if row else None
 
 
 async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
     """Deletes memberships from before the deletion: a user who was set up again meanwhile keeps the new ones."""
-    await tx.execute(
-        """
+    query = """
         DELETE FROM memberships m USING users u
         WHERE u.id = $1 AND m.user_id = u.id
           AND m.created_at < coalesce(u.tokens_after, u.deleted_at, '-infinity')
-        """,
-        user_id,
-    )
+    """
+    await tx.execute(query, user_id)
 
 
 def _organization(row: Row, prefix: str = "") -> OrganizationRecord:

@@ -26,10 +26,8 @@ class ActionPlace(NamedTuple):
 
 
 def find_action(place: ActionPlace) -> Statement:
-    return Statement(
-        "SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint AND hash = $3",
-        (place.account_id, str(place.seq), place.hash),
-    )
+    sql = "SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint AND hash = $3"
+    return Statement(sql, (place.account_id, str(place.seq), place.hash))
 
 
 ACTIONS = SeqLog("actions", "seq", "created_at")
@@ -84,22 +82,18 @@ def known_order(row: OrderRow) -> KnownOrder:
 
 
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:
-    return await tx.fetchrow(
-        """
+    query = """
         SELECT seq, record, hash FROM (
             SELECT * FROM actions WHERE intent_id = $2 ORDER BY seq DESC LIMIT 1
         ) AS latest
         WHERE account_id = $1
-        """,
-        account_id,
-        intent_id,
-    )
+    """
+    return await tx.fetchrow(query, account_id, intent_id)
 
 
 async def prune_refusals(tx: Tx, keep_days: int) -> bool:
     """Removes the oldest rows, at most PRUNE_ROWS. True: there may be more."""
-    removed: int = await tx.fetchval(
-        """
+    query = """
         WITH old AS MATERIALIZED (
             SELECT id FROM refusals WHERE created_at < (SELECT clock_timestamp()) - make_interval(days => $1)
             ORDER BY created_at LIMIT $2
@@ -107,10 +101,8 @@ async def prune_refusals(tx: Tx, keep_days: int) -> bool:
             DELETE FROM refusals USING old WHERE refusals.id = old.id RETURNING refusals.id
         )
         SELECT count(*) FROM removed
-        """,
-        keep_days,
-        PRUNE_ROWS,
-    )
+    """
+    removed: int = await tx.fetchval(query, keep_days, PRUNE_ROWS)
     return removed == PRUNE_ROWS
 
 
@@ -119,48 +111,38 @@ async def find_head(tx: Tx, account_id: UUID) -> Row | None:
 
 
 async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
-    return await tx.fetch(
-        "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2",
-        after,
-        limit,
-    )
+    query = "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2"
+    return await tx.fetch(query, after, limit)
 
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
-    total: int = await tx.fetchval(
-        "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1",
-        account_id,
-    )
+    query = "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1"
+    total: int = await tx.fetchval(query, account_id)
     return total
 
 
 async def next_account(tx: Tx, after: UUID) -> UUID | None:
     """Finds the next account in every table that names one, since any of them may have been changed."""
-    found: UUID | None = await tx.fetchval(
-        """
+    query = """
         SELECT least(
             (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
             (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT 1),
             (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1),
             (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq LIMIT 1)
         )
-        """,
-        after,
-    )
+    """
+    found: UUID | None = await tx.fetchval(query, after)
     return found
 
 
 async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUID | None:
     """Finds the next organization; with an account, only the account's own."""
-    found: UUID | None = await tx.fetchval(
-        """
+    query = """
         SELECT id FROM organizations WHERE id > $1
             AND ($2::uuid IS NULL OR id = (SELECT organization_id FROM accounts WHERE id = $2))
         ORDER BY id LIMIT 1
-        """,
-        after,
-        account_id,
-    )
+    """
+    found: UUID | None = await tx.fetchval(query, after, account_id)
     return found
 
 
@@ -169,57 +151,39 @@ async def list_action_events(
 ) -> list[Row]:
     """Lists every event, with a payload only if it is an action of this account: the page's size limits what is
     read."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT seq, account_id,
                CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
         FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
-        """,
-        organization_id,
-        after,
-        account_id,
-        EventType.INTENT_ACTION,
-        limit,
-    )
+    """
+    return await tx.fetch(query, organization_id, after, account_id, EventType.INTENT_ACTION, limit)
 
 
 async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT account_id::text, seq, record
         FROM unnest($1::text[]::uuid[], $2::bigint[]) AS told (account_id, seq) JOIN actions USING (account_id, seq)
-        """,
-        [account_id for account_id, _ in places],
-        [seq for _, seq in places],
-    )
+    """
+    rows = await tx.fetch(query, [account_id for account_id, _ in places], [seq for _, seq in places])
     return {(row["account_id"], row["seq"]): row["record"] for row in rows}
 
 
 async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
-    return await tx.fetch(
-        """
+    query = """
         SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type, created_at, record, hash
         FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
-        """,
-        account_id,
-        after,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_id, after, limit)
 
 
 async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: int) -> dict[int, Row]:
     """Reads orders by the seq of their CREATE; `latest` is the highest seq that an order names."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT create_seq, order_id::text, symbol, order_side::text,
                greatest(command_seq, pending_replace_seq) AS latest
         FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3 ORDER BY create_seq LIMIT $4
-        """,
-        account_id,
-        after,
-        until,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, account_id, after, until, limit)
     return {row["create_seq"]: row for row in rows}
 
 
@@ -257,14 +221,10 @@ _READ_HOLDINGS = """
 
 
 async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit: int) -> list[str]:
-    rows = await tx.fetch(
-        """
+    query = """
         WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
         SELECT order_id FROM working WHERE NOT cancel_requested AND ($2::text IS NULL OR symbol = $2)
         ORDER BY create_seq LIMIT $3
-        """,
-        account_id,
-        symbol,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, account_id, symbol, limit)
     return [str(row["order_id"]) for row in rows]

@@ -68,8 +68,7 @@ async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, Stor
 def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
     """Keeps each price that is not older than what is stored; of the same moment, the stronger source. By key."""
     ordered = sorted(prices.items(), key=lambda item: (str(item[0].organization_id), item[0].market, item[0].symbol))
-    return Statement(
-        """
+    sql = """
         INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
         SELECT * FROM unnest(
             from_column($1)::uuid[], from_column($2), from_column($3), from_column($4)::numeric[], from_column($5),
@@ -79,7 +78,9 @@ def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
         SET price = excluded.price, source = excluded.source, as_of = excluded.as_of
         WHERE (excluded.as_of, array_position(ARRAY['quote', 'trade', 'posted'], excluded.source::text))
               >= (r.as_of, array_position(ARRAY['quote', 'trade', 'posted'], r.source::text))
-        """,
+    """
+    return Statement(
+        sql,
         (
             *_columns([key for key, _ in ordered]),
             pack_array([str(price.price) for _, price in ordered]),
@@ -90,40 +91,31 @@ def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
 
 
 async def is_stored(tx: Tx, key: PriceKey) -> bool:
-    found: bool = await tx.fetchval(
-        """
+    query = """
         SELECT EXISTS (
             SELECT FROM reference_prices WHERE organization_id = $1 AND environment = $2 AND symbol = $3
         )
-        """,
-        *key,
-    )
+    """
+    found: bool = await tx.fetchval(query, *key)
     return found
 
 
 async def count_symbols(tx: Tx, organization_id: UUID, market: PriceMarket) -> int:
-    count: int = await tx.fetchval(
-        "SELECT count(*) FROM reference_prices WHERE organization_id = $1 AND environment = $2",
-        organization_id,
-        market,
-    )
+    query = "SELECT count(*) FROM reference_prices WHERE organization_id = $1 AND environment = $2"
+    count: int = await tx.fetchval(query, organization_id, market)
     return count
 
 
 async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
     """Stored with the database's time, which is later than that of every price before it."""
-    row = await tx.fetchrow(
-        """
+    query = """
         INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
         VALUES ($1, $2, $3, $4, $5, clock_timestamp())
         ON CONFLICT (organization_id, environment, symbol) DO UPDATE
         SET price = excluded.price, source = excluded.source, as_of = greatest(clock_timestamp(), r.as_of)
         RETURNING price, as_of
-        """,
-        *key,
-        price,
-        PriceSource.POSTED,
-    )
+    """
+    row = await tx.fetchrow(query, *key, price, PriceSource.POSTED)
     assert row is not None
     return row
 

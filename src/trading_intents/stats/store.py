@@ -61,8 +61,7 @@ async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
 async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]) -> Counted:
     widths, firsts, ends = zip(*ranges, strict=True)
     # OFFSET 0 keeps the ranges apart, each read by the key: joined plainly, the planner may prefer the whole table.
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT b.measure, b.key, sum(b.amount)
         FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first, past)
         CROSS JOIN LATERAL (
@@ -71,12 +70,8 @@ async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, da
             OFFSET 0
         ) AS b
         GROUP BY b.measure, b.key
-        """,
-        account_id,
-        widths,
-        firsts,
-        ends,
-    )
+    """
+    rows = await tx.fetch(query, account_id, widths, firsts, ends)
     return [tuple(row.values()) for row in rows]
 
 
@@ -85,8 +80,7 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
     counted: list[tuple[str, str, Decimal]] = []
     last_seq: int | None = rolled_seq
     while last_seq is not None:
-        rows = await tx.fetch(
-            """
+        query = """
             WITH page AS MATERIALIZED (
                 SELECT seq, action_type, record, created_at FROM actions
                 WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
@@ -94,12 +88,8 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
             SELECT action_type, record::json ->> 'symbol' AS symbol, count(*) FILTER (WHERE created_at >= $4) AS amount,
                    (SELECT max(seq) FROM page HAVING count(*) = $3) AS last_seq
             FROM page GROUP BY action_type, symbol
-            """,
-            account_id,
-            last_seq,
-            TAIL_PAGE_ACTIONS,
-            start,
-        )
+        """
+        rows = await tx.fetch(query, account_id, last_seq, TAIL_PAGE_ACTIONS, start)
         for row in rows:
             amount = Decimal(row["amount"])
             counted += [(Measure.ACTION, row["action_type"], amount), (Measure.SYMBOL, row["symbol"], amount)]
@@ -108,24 +98,20 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
 
 
 async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT order_status, count(*) AS amount FROM orders
         WHERE account_id = $1 AND created_at >= $2 AND finished_at IS NULL
         GROUP BY order_status
-        """,
-        account_id,
-        start,
-    )
+    """
+    rows = await tx.fetch(query, account_id, start)
     return [(OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    rows = await tx.fetch(
-        "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key",
-        account_id,
-        start,
+    query = (
+        "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key"
     )
+    rows = await tx.fetch(query, account_id, start)
     return [tuple(row.values()) for row in rows]
 
 
@@ -153,44 +139,35 @@ _ADD_TO_BUCKETS = """
 
 
 async def move_entries(tx: Tx, limit: int) -> int:
-    moved: int = await tx.fetchval(
-        f"""
+    query = f"""
         WITH counted AS MATERIALIZED (
             DELETE FROM stats_entries
             WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $3 FOR UPDATE SKIP LOCKED))
             RETURNING *
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
-        """,  # noqa: S608 - our own constants
-        WIDTHS_SECONDS,
-        ORIGIN,
-        limit,
-        timeout=ROUND_LIMIT_SECONDS,
-    )
+    """  # noqa: S608 - our own constants
+    moved: int = await tx.fetchval(query, WIDTHS_SECONDS, ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS)
     return moved
 
 
 async def insert_heads(tx: Tx, min_actions: int) -> None:
     """Inserts the heads of accounts that have so many actions and none yet, unless another process does: its rows are
     locked until it has counted."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO stats_heads (account_id, organization_id)
         SELECT account_id, organization_id FROM account_heads h
         WHERE seq >= $1 AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.account_id = h.account_id)
           AND (SELECT pg_try_advisory_xact_lock($2))
         ON CONFLICT DO NOTHING
-        """,
-        min_actions,
-        INSERTING_LOCK,
-    )
+    """
+    await tx.execute(query, min_actions, INSERTING_LOCK)
 
 
 async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int) -> list[int]:
     """Adds the next actions of the accounts that are furthest behind to the buckets, and moves their heads; gives how
     many each had. A head that another transaction holds is left out."""
-    rows = await tx.fetch(
-        f"""
+    query = f"""
         WITH behind AS MATERIALIZED (
             SELECT s.account_id, s.rolled_seq FROM stats_heads s JOIN account_heads h USING (account_id)
             WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3 FOR UPDATE OF s SKIP LOCKED
@@ -210,21 +187,14 @@ async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int
         FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh GROUP BY account_id) AS done
         WHERE s.account_id = done.account_id
         RETURNING done.amount
-        """,  # noqa: S608 - our own constants
-        WIDTHS_SECONDS,
-        ORIGIN,
-        accounts,
-        min_actions,
-        limit_each,
-        timeout=ROUND_LIMIT_SECONDS,
-    )
+    """  # noqa: S608 - our own constants
+    rows = await tx.fetch(query, WIDTHS_SECONDS, ORIGIN, accounts, min_actions, limit_each, timeout=ROUND_LIMIT_SECONDS)
     return [row["amount"] for row in rows]
 
 
 async def prune(tx: Tx) -> bool:
     """Removes buckets that no window reaches any more, PRUNE_ROWS at most of each width. True: there may be more."""
-    removed: int = await tx.fetchval(
-        """
+    query = """
         WITH old AS MATERIALIZED (
             SELECT b.ctid AS place, b.width_seconds
             FROM unnest($1::bigint[], $2::bigint[]) AS kept (width_seconds, seconds)
@@ -238,9 +208,6 @@ async def prune(tx: Tx) -> bool:
             DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.place RETURNING old.width_seconds
         )
         SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
-        """,
-        list(KEEP_SECONDS),
-        list(KEEP_SECONDS.values()),
-        PRUNE_ROWS,
-    )
+    """
+    removed: int = await tx.fetchval(query, list(KEEP_SECONDS), list(KEEP_SECONDS.values()), PRUNE_ROWS)
     return removed == PRUNE_ROWS

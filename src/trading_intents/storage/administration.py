@@ -37,9 +37,8 @@ async def read_version(connection: Any) -> int:
 
 async def may_become(connection: Any, role: str) -> bool:
     """Whether the connection's login is a member of the role; False when there is no such role."""
-    found: bool | None = await connection.fetchval(
-        "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1", role
-    )
+    query = "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1"
+    found: bool | None = await connection.fetchval(query, role)
     return bool(found)
 
 

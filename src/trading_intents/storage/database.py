@@ -295,16 +295,14 @@ async def _init_session(connection: Any, role: str) -> None:
     version = connection.get_server_version()
     setup = session_setup(role, version.major * 10_000 + version.minor, LOCK_LIMIT_SECONDS)
     await connection.execute(";".join(setup))
-    row = await connection.fetchrow(
-        """
+    query = """
         SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS mighty,
                current_setting('server_version_num')::int AS version,
                current_setting('fsync') AS fsync,
                current_setting('synchronous_commit') AS synchronous_commit
         FROM pg_roles WHERE rolname = current_user
-        """,
-        OWNER_ROLE,
-    )
+    """
+    row = await connection.fetchrow(query, OWNER_ROLE)
     if row["mighty"]:
         raise StartupRefused(f"database role {role} is a superuser, has BYPASSRLS or is {OWNER_ROLE}: take that away")
     if row["version"] < OLDEST_SERVER_VERSION:

@@ -179,12 +179,8 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
             if not file.steps:
                 # The server's limit is for each statement.
                 await owner.execute(file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";")))
-            await owner.execute(
-                "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)",
-                file.version,
-                file.name,
-                file.sha256,
-            )
+            query = "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)"
+            await owner.execute(query, file.version, file.name, file.sha256)
     await owner.execute(f"RESET ROLE; RESET ALL; SELECT pg_advisory_unlock({ADVISORY_LOCK})")
     return name
 
@@ -219,8 +215,7 @@ async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) 
 
 async def _unprepared(owner: Any, login: str, worker: str | None, migrating: bool) -> list[str]:
     """Gives the statements that are still needed, so that a login without rights can start when there are none."""
-    rows = await owner.fetch(
-        """
+    query = """
         WITH roles (role, member) AS (
             VALUES ($1, session_user::text), ($2, $4), ($3, $6)
         ),
@@ -242,14 +237,8 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
             LEFT JOIN pg_roles r ON r.rolname = role
         )
         SELECT statement FROM statements WHERE needed ORDER BY step, statement
-        """,
-        OWNER_ROLE,
-        SERVICE_ROLE,
-        WORKER_ROLE,
-        login,
-        migrating,
-        worker,
-    )
+    """
+    rows = await owner.fetch(query, OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE, login, migrating, worker)
     return [row["statement"] for row in rows]
 
 

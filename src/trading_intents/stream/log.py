@@ -153,16 +153,12 @@ async def read_after(tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: 
     """
     # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and LIMIT, a plan made for
     # a young partition read and sorted all that followed, for every page.
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload FROM stream_events
         WHERE organization_id = $1 AND seq > $2 AND seq <= $3
         ORDER BY seq
-        """,
-        organization_id,
-        seq,
-        min(seq + limit, MAX_SEQ),
-    )
+    """
+    rows = await tx.fetch(query, organization_id, seq, min(seq + limit, MAX_SEQ))
     return [
         LoggedEvent(
             number,
@@ -183,13 +179,11 @@ def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
 
 async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[UUID, Mapping[OrganizationId, int]]:
     """Gives the epoch, and each organization's last seq; organizations without an event are left out."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT epoch, organization_id, seq
         FROM stream_epoch LEFT JOIN stream_heads ON organization_id = ANY ($1::uuid[])
-        """,
-        organizations,
-    )
+    """
+    rows = await tx.fetch(query, organizations)
     return rows[0]["epoch"], {OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]}
 
 
@@ -200,9 +194,8 @@ async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]
 
 
 async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
-    found: bool = await tx.fetchval(
-        "SELECT EXISTS (SELECT FROM stream_events WHERE organization_id = $1 AND seq = $2)", organization_id, seq
-    )
+    query = "SELECT EXISTS (SELECT FROM stream_events WHERE organization_id = $1 AND seq = $2)"
+    found: bool = await tx.fetchval(query, organization_id, seq)
     return found
 
 
@@ -220,16 +213,13 @@ async def lock_lost_tail(tx: Tx) -> str | None:
 
 async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     """Makes all earlier cursors invalid, and records who did it."""
-    await tx.execute(
-        """
+    query = """
         WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
              new AS (UPDATE stream_epoch SET epoch = gen_random_uuid(), lost_tail = NULL RETURNING epoch)
         INSERT INTO stream_epoch_renewals (epoch, before, renewed_by, reason)
         SELECT new.epoch, old.epoch, $1, $2 FROM old, new
-        """,
-        who,
-        reason,
-    )
+    """
+    await tx.execute(query, who, reason)
 
 
 class Cursor(FrozenStruct, frozen=True):
@@ -258,9 +248,8 @@ def open_cursor(text: str) -> Cursor:
 
 async def make_partitions(tx: Tx) -> bool:
     """Makes the coming days' partitions. False: something was left to the next call."""
-    late = await tx.fetchval(
-        "SELECT late FROM stream_keep_partitions($1, $2)", DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS
-    )
+    query = "SELECT late FROM stream_keep_partitions($1, $2)"
+    late = await tx.fetchval(query, DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS)
     return not late
 
 

@@ -298,8 +298,7 @@ def _refused(row: Row) -> tuple[str, str] | None:
 
 async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
     """The newest messages of both directions, oldest first."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT * FROM (
             (SELECT at, 'in' AS direction, epoch, number, raw, NULL::timestamptz AS skipped_at FROM fix_in
              WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
@@ -308,10 +307,8 @@ async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
              WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
             ORDER BY at DESC LIMIT $2
         ) AS newest ORDER BY at
-        """,
-        account_id,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_id, limit)
 
 
 async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:

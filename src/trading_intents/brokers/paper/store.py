@@ -54,8 +54,7 @@ def quote_of(row: Row) -> Quote:
 def find_targets(targets: Sequence[CommandTarget]) -> Statement:
     """Finds the orders that commands name, each with all of its events so far; by the client order id, where there is
     one."""
-    return Statement(
-        f"""
+    sql = f"""
         SELECT json_build_object('asked', asked, 'order', o, 'events', ({_EVENTS_OF_ORDER}))
         FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text, broker_order_id text)
         LEFT JOIN LATERAL (
@@ -74,9 +73,8 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
              ORDER BY broker_order_id)
             LIMIT 1
         ) AS o
-        """,  # noqa: S608 - our own constants
-        (json_text(targets),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (json_text(targets),))
 
 
 async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRow | None:
@@ -97,14 +95,12 @@ async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
 
 
 async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
-    rows = await tx.fetch(
-        f"""
+    query = f"""
         SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found
         FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING' ORDER BY symbol) AS o
         ORDER BY number
-        """,  # noqa: S608 - our own constants
-        account_id,
-    )
+    """  # noqa: S608 - our own constants
+    rows = await tx.fetch(query, account_id)
     return [msgspec.json.decode(row["found"], type=TargetRow) for row in rows]
 
 
@@ -114,29 +110,22 @@ async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
 
 
 async def list_events(tx: Tx, account_id: UUID, after: int) -> list[tuple[int, BrokerEvent]]:
-    rows = await tx.fetch(
-        f"""
+    query = f"""
         SELECT seq, to_json(e) AS event FROM {_EVENTS}
         WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
-        """,  # noqa: S608 - our own constants
-        account_id,
-        after,
-        EVENTS_A_READ,
-    )
+    """  # noqa: S608 - our own constants
+    rows = await tx.fetch(query, account_id, after, EVENTS_A_READ)
     return [(row["seq"], msgspec.json.decode(row["event"], type=BrokerEvent)) for row in rows]
 
 
 async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[BrokerEvent]:
     found: list[BrokerEvent] = []
-    first: int | None = await tx.fetchval(
-        """
+    query = """
         SELECT min(seq) FROM (
             SELECT seq FROM paper_events WHERE account_id = $1 AND recorded_at >= $2 ORDER BY recorded_at OFFSET 0
         ) AS later
-        """,
-        account_id,
-        since,
-    )
+    """
+    first: int | None = await tx.fetchval(query, account_id, since)
     while first is not None:
         rows = await list_events(tx, account_id, first - 1)
         found += (event for _, event in rows)
@@ -145,8 +134,7 @@ async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[B
 
 
 async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]) -> dict[Symbol, list[Quote]]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT q.*
         FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
         CROSS JOIN LATERAL (
@@ -154,11 +142,8 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
             WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after ORDER BY number
         ) AS q
         ORDER BY q.symbol, q.number
-        """,
-        organization_id,
-        list(seen),
-        list(seen.values()),
-    )
+    """
+    rows = await tx.fetch(query, organization_id, list(seen), list(seen.values()))
     found: dict[Symbol, list[Quote]] = {}
     for row in rows:
         found.setdefault(Symbol(row["symbol"]), []).append(quote_of(row))
@@ -166,17 +151,14 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
 
 
 async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Symbol]) -> dict[Symbol, Quote]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT q.* FROM unnest($2::text[]) AS asked (symbol)
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
             WHERE organization_id = $1 AND symbol = asked.symbol ORDER BY number DESC LIMIT 1
         ) AS q
-        """,
-        organization_id,
-        list(symbols),
-    )
+    """
+    rows = await tx.fetch(query, organization_id, list(symbols))
     return {Symbol(row["symbol"]): quote_of(row) for row in rows}
 
 
@@ -195,15 +177,12 @@ async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> 
 
 async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> int:
     """Gives the symbol's next quote number; its row stays locked."""
-    number: int = await tx.fetchval(
-        """
+    query = """
         INSERT INTO paper_symbols AS s (organization_id, symbol, number) VALUES ($1, $2, 1)
         ON CONFLICT (organization_id, symbol) DO UPDATE SET number = s.number + 1
         RETURNING number
-        """,
-        organization_id,
-        symbol,
-    )
+    """
+    number: int = await tx.fetchval(query, organization_id, symbol)
     return number
 
 
@@ -213,24 +192,15 @@ async def count_symbols(tx: Tx, organization_id: UUID) -> int:
 
 
 async def insert_quote(tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices) -> datetime:
-    posted_at: datetime = await tx.fetchval(
-        """
+    query = """
         INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size, last, last_size)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
         RETURNING posted_at
-        """,
-        organization_id,
-        symbol,
-        number,
-        *astuple(prices),
-    )
+    """
+    posted_at: datetime = await tx.fetchval(query, organization_id, symbol, number, *astuple(prices))
     return posted_at
 
 
 async def delete_quotes(tx: Tx, organization_id: UUID, symbol: Symbol, upto: int) -> None:
-    await tx.execute(
-        "DELETE FROM paper_quotes WHERE organization_id = $1 AND symbol = $2 AND number <= $3",
-        organization_id,
-        symbol,
-        upto,
-    )
+    query = "DELETE FROM paper_quotes WHERE organization_id = $1 AND symbol = $2 AND number <= $3"
+    await tx.execute(query, organization_id, symbol, upto)

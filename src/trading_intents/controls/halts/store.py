@@ -27,42 +27,37 @@ async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
 
 
 async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         SELECT {HALT_COLUMNS} FROM halts h WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
-        """,  # noqa: S608 - our own constants
-        scope.organization_id,
-        scope.account_id or scope.organization_id,
-    )
+    """  # noqa: S608 - our own constants
+    row = await tx.fetchrow(query, scope.organization_id, scope.account_id or scope.organization_id)
     return halt_of(row) if row else None
 
 
 async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
     if standing := await find_standing(tx, scope):
         return standing
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         SELECT {HALT_COLUMNS} FROM halts h
         WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NOT NULL ORDER BY resumed_at DESC LIMIT 1
-        """,  # noqa: S608 - our own constants
-        scope.organization_id,
-        scope.account_id or scope.organization_id,
-    )
+    """  # noqa: S608 - our own constants
+    row = await tx.fetchrow(query, scope.organization_id, scope.account_id or scope.organization_id)
     return halt_of(row) if row else None
 
 
 async def insert_halt(
     tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, state: HaltState, principal: HaltPrincipal
 ) -> Halt:
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         INSERT INTO halts AS h (
             id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,
             principal_id, created_at, updated_at
         )
         SELECT $1::uuid, $2::uuid, $3::uuid, $4, $5::boolean, $6::boolean, $7, $8, $9, now, now
         FROM clock_timestamp() AS now RETURNING {HALT_COLUMNS}
-        """,  # noqa: S608 - our own constants
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(
+        query,
         halt_id,
         scope.organization_id,
         scope.account_id,
@@ -78,31 +73,22 @@ async def insert_halt(
 
 async def extend_halt(tx: Tx, halt: Halt) -> Halt:
     """Its work begins anew in every account. Its row is locked first: a worker that writes a part locks it too."""
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING {HALT_COLUMNS}
-        """,  # noqa: S608 - our own constants
-        halt.id,
-        halt.terms.cancel_orders,
-        halt.terms.close_positions,
-        halt.state,
-    )
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(query, halt.id, halt.terms.cancel_orders, halt.terms.close_positions, halt.state)
     await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
     return halt_of(row)
 
 
 async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         UPDATE halts h SET state = 'resumed', waiting = '[]', resumed_at = clock_timestamp(),
             updated_at = clock_timestamp(), resumed_principal_type = $2, resumed_principal_id = $3
         WHERE id = $1 RETURNING {HALT_COLUMNS}
-        """,  # noqa: S608 - our own constants
-        halt_id,
-        principal.type,
-        principal.id,
-    )
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(query, halt_id, principal.type, principal.id)
     await tx.execute("DELETE FROM halt_parts WHERE halt_id = $1", halt_id)
     return halt_of(row)
 
@@ -110,12 +96,8 @@ async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
 async def of_environment(
     tx: Tx, organization_id: OrganizationId, account_ids: Collection[UUID], environment: Environment
 ) -> set[str]:
-    rows = await tx.fetch(
-        "SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[]) AND environment = $3",
-        organization_id,
-        list(account_ids),
-        environment,
-    )
+    query = "SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[]) AND environment = $3"
+    rows = await tx.fetch(query, organization_id, list(account_ids), environment)
     return {str(row["id"]) for row in rows}
 
 

@@ -49,16 +49,13 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
 
 async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | None) -> AppliedLimits:
     """What applies to a symbol on an account that the transaction can see, for this caller's key."""
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         SELECT {COLUMNS}
         FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
         JOIN account_heads a ON a.account_id = asked.account_id
         {JOINS}
-        """,  # noqa: S608 - our own constants
-        account_id,
-        symbol,
-    )
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(query, account_id, symbol)
     own = await find_limits(tx, key_id, "") if key_id else None
     return structs.replace(applied_limits(*row.values()), key=own.limits if own else None)
 
@@ -71,19 +68,14 @@ async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | Non
 async def put_limits(
     tx: Tx, organization_id: OrganizationId, owner_id: UUID, symbol: str, limits: TradingLimits
 ) -> StoredLimits:
-    [row] = await tx.fetch(
-        """
+    query = """
         INSERT INTO trading_limits AS l (organization_id, owner_id, symbol, rules)
         VALUES ($1, $2, $3, $4::text::jsonb)
         ON CONFLICT (owner_id, symbol) DO UPDATE
         SET rules = excluded.rules, version = l.version + 1, updated_at = clock_timestamp()
         RETURNING *
-        """,
-        organization_id,
-        owner_id,
-        symbol,
-        msgspec.json.encode(limits).decode(),
-    )
+    """
+    [row] = await tx.fetch(query, organization_id, owner_id, symbol, msgspec.json.encode(limits).decode())
     return _stored(row)
 
 
@@ -93,14 +85,11 @@ async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
 
 async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> None:
     """The day's sum runs on over changes of the limits."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date)
         ON CONFLICT (key_id) DO NOTHING
-        """,
-        key_id,
-        organization_id,
-    )
+    """
+    await tx.execute(query, key_id, organization_id)
 
 
 async def find_use(tx: Tx, key_id: UUID) -> str | None:
@@ -116,25 +105,20 @@ async def count_symbols(tx: Tx, account_id: UUID) -> int:
 
 
 async def page_loss_limits(tx: Tx, after: UUID, limit: int) -> list[LossLimit]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT owner_id, organization_id, rules FROM trading_limits
         WHERE rules ? 'max_daily_loss' AND owner_id > $1 ORDER BY owner_id LIMIT $2
-        """,
-        after,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, after, limit)
     return [_loss_limit(row) for row in rows]
 
 
 async def find_loss_limits(tx: Tx, account_ids: Sequence[UUID]) -> list[LossLimit]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT owner_id, organization_id, rules FROM trading_limits
         WHERE owner_id = ANY ($1::uuid[]) AND rules ? 'max_daily_loss'
-        """,
-        account_ids,
-    )
+    """
+    rows = await tx.fetch(query, account_ids)
     return [_loss_limit(row) for row in rows]
 
 
@@ -152,34 +136,27 @@ async def try_judging(tx: Tx) -> bool:
 
 async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
     """False: it was halted for this limit on that day, or the limit or the day is another by now."""
-    marked = await tx.execute(
-        """
+    query = """
         UPDATE daily_baselines SET halted = true
         WHERE account_id = $1 AND (day, timezone) = ($3, $4) AND NOT halted AND EXISTS (
             SELECT FROM trading_limits
             WHERE owner_id = $1 AND symbol = '' AND (rules ->> 'max_daily_loss')::numeric = $2
         )
-        """,
-        limit.account_id,
-        limit.max_daily_loss,
-        day,
-        timezone,
-    )
+    """
+    marked = await tx.execute(query, limit.account_id, limit.max_daily_loss, day, timezone)
     return marked == "UPDATE 1"
 
 
 async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:
     """A changed limit may be reached anew; without one, or in another time zone, the day begins anew."""
-    await tx.execute(
-        "DELETE FROM daily_baselines WHERE account_id = $1 AND timezone IS DISTINCT FROM $2", account_id, timezone
-    )
+    query = "DELETE FROM daily_baselines WHERE account_id = $1 AND timezone IS DISTINCT FROM $2"
+    await tx.execute(query, account_id, timezone)
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
 async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
     """Adds to the baseline, if it is of the day that is `begun`, else begins it: a row as `baseline_rows` has them."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
         VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric, $6::text::jsonb)
         ON CONFLICT (account_id) DO UPDATE
@@ -188,37 +165,29 @@ async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
             halted = b.halted AND (b.day, b.timezone) = (excluded.day, excluded.timezone),
             result = CASE WHEN (b.day, b.timezone) = (excluded.day, excluded.timezone) THEN b.result + $7
                           ELSE excluded.result END
-        """,
-        *begun,
-        added,
-    )
+    """
+    await tx.execute(query, *begun, added)
 
 
 async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     """Accounts by their ids; none while another process walks through them."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT account_id FROM account_heads WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
         ORDER BY account_id LIMIT $2
-        """,
-        after,
-        limit,
-        CHECKING_LOCK,
-    )
+    """
+    rows = await tx.fetch(query, after, limit, CHECKING_LOCK)
     return [row["account_id"] for row in rows]
 
 
 async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
-    await tx.execute(
-        """
+    query = """
         DELETE FROM exposures WHERE (account_id, symbol) IN (
             SELECT account_id, symbol FROM exposures
             WHERE account_id = ANY ($1::uuid[]) AND open_orders = 0 AND open_buy = 0 AND open_sell = 0
             FOR UPDATE SKIP LOCKED
         )
-        """,
-        account_ids,
-    )
+    """
+    await tx.execute(query, account_ids)
 
 
 _DIFFERENCES = """
@@ -253,27 +222,21 @@ async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
 async def lock_exposures(tx: Tx, places: Sequence[tuple[UUID, str]]) -> None:
     """Locks these in the order in which everybody does. Who changes an order has to change its exposure before the
     commit: what is read after this has all that is counted, and nothing that is not."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
         SELECT account_id, symbol, organization_id, 0, 0, 0
         FROM unnest($1::uuid[], $2::text[]) AS place (account_id, symbol) JOIN account_heads USING (account_id)
         ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
-        """,
-        *map(list, zip(*places, strict=True)),
-    )
+    """
+    await tx.execute(query, *map(list, zip(*places, strict=True)))
 
 
 async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Decimal]) -> None:
-    await tx.execute(
-        """
+    query = """
         UPDATE exposures SET open_orders = $3, open_buy = $4, open_sell = $5 WHERE account_id = $1 AND symbol = $2
-        """,
-        account_id,
-        symbol,
-        *sums,
-    )
+    """
+    await tx.execute(query, account_id, symbol, *sums)
 
 
 def _stored(row: Row) -> StoredLimits:

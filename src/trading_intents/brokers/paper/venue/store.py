@@ -38,26 +38,22 @@ class Arrival(msgspec.Struct):
 
 
 def insert_account(account_id: UUID, organization_id: UUID, cash: Decimal) -> Statement:
-    return Statement(
-        """
+    sql = """
         INSERT INTO paper_accounts (account_id, organization_id, cash) VALUES ($1::uuid, $2::uuid, $3::numeric)
         ON CONFLICT DO NOTHING
-        """,
-        (str(account_id), str(organization_id), str(cash)),
-    )
+    """
+    return Statement(sql, (str(account_id), str(organization_id), str(cash)))
 
 
 def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
     """Locks accounts by id. An account that another transaction holds is left out."""
-    return Statement(
-        """
+    sql = """
         SELECT account_id, to_json(a) FROM (
             SELECT * FROM paper_accounts
             WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE SKIP LOCKED
         ) AS a
-        """,
-        (array_text(sorted(map(str, account_ids))),),
-    )
+    """
+    return Statement(sql, (array_text(sorted(map(str, account_ids))),))
 
 
 def parse_accounts(reply: Reply) -> dict[UUID, PaperAccount]:
@@ -75,10 +71,8 @@ def parse_clock(reply: Reply) -> datetime:
 
 
 def read_faults(account_ids: Iterable[UUID]) -> Statement:
-    return Statement(
-        "SELECT to_json(f) FROM paper_faults f WHERE account_id = ANY ($1::uuid[])",
-        (array_text(map(str, account_ids)),),
-    )
+    sql = "SELECT to_json(f) FROM paper_faults f WHERE account_id = ANY ($1::uuid[])"
+    return Statement(sql, (array_text(map(str, account_ids)),))
 
 
 def parse_faults(reply: Reply) -> dict[UUID, list[Fault]]:
@@ -89,19 +83,16 @@ def parse_faults(reply: Reply) -> dict[UUID, list[Fault]]:
 
 
 def save_faults(faults: Sequence[Fault]) -> Statement:
-    return Statement(
-        """
+    sql = """
         UPDATE paper_faults f SET remaining = n.remaining
         FROM json_populate_recordset(NULL::paper_faults, $1::text::json) AS n
         WHERE f.account_id = n.account_id AND f.kind = n.kind
-        """,
-        (json_text(faults),),
-    )
+    """
+    return Statement(sql, (json_text(faults),))
 
 
 def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
-    return Statement(
-        """
+    sql = """
         SELECT j.account_id, j.client_order_id
         FROM json_populate_recordset(NULL::paper_journal, $1::text::json) AS asked
         CROSS JOIN LATERAL (
@@ -110,8 +101,9 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
               AND client_order_id BETWEEN asked.client_order_id AND asked.client_order_id
             ORDER BY client_order_id LIMIT 1
         ) AS j
-        """,
-        (json_text([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),),
+    """
+    return Statement(
+        sql, (json_text([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),)
     )
 
 
@@ -124,15 +116,13 @@ def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
 
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
-    return Statement(
-        """
+    sql = """
         SELECT o.account_id, to_json(o) FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
             SELECT * FROM paper_orders WHERE account_id = asked.account_id AND status = 'WORKING' ORDER BY symbol
         ) AS o
         ORDER BY o.account_id, o.number
-        """,
-        (array_text(map(str, account_ids)),),
-    )
+    """
+    return Statement(sql, (array_text(map(str, account_ids)),))
 
 
 def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
@@ -140,16 +130,14 @@ def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
 
 
 def read_holdings(places: Iterable[BookKey]) -> Statement:
-    return Statement(
-        """
+    sql = """
         SELECT h.account_id, h.symbol, to_json(h)
         FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
         CROSS JOIN LATERAL (
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
-        """,
-        (json_text([place._asdict() for place in places]),),
-    )
+    """
+    return Statement(sql, (json_text([place._asdict() for place in places]),))
 
 
 def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
@@ -168,8 +156,7 @@ class AskedQuotes(msgspec.Struct):
 
 def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
     """Lists, of each symbol for which the organization posts quotes, the present one and all after the asked number."""
-    return Statement(
-        """
+    sql = """
         SELECT asked.account_id, q.symbol, to_json(q)
         FROM json_to_recordset($1::text::json)
              AS asked (account_id uuid, organization_id uuid, symbol text, after bigint)
@@ -184,9 +171,8 @@ def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
             ORDER BY number
         ) AS q
         ORDER BY asked.account_id, q.symbol, q.number
-        """,
-        (json_text(asked),),
-    )
+    """
+    return Statement(sql, (json_text(asked),))
 
 
 def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
@@ -198,42 +184,36 @@ def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
 
 
 def add_commands(arrivals: Sequence[Arrival]) -> Statement:
-    return Statement(
-        f"""
+    sql = f"""
         INSERT INTO paper_journal ({_columns(Arrival)})
         SELECT {_columns(Arrival)} FROM json_populate_recordset(NULL::paper_journal, $1::text::json)
-        """,  # noqa: S608 - our own constants
-        (json_text(arrivals),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (json_text(arrivals),))
 
 
 def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
     rows = [{"account_id": account_id, **asdict(account)} for account_id, account in accounts.items()]
-    return Statement(
-        """
+    sql = """
         UPDATE paper_accounts a
         SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders, events = n.events,
             places = n.places, commands = n.commands
         FROM json_populate_recordset(NULL::paper_accounts, $1::text::json) AS n
         WHERE a.account_id = n.account_id AND a.account_id = ANY ($2::uuid[])
-        """,
-        (json_text(rows), array_text(map(str, accounts))),
-    )
+    """
+    return Statement(sql, (json_text(rows), array_text(map(str, accounts))))
 
 
 def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
     columns = f"account_id, symbol, {_columns(PaperHolding)}"
     rows = [place._asdict() | asdict(holding) for place, holding in holdings.items()]
-    return Statement(
-        f"""
+    sql = f"""
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
         ON CONFLICT (account_id, symbol) DO UPDATE
         SET position = excluded.position, short_value = excluded.short_value, source = excluded.source,
             number = excluded.number, bid_taken = excluded.bid_taken, ask_taken = excluded.ask_taken
-        """,  # noqa: S608 - our own constants
-        (json_text(rows),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (json_text(rows),))
 
 
 _FIXED = frozenset({"number", "broker_order_id", "symbol", "side", "kind", "accepted_at"})  # of an order
@@ -243,14 +223,12 @@ _CHANGING = ", ".join(f"{name} = excluded.{name}" for name in PaperOrder.__struc
 def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:
     columns = f"account_id, {_columns(PaperOrder)}"
     rows = [{"account_id": account_id, **asdict(order)} for account_id, order in orders]
-    return Statement(
-        f"""
+    sql = f"""
         INSERT INTO paper_orders ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_orders, $1::text::json)
         ON CONFLICT (account_id, number) DO UPDATE SET {_CHANGING}
-        """,  # noqa: S608 - our own constants
-        (json_text(rows),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (json_text(rows),))
 
 
 _EVENT_COLUMNS = """
@@ -264,13 +242,11 @@ def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
         {"account_id": account_id, "seq": each.place, "number": each.order, **asdict(each.event)}
         for account_id, each in events
     ]
-    return Statement(
-        f"""
+    sql = f"""
         INSERT INTO paper_events ({_EVENT_COLUMNS})
         SELECT {_EVENT_COLUMNS} FROM json_populate_recordset(NULL::paper_events, $1::text::json)
-        """,  # noqa: S608 - our own constants
-        (json_text(rows),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (json_text(rows),))
 
 
 @lru_cache
