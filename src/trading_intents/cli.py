@@ -258,9 +258,6 @@ def drop_outbox(ids: Ids, reason: Reason) -> None:
 @audits.command(name="verify")
 def verify_log(
     account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
-    heads: Annotated[
-        Path | None, typer.Option(help="Write the head of each account without damage to this new file, to be kept.")
-    ] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
 ) -> None:
     """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is wrong."""
@@ -270,18 +267,13 @@ def verify_log(
         accounts = actions = damaged = 0
         async with app.open_infrastructure(settings, log) as parts:
             pool, out = parts.database.worker, Console(stderr=True)
-            with (
-                audit.open_heads(heads) as keep,
-                Progress(console=out, transient=True, disable=not out.is_terminal) as bar,
-            ):
+            with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
                 task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
                 async for found in audit.verify(pool, account, kept, lambda count: bar.advance(task, count)):
                     accounts, actions = accounts + 1, actions + found.actions
-                    if found.bad_seq is None:
-                        keep(found.head)
-                        continue
-                    damaged += 1
-                    typer.echo(f"account {found.head.account_id}, action {found.bad_seq}: {found.wrong}")
+                    if found.bad_seq is not None:
+                        damaged += 1
+                        typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")
         typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
         if not damaged:
             typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
@@ -298,7 +290,7 @@ def print_heads() -> None:
     async def work(settings: Settings, log: Log) -> None:
         async with app.open_infrastructure(settings, log) as parts:
             async for head in audit.list_heads(parts.database.worker):
-                typer.echo(audit.head_line(head))
+                typer.echo(msgspec.json.encode(head))
 
     _run(work)
 

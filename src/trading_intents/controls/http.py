@@ -2,6 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 
 from trading_intents.accounts.http import target_of
 from trading_intents.controls.bodies import (
@@ -31,6 +32,8 @@ from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
+CHANGED = partial(Operation, Tag.CONTROLS, parameters=(IF_MATCH,))
+
 
 @dataclass(frozen=True, slots=True)
 class ControlHandlers:
@@ -46,7 +49,7 @@ class ControlHandlers:
         self.read.permit_object(request)
         return _show(request, OrganizationControl, await self.controls.find_organization(organization_of(request)))
 
-    @Operation(Tag.CONTROLS, body=ManualSwitch, answer=OrganizationControl, parameters=(IF_MATCH,))
+    @CHANGED(body=ManualSwitch, answer=OrganizationControl)
     async def set_organization_control(self, request: Request) -> Answer:
         """Set the organization's switch."""
         self.write_organization.permit_object(request)
@@ -59,14 +62,12 @@ class ControlHandlers:
         """Read an account's switch."""
         return _show(request, AccountControl, await self.controls.find_account(target_of(request, self.read)))
 
-    @Operation(Tag.CONTROLS, body=ManualSwitch, answer=AccountControl, parameters=(IF_MATCH,), errors=(AccountClosed,))
+    @CHANGED(body=ManualSwitch, answer=AccountControl, errors=(AccountClosed,))
     async def set_account_control(self, request: Request) -> Answer:
         """Set an account's switch."""
-
-        def read_body() -> Switch:
-            return read_switch(request.body(ManualSwitch))
-
-        control = await self.controls.put_account(target_of(request, self.write), read_body, request.if_match())
+        control = await self.controls.put_account(
+            target_of(request, self.write), lambda: read_switch(request.body(ManualSwitch)), request.if_match()
+        )
         return _show(request, AccountControl, control)
 
     @Operation(Tag.CONTROLS, answer=Listing[ListedSymbol], parameters=PAGE_PARAMETERS)
@@ -90,13 +91,7 @@ class ControlHandlers:
         control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
         return answer_json(show_symbol(owner_of(request), control), version=control.version)
 
-    @Operation(
-        Tag.CONTROLS,
-        body=ManualSwitch,
-        answer=SymbolManualControl,
-        parameters=(IF_MATCH,),
-        errors=(AccountClosed, LimitReached),
-    )
+    @CHANGED(body=ManualSwitch, answer=SymbolManualControl, errors=(AccountClosed, LimitReached))
     async def set_symbol_control(self, request: Request) -> Answer:
         """Create or replace a symbol's manual control."""
 
@@ -106,13 +101,7 @@ class ControlHandlers:
         control = await self.controls.put_symbol(target_of(request, self.write), read_body, request.if_match())
         return _show(request, SymbolManualControl, control, symbol_of(request))
 
-    @Operation(
-        Tag.CONTROLS,
-        body=ChangedTime,
-        answer=SymbolTimeControl,
-        parameters=(IF_MATCH,),
-        errors=(AccountClosed, LimitReached),
-    )
+    @CHANGED(body=ChangedTime, answer=SymbolTimeControl, errors=(AccountClosed, LimitReached))
     async def update_symbol_time_control(self, request: Request) -> Answer:
         """Create or change a symbol's time control."""
 
@@ -122,7 +111,7 @@ class ControlHandlers:
         control = await self.controls.change_time(target_of(request, self.write), read_body, request.if_match())
         return answer_json(show_time(owner_of(request), symbol_of(request), control), version=control.version)
 
-    @Operation(Tag.CONTROLS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, ValidationFailed))
+    @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_controls(self, request: Request) -> Answer:
         """Remove both controls of a symbol."""
         await self.controls.remove_symbol(

@@ -1,8 +1,7 @@
 """Checks that the log of actions is as it was written, by its hashes and heads and by its orders and events. It only
 reads."""
 
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -46,7 +45,7 @@ class Head(FrozenStruct, frozen=True):
 class Verified(FrozenStruct, frozen=True):
     """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was written."""
 
-    head: Head
+    account_id: UUID
     actions: int
     bad_seq: int | None = None
     wrong: str = ""
@@ -64,23 +63,6 @@ class _RecordFields(msgspec.Struct):
     hash_version: int
     symbol: str
     order_side: str
-
-
-@contextlib.contextmanager
-def open_heads(path: Path | None) -> Iterator[Callable[[Head], None]]:
-    """Gives the function that writes a head to a new file, one a line: heads that were kept are never overwritten."""
-    if path is None:
-        yield lambda head: None
-        return
-    try:
-        with path.open("x") as out:
-            yield lambda head: print(head_line(head), file=out)
-    except OSError as error:
-        raise InvalidRequest(f"{path}: {error.strerror}") from None
-
-
-def head_line(head: Head) -> str:
-    return msgspec.json.encode(head).decode()
 
 
 def read_heads(path: Path) -> KeptHeads:
@@ -216,7 +198,7 @@ async def _verify_account(
     log.end(head, later)
     if contradiction := contradicted.get(account_id):
         log.contradict(*contradiction)
-    return Verified(head or Head(account_id, log.seq, log.hash), log.seq, log.bad_seq, log.wrong)
+    return Verified(account_id, log.seq, log.bad_seq, log.wrong)
 
 
 class _Log:

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 
 from trading_intents.accounts.http import target_of
-from trading_intents.controls.http import owner_of, symbol_of
+from trading_intents.controls.http import CHANGED, owner_of, symbol_of
 from trading_intents.controls.limits.bodies import (
     AMOUNTS,
     AccountLimits,
@@ -31,6 +32,8 @@ from trading_intents.trading import Symbol
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
+CHANGED_KEY = partial(Operation, Tag.API_KEYS, parameters=(IF_MATCH,), errors=(NotFound,))
+
 
 @dataclass(frozen=True, slots=True)
 class LimitHandlers:
@@ -46,7 +49,7 @@ class LimitHandlers:
         self.read.permit_object(request)
         return _show(request, OrganizationLimitsRecord, await self.limits.find_organization(organization_of(request)))
 
-    @Operation(Tag.CONTROLS, body=OrganizationLimits, answer=OrganizationLimitsRecord, parameters=(IF_MATCH,))
+    @CHANGED(body=OrganizationLimits, answer=OrganizationLimitsRecord)
     async def set_organization_limits(self, request: Request) -> Answer:
         """Create or replace the organization's limits."""
         self.write_organization.permit_object(request)
@@ -54,7 +57,7 @@ class LimitHandlers:
         stored = await self.limits.put_organization(organization_of(request), limits, request.if_match())
         return _show(request, OrganizationLimitsRecord, stored)
 
-    @Operation(Tag.CONTROLS, status=204, parameters=(IF_MATCH,), errors=(NotFound,))
+    @CHANGED(status=204, errors=(NotFound,))
     async def delete_organization_limits(self, request: Request) -> Answer:
         """Remove the organization's limits."""
         self.write_organization.permit_object(request)
@@ -67,23 +70,15 @@ class LimitHandlers:
         stored = await self.limits.find(target_of(request, self.read), lambda: "")
         return _show(request, AccountLimitsRecord, stored)
 
-    @Operation(
-        Tag.CONTROLS,
-        body=AccountLimits,
-        answer=AccountLimitsRecord,
-        parameters=(IF_MATCH,),
-        errors=(AccountClosed,),
-    )
+    @CHANGED(body=AccountLimits, answer=AccountLimitsRecord, errors=(AccountClosed,))
     async def set_account_limits(self, request: Request) -> Answer:
         """Create or replace an account's limits."""
-
-        def read() -> tuple[str, TradingLimits]:
-            return "", self._read(request, AccountLimits)
-
-        stored = await self.limits.put(target_of(request, self.write), read, request.if_match())
+        stored = await self.limits.put(
+            target_of(request, self.write), lambda: ("", self._read(request, AccountLimits)), request.if_match()
+        )
         return _show(request, AccountLimitsRecord, stored)
 
-    @Operation(Tag.CONTROLS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed,))
+    @CHANGED(status=204, errors=(AccountClosed,))
     async def delete_account_limits(self, request: Request) -> Answer:
         """Remove an account's limits."""
         await self.limits.remove(target_of(request, self.write), lambda: "", request.if_match())
@@ -95,13 +90,7 @@ class LimitHandlers:
         stored = await self.limits.find(target_of(request, self.read), lambda: symbol_of(request))
         return _show(request, SymbolLimitsRecord, stored, symbol_of(request))
 
-    @Operation(
-        Tag.CONTROLS,
-        body=SymbolLimits,
-        answer=SymbolLimitsRecord,
-        parameters=(IF_MATCH,),
-        errors=(AccountClosed, LimitReached),
-    )
+    @CHANGED(body=SymbolLimits, answer=SymbolLimitsRecord, errors=(AccountClosed, LimitReached))
     async def set_symbol_limits(self, request: Request) -> Answer:
         """Create or replace a symbol's limits."""
 
@@ -111,7 +100,7 @@ class LimitHandlers:
         stored = await self.limits.put(target_of(request, self.write), read, request.if_match())
         return _show(request, SymbolLimitsRecord, stored, symbol_of(request))
 
-    @Operation(Tag.CONTROLS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, ValidationFailed))
+    @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_limits(self, request: Request) -> Answer:
         """Remove a symbol's limits."""
         await self.limits.remove(target_of(request, self.write), lambda: symbol_of(request), request.if_match())
@@ -125,17 +114,16 @@ class LimitHandlers:
             raise Forbidden("an API key may read its own limits only")
         return _show_key(organization_id, *await self.limits.find_key(organization_id, key_id))
 
-    @Operation(Tag.API_KEYS, body=KeyLimits, answer=KeyLimitsRecord, parameters=(IF_MATCH,), errors=(NotFound,))
+    @CHANGED_KEY(body=KeyLimits, answer=KeyLimitsRecord)
     async def set_api_key_limits(self, request: Request) -> Answer:
         """Create or replace an API key's limits."""
         organization_id, key_id = organization_of(request), parse_id(request.params["id"])
+        stored = await self.limits.put_key(
+            organization_id, key_id, lambda: read_limits(request.body(KeyLimits, AMOUNTS)), request.if_match()
+        )
+        return _show_key(organization_id, *stored)
 
-        def read() -> TradingLimits:
-            return read_limits(request.body(KeyLimits, AMOUNTS))
-
-        return _show_key(organization_id, *await self.limits.put_key(organization_id, key_id, read, request.if_match()))
-
-    @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,), errors=(NotFound,))
+    @CHANGED_KEY(status=204)
     async def delete_api_key_limits(self, request: Request) -> Answer:
         """Remove an API key's limits; what it has used today stays counted."""
         key_id = parse_id(request.params["id"])
