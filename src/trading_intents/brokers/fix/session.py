@@ -243,7 +243,6 @@ class FixSession:
         raise SessionEnded("the counterparty closed the connection")
 
     def _receive(self, message: FixMessage) -> None:
-        """Checks a message as far as every type has it in common, and takes it in its turn."""
         if not self.logged_on.is_set() and message.type not in (LOGON, LOGOUT):
             raise SessionEnded(f"no logon, but a message of type {message.type}")
         if not self._is_sound(message):
