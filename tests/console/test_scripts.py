@@ -102,6 +102,22 @@ def test_a_line_of_the_equity_goes_on_until_now() -> None:
     assert evaluate("equity.js", "m.lineOf('equity', [], 9000).points") == []
 
 
+@pytest.mark.parametrize(
+    ("now", "zone", "begin"),
+    [
+        ("2026-11-17T12:41:06.789Z", "UTC", "2026-11-17T00:00:00.000Z"),
+        ("2026-11-17T00:00:00.000Z", "UTC", "2026-11-17T00:00:00.000Z"),
+        ("2026-11-17T03:00:00Z", "America/New_York", "2026-11-16T05:00:00.000Z"),
+        ("2026-11-17T03:00:00Z", "Asia/Kathmandu", "2026-11-16T18:15:00.000Z"),
+        ("2026-11-01T20:00:00Z", "America/New_York", "2026-11-01T04:00:00.000Z"),  # a day of 25 hours
+        ("2026-03-08T20:00:00Z", "America/New_York", "2026-03-08T05:00:00.000Z"),  # of 23
+        ("2026-03-29T09:00:00Z", "Asia/Beirut", "2026-03-28T22:00:00.000Z"),  # that begins at 01:00
+    ],
+)
+def test_a_day_begins_when_its_calendar_does(now: str, zone: str, begin: str) -> None:
+    assert evaluate("equity.js", f"new Date(m.beginDay(Date.parse('{now}'), '{zone}'))") == begin
+
+
 def test_reasons_are_the_sentences_of_the_terminal_and_a_brokers_words_come_first() -> None:
     said = evaluate("orders.js", "m.SENTENCES")
     assert said == {code: SENTENCES[code] for code in said}

@@ -1,6 +1,8 @@
 """Every view in Chromium, as a trader and an operator use them."""
 
+import re
 import uuid
+from functools import partial
 from typing import Any
 
 import httpx
@@ -65,6 +67,12 @@ def test_the_ticket_says_what_controls_would_answer_and_where_a_field_is_wrong(s
     assert ticket.get_by_label("Symbol").input_value() == ""
 
 
+def is_range(resolution: str, begin: str, request: Any) -> bool:
+    """Whether it asks for spans up to now, from such a time on."""
+    found = re.search(r"equity\?resolution=(\w+)&from=([^&]+)&to=([^&]+)", request.url)
+    return found is not None and found[1] == resolution and begin in found[2] and "00.000Z" not in found[3]
+
+
 def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     screen.sign_in_to_demo()
     name = symbol()
@@ -73,13 +81,13 @@ def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     screen.view("Positions")
     row = screen.row(name)
     row.get_by_role("gridcell", name="12", exact=True).wait_for()
-    screen.page.get_by_text("Realized today").first.wait_for()
+    screen.page.get_by_text("realized and unrealized since 00:00 UTC").wait_for()
     recorded = {"at": "2026-01-01T00:00:00Z", "equity": "1000", "realized_pnl": "5", "unrealized_pnl": "-2"}
     screen.page.route("**/equity?*", lambda route: route.fulfill(json={"data": [recorded]}))
     for choice in ("month", "week", "today"):
-        with screen.page.expect_request("**/equity?*") as asked:
+        resolution, hour = ("1m", "T00%3A00%3A00.000Z") if choice == "today" else ("1h", "")
+        with screen.page.expect_request(partial(is_range, resolution, hour)):
             screen.page.get_by_label("Equity of").select_option(choice)
-        assert ("resolution=1m" in asked.value.url) == (choice == "today")
     screen.page.get_by_role("img", name="Equity: Equity 1,000").wait_for()
     screen.page.get_by_role("img", name="Realized 5, Unrealized").wait_for()
     screen.page.get_by_label("Equity of").select_option("week")

@@ -68,7 +68,7 @@ interface Field {
 }
 interface FormOptions {
   name: string;
-  fields: Field[];
+  fields?: Field[];
   /** The button's text. */
   submit: string;
   /** Returns what to say when it is done. */
@@ -111,10 +111,16 @@ interface ListOptions<Row> {
   /** A click on a cell of the class `press`, or Delete on the row. */
   onPress?: (row: Row) => unknown;
   rowClass?: (row: Row) => string;
+  /** Whether the row has a second line. */
+  isTall?: (row: Row) => boolean;
   sortBy?: string;
   isDescending?: boolean;
 }
 type ShownRow = { element: HTMLElement; cells: HTMLElement[] };
+
+// equity.js
+/** The day of the daily-loss limit: its time zone, its begin in milliseconds, and the result that it counts from. */
+type Day = { zone: string; begin: number; base: string; limits: Json | null };
 
 // chart.js, operator.js
 type Point = [millis: number, value: number];
@@ -157,6 +163,7 @@ type Submit = (command: Json) => Promise<Json>;
 type OpenView = (context: Context) => View;
 type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };
 interface BoundOptions extends Omit<FormOptions, "onSubmit"> {
+  fields: Field[];
   /** What is read, and which part of it is shown. */
   place: string;
   part?: string;

@@ -22,29 +22,21 @@ const ENVIRONMENTS = [["paper", "paper"], ["live", "live"]];
 const explain = ({ connection, closed_at: closed }) =>
   closed ? "closed for good; its history stays" : (CONNECTIONS[connection]?.[1] ?? "");
 
+const ONLY_CANCELS = { text: "disabled: only cancels", class: "loss" };
+/** @param {Account} account */
+const showEnvironment = ({ environment }) => ({ text: environment, class: `environment ${environment}` });
+/** @param {Account} account */
+const showConnection = ({ connection, closed_at: closed }) =>
+  closed ? "Closed" : { text: words(connection), class: connection === "connected" ? "gain" : "loss" };
+
 /** @type {Column<Account>[]} */
 const COLUMNS = [
   { id: "name", title: "Name", cell: (account) => account.name, compare: byText("name") },
-  {
-    id: "environment",
-    title: "Environment",
-    cell: ({ environment }) => ({ text: environment.toUpperCase(), class: `environment ${environment}` }),
-  },
+  { id: "environment", title: "Environment", cell: showEnvironment },
   { id: "broker", title: "Broker", cell: (account) => account.broker },
-  {
-    id: "connection",
-    title: "Connection",
-    cell: ({ connection, closed_at: closed }) => ({
-      text: closed ? "Closed" : words(connection),
-      class: connection === "connected" ? "gain" : closed ? "" : "loss",
-    }),
-  },
+  { id: "connection", title: "Connection", cell: showConnection },
   { id: "why", title: "Why", cell: explain },
-  {
-    id: "disabled",
-    title: "Orders",
-    cell: (account) => (account.disabled ? { text: "disabled: only cancels", class: "loss" } : "taken"),
-  },
+  { id: "disabled", title: "Orders", cell: ({ disabled }) => (disabled ? ONLY_CANCELS : "taken") },
   { id: "external", title: "At the broker", cell: (account) => account.external_account_id ?? "" },
 ];
 
@@ -94,10 +86,7 @@ async function openAccount(context, account) {
   const api = context.api.forEnvironment(account.environment);
   const base = path`/v1/accounts/${account.id}`;
   const details = el("div", {}, "Reading …");
-  const choose = () => {
-    dialog.close();
-    context.choose(account.id);
-  };
+  const choose = () => (dialog.close(), context.choose(account.id));
   const actions = el("div", { class: "actions" }, button("Show this account", choose, { class: "primary" }));
   const dialog = openDialog(`Account ${account.name}`, [details, actions]);
   try {

@@ -20,6 +20,9 @@ function unscaled(value) {
 /** @param {Amount[]} amounts */
 export const sum = (amounts) => unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
 
+/** @type {(one: string, other: string) => string} */
+export const subtract = (one, other) => unscaled(scaled(one) - scaled(other));
+
 /** @type {(one: Amount, other: Amount) => number} */
 export function compareAmounts(one, other) {
   const difference = scaled(one ?? "0") - scaled(other ?? "0");

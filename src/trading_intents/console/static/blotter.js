@@ -9,34 +9,26 @@ import { describeAverage, describePrice, describeSide, explainOrder } from "./or
 import { openStory } from "./story.js";
 import { NEEDS_KEY, makeTicket } from "./ticket.js";
 
+/** @param {Order} order */
+const showSide = (order) => ({ text: describeSide(order), class: order.order_side === "BUY" ? "buy" : "sell" });
+/** @param {Order} order */
+const showStatus = ({ order_status: status }) => ({ text: words(status), class: `status ${status.toLowerCase()}` });
+/** @param {Order} order in the row's second line */
+const explain = (order) => [explainOrder(order), ...(order.flags ?? [])].filter(Boolean).join(", ");
+
 /** @type {Column<Order>[]} */
 const COLUMNS = [
   { id: "time", title: "Time", cell: (order) => showTime(order.created_at) },
   { id: "age", title: "Age", cell: (order) => showAge(order.created_at), compare: byText("created_at") },
   { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
-  {
-    id: "side",
-    title: "Side",
-    cell: (order) => ({ text: describeSide(order), class: order.order_side === "BUY" ? "buy" : "sell" }),
-    compare: byText("order_side"),
-  },
+  { id: "side", title: "Side", cell: showSide, compare: byText("order_side") },
   amountColumn("quantity", "Quantity", "quantity"),
   { id: "type", title: "Type", cell: (order) => words(String(order.order_type)) },
   { id: "price", title: "Price", isNumber: true, cell: describePrice },
   amountColumn("filled", "Filled", "filled_quantity"),
   { id: "average", title: "Average", isNumber: true, cell: describeAverage },
-  {
-    id: "status",
-    title: "Status",
-    cell: (order) => ({ text: words(order.order_status), class: `status ${order.order_status.toLowerCase()}` }),
-    compare: byText("order_status"),
-  },
-  {
-    id: "reason",
-    title: "Reason",
-    isLong: true,
-    cell: (order) => [explainOrder(order), ...(order.flags ?? [])].filter(Boolean).join(", "),
-  },
+  { id: "status", title: "Status", cell: showStatus, compare: byText("order_status") },
+  { id: "reason", title: "Reason", isLong: true, cell: explain },
   { id: "reference", title: "Reference", cell: (order) => order.client_reference_id ?? "" },
 ];
 const STATES = { "": "all orders", OPEN: "open", CLOSED: "finished", REJECTED: "rejected" };
@@ -50,7 +42,6 @@ function openCancelAll({ api, account, feed }) {
     name: "cancel-all",
     submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
     isDangerous: true,
-    fields: [],
     onSubmit: async () => {
       let count = 0;
       let told;
@@ -120,6 +111,7 @@ export function openBlotter(context) {
     isDescending: true,
     onOpen: (order) => openStory(context, order.order_id),
     rowClass: (order) => (order.order_state === "OPEN" ? "open" : "finished"),
+    isTall: ({ reason, detail, flags }) => Boolean(reason || detail || flags?.length),
   });
   let membership = -1;
   const onChange = () => {

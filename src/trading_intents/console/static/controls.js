@@ -12,6 +12,8 @@ const ZONE_HINT = "such as America/New_York; UTC where empty";
 const NEEDS_CONTROLS =
   "Switches, windows and limits take the entitlement controls_premium, and a credential that may read controls.";
 const EVERYWHERE = "organization account symbol";
+/** @type {[string, string][]} */
+const SHORTS = [["", "no limit"], ["true", "allowed"], ["false", "refused"]];
 
 /** @type {(Field & {levels: string, isWhole?: boolean})[]} */
 const LIMITS = [
@@ -21,16 +23,10 @@ const LIMITS = [
   { name: "max_open_orders", label: "Max open orders", isNumber: true, isWhole: true, levels: "account symbol" },
   { name: "max_position_quantity", label: "Max position quantity", isNumber: true, levels: "account symbol" },
   { name: "max_orders_per_minute", label: "Max orders per minute", isNumber: true, isWhole: true, levels: "account" },
-  {
-    name: "allow_short",
-    label: "Short selling",
-    kind: "select",
-    options: [["", "no limit"], ["true", "allowed"], ["false", "refused"]],
-    levels: EVERYWHERE,
-  },
+  { name: "allow_short", label: "Short selling", kind: "select", options: SHORTS, levels: EVERYWHERE },
   { name: "allowed_symbols", label: "Allowed symbols", hint: "separated by spaces", levels: "account" },
   { name: "duplicate_window_millis", label: "Duplicate window, ms", isNumber: true, isWhole: true, levels: "account" },
-  { name: "max_daily_loss", label: "Max daily loss", isNumber: true, levels: "account" },
+  { name: "max_daily_loss", label: "Max daily loss", isNumber: true, hint: "of Today in Positions", levels: "account" },
   { name: "timezone", label: "Time zone of the day", hint: ZONE_HINT, levels: "account" },
 ];
 
@@ -48,10 +44,8 @@ const wholeNumber = (text) => (/^\d{1,15}$/.test(String(text)) ? Number(text) : 
 /** @type {(title: string, content: Node) => HTMLElement} */
 const section = (title, content) => el("section", {}, el("h3", {}, title), content);
 
-/**
- * A form over what one GET tells. Its write changes only the version that was shown.
- * @type {(api: Api, level: Level, options: BoundOptions) => HTMLElement}
- */
+// A form over what one GET tells. Its write changes only the version that was shown.
+/** @type {(api: Api, level: Level, options: BoundOptions) => HTMLElement} */
 function boundForm(api, level, { place, part, write, ...options }) {
   /** @type {Json | null} */
   let found = null;
@@ -170,7 +164,6 @@ function haltPanel({ api, feed }, level) {
   const resume = new Form({
     name: `resume-${level.level}`,
     submit: `Resume ${level.title}`,
-    fields: [],
     onSubmit: async () => {
       await api.json(policy, "POST", `${level.base}/resume`);
       await read();
@@ -228,6 +221,15 @@ function haltPanel({ api, feed }, level) {
   return makeView(element, repeat(HALT_SECONDS, read), listen(feed, "change", onChange));
 }
 
+/** @param {Json} row */
+const showSwitch = ({ manual }) =>
+  manual?.manually_disabled ? { text: `stopped: ${manual.manual_reason ?? ""}`, class: "loss" } : "trades";
+/** @param {Json} row */
+function showWindow({ time }) {
+  const { trading_start: start, trading_end: end, timezone: zone } = time ?? {};
+  return start || end ? `${start ?? "00:00:00"} to ${end ?? "24:00:00"} ${zone ?? "UTC"}` : "always";
+}
+
 /** @type {(context: Context) => View} */
 function symbolsPanel({ api, account }) {
   const place = path`/v1/controls/accounts/${account.id}/symbols`;
@@ -262,26 +264,9 @@ function symbolsPanel({ api, account }) {
     onOpen: (row) => open(String(row.symbol)),
     columns: [
       { id: "symbol", title: "Symbol", cell: (row) => String(row.symbol) },
-      {
-        id: "switch",
-        title: "Switch",
-        cell: ({ manual }) =>
-          manual?.manually_disabled ? { text: `stopped: ${manual.manual_reason ?? ""}`, class: "loss" } : "trades",
-      },
-      {
-        id: "window",
-        title: "Window",
-        cell: ({ time }) =>
-          time?.trading_start || time?.trading_end
-            ? `${time.trading_start ?? "00:00:00"} to ${time.trading_end ?? "24:00:00"} ${time.timezone ?? "UTC"}`
-            : "always",
-      },
-      {
-        id: "stale",
-        title: "Stale after, ms",
-        isNumber: true,
-        cell: ({ time }) => String(time?.stale_order_millis ?? "–"),
-      },
+      { id: "switch", title: "Switch", cell: showSwitch },
+      { id: "window", title: "Window", cell: showWindow },
+      { id: "stale", title: "Stale, ms", isNumber: true, cell: ({ time }) => `${time?.stale_order_millis ?? "–"}` },
     ],
   });
 

@@ -55,10 +55,8 @@ export function table(caption, rows, cells) {
   return el("div", region, el("table", {}, el("caption", {}, caption), head, body));
 }
 
-/**
- * A dialog over the page. Esc or its button closes it, and focus goes back to where it was.
- * @type {(title: string, content: Child[], onClose?: () => void) => HTMLDialogElement}
- */
+// A dialog over the page. Esc or its button closes it, and focus goes back to where it was.
+/** @type {(title: string, content: Child[], onClose?: () => void) => HTMLDialogElement} */
 export function openDialog(title, content, onClose) {
   const before = document.activeElement;
   const close = button("Close", () => dialog.close(), { class: "quiet" });

@@ -1,18 +1,32 @@
-// The account's equity and result over today, a week or a month, from what the platform recorded.
+// The account's equity and result over today, a week or a month, from what the platform recorded; and when today began.
 
+import { compareAmounts, sum } from "./amounts.js";
 import { messageOf, path } from "./api.js";
 import { LineChart, Samples } from "./chart.js";
 import { el, makeView, repeat, setText } from "./dom.js";
 
 const READ_SECONDS = 15;
-const DAY_MILLIS = 86_400_000;
-/** @type {Record<string, {title: string, resolution: string, begin: () => number}>} */
+const HOUR_MILLIS = 3_600_000;
+const DAY_MILLIS = 24 * HOUR_MILLIS;
+/** @type {Record<string, {title: string, resolution: string, days: number}>} */
 const RANGES = {
-  today: { title: "Today", resolution: "1m", begin: () => new Date().setHours(0, 0, 0, 0) },
-  week: { title: "Week", resolution: "1h", begin: () => Date.now() - 7 * DAY_MILLIS },
-  month: { title: "Month", resolution: "1h", begin: () => Date.now() - 30 * DAY_MILLIS },
+  today: { title: "Today", resolution: "1m", days: 0 },
+  week: { title: "Week", resolution: "1h", days: 7 },
+  month: { title: "Month", resolution: "1h", days: 30 },
 };
+/** @type {[string, number][]} Where the last values before a day are looked for, until there are some. */
+const BEFORE = [["1m", HOUR_MILLIS], ["1h", DAY_MILLIS], ["1d", 1_500 * DAY_MILLIS]];
 const LINES = { equity: "Equity", realized_pnl: "Realized", unrealized_pnl: "Unrealized" };
+
+/** @type {(now: number, timeZone: string) => number} When the calendar day there began; days have 23 to 25 hours. */
+export function beginDay(now, timeZone) {
+  const wall = (/** @type {number} */ time) =>
+    Date.parse(`${new Date(time).toLocaleString("sv", { timeZone }).replace(" ", "T")}Z`); // Swedes write ISO 8601
+  const second = now - (now % 1000);
+  const day = wall(second) - (wall(second) % DAY_MILLIS);
+  const guess = second - (wall(second) - day);
+  return guess - (wall(guess) - day);
+}
 
 /** @type {(name: keyof typeof LINES, spans: Json[], now: number) => Samples} What was last recorded holds until now. */
 export function lineOf(name, spans, now) {
@@ -23,8 +37,8 @@ export function lineOf(name, spans, now) {
   return line;
 }
 
-/** @type {(context: Context) => View} */
-export function makeEquity({ api, account, kept }) {
+/** @type {(context: Context, onDay: (day: Day) => void) => View} */
+export function makeEquity({ api, account, feed, kept }, onDay) {
   const show = (/** @type {number} */ value) => value.toLocaleString([], { maximumFractionDigits: 2 });
   const equity = new LineChart("Equity", show, false);
   const result = new LineChart("Result, realized and unrealized", show);
@@ -33,12 +47,33 @@ export function makeEquity({ api, account, kept }) {
   const range = el("select", { id: "equity-range", onchange: () => void read() }, ...options);
   range.value = kept.range ?? "today";
 
+  /** @type {(resolution: string, from: number, to?: number) => Promise<Json[]>} */
+  async function readSpans(resolution, from, to = Date.now()) {
+    const query = { resolution, from: new Date(from).toISOString(), to: new Date(to).toISOString() };
+    return (await api.json("read_accounts", "GET", path`/v1/accounts/${account.id}/equity`, { query })).data;
+  }
+
+  /** @type {() => Promise<Day>} As the daily-loss limit has it: when it began, and the result that it counts from. */
+  async function readDay() {
+    const place = path`/v1/controls/accounts/${account.id}/limits`;
+    const limits = api.pick("read_controls") ? await api.find("read_controls", place).catch(() => null) : null;
+    const zone = limits?.timezone ?? "UTC";
+    const begin = beginDay(Date.now(), zone);
+    let last;
+    for (const [resolution, millis] of BEFORE) last ??= (await readSpans(resolution, begin - millis, begin)).at(-1);
+    // What an account had made before it came here is no result of today.
+    const hadSome = [...feed.positions.values()].some((each) => compareAmounts(each.opening_quantity, "0"));
+    if (!last && hadSome) [last] = await readSpans("1m", begin);
+    return { zone, begin, limits, base: sum([last?.realized_pnl, last?.unrealized_pnl]) };
+  }
+
   async function read() {
     const chosen = (kept.range = range.value);
-    const { resolution = "", begin = Date.now } = RANGES[chosen] ?? {};
-    const query = { resolution, from: new Date(begin()).toISOString() };
+    const { resolution = "", days = 0 } = RANGES[chosen] ?? {};
     try {
-      const { data } = await api.json("read_accounts", "GET", path`/v1/accounts/${account.id}/equity`, { query });
+      const day = await readDay();
+      onDay(day);
+      const data = await readSpans(resolution, days ? Date.now() - days * DAY_MILLIS : day.begin);
       if (range.value !== chosen) return;
       equity.draw([lineOf("equity", data, Date.now())]);
       result.draw([lineOf("realized_pnl", data, Date.now()), lineOf("unrealized_pnl", data, Date.now())]);

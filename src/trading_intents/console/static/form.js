@@ -13,7 +13,7 @@ function readInput(input) {
 export class Form {
   /** @param {FormOptions} options */
   constructor(options) {
-    this._options = options;
+    this._options = { fields: [], ...options };
     /** @type {Map<string, {row: HTMLElement, error: HTMLElement, inputs: Input[]}>} */
     this._fields = new Map();
     this._isBusy = this._isDisabled = this._isReading = false;
@@ -24,7 +24,7 @@ export class Form {
     const oninput = () => this._onInput();
     const onsubmit = (/** @type {Event} */ event) => this._onSubmit(event);
     const attributes = { class: `form ${options.name}`, autocomplete: "off", novalidate: true, onsubmit, oninput };
-    const rows = options.fields.map((field) => this._addField(field));
+    const rows = this._options.fields.map((field) => this._addField(field));
     const actions = el("div", { class: "actions" }, this._button, this._note);
     this.element = el("form", attributes, ...rows, actions, this._failed, this._said);
   }

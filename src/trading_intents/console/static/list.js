@@ -26,6 +26,8 @@ export class KeyedList {
     this._number = lists++;
     /** @type {Row[]} */
     this._rows = [];
+    /** @type {number[]} where each row begins, in pixels, and where the last one ends */
+    this._tops = [0];
     /** @type {Map<string, ShownRow>} */
     this._shown = new Map();
     /** @type {ShownRow[]} */
@@ -112,7 +114,6 @@ export class KeyedList {
       if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted);
     });
     this._grid.setAttribute("aria-rowcount", String(this._rows.length + 1));
-    this._body.style.height = `${this._rows.length * ROW_PIXELS}px`;
     this._empty.hidden = this._rows.length > 0;
   }
 
@@ -120,16 +121,20 @@ export class KeyedList {
   _render(now) {
     if (this._isUnsorted) this._order(now);
     const { scrollTop, clientHeight } = this._grid;
-    const first = Math.max(0, Math.floor(scrollTop / ROW_PIXELS) - OVERSCAN_ROWS);
-    const last = Math.min(this._rows.length, Math.ceil((scrollTop + clientHeight) / ROW_PIXELS) + OVERSCAN_ROWS);
-    const visible = new Set(this._rows.slice(first, last).map(this._options.key));
+    const { isTall } = this._options;
+    let end = 0;
+    this._tops = [0, ...this._rows.map((row) => (end += isTall?.(row) ? 2 * ROW_PIXELS : ROW_PIXELS))];
+    this._body.style.height = `${end}px`;
+    const first = Math.max(0, this._tops.findLastIndex((top) => top <= scrollTop) - OVERSCAN_ROWS);
+    const last = first + Math.ceil(clientHeight / ROW_PIXELS) + 2 * OVERSCAN_ROWS;
+    const inSight = this._rows.slice(first, last);
+    const visible = new Set(inSight.map(this._options.key));
     for (const [key, row] of this._shown) {
       if (visible.has(key)) continue;
       this._shown.delete(key);
       row.element.hidden = true;
       this._spare.push(row);
     }
-    const inSight = this._rows.slice(first, last);
     const cells = inSight.map((row) => this._options.columns.map((column) => asCell(column.cell(row))));
     const tails = this._options.columns.map(({ isNumber }, column) =>
       isNumber ? Math.max(0, ...cells.map((ofRow) => tailOf(ofRow[column]?.text ?? ""))) : 0,
@@ -141,7 +146,7 @@ export class KeyedList {
 
   /** @type {(row: Row, place: number, told: Cell[], tails: number[]) => void} Decimals line up by their `tails`. */
   _show(row, place, told, tails) {
-    const { columns, key, rowClass } = this._options;
+    const { columns, key, rowClass, isTall } = this._options;
     const id = key(row);
     let shown = this._shown.get(id);
     if (!shown) {
@@ -152,12 +157,13 @@ export class KeyedList {
       this._shown.set(id, shown);
     }
     const { element, cells } = shown;
-    const moved = `translateY(${place * ROW_PIXELS}px)`;
+    const moved = `translateY(${this._tops[place]}px)`;
     if (element.style.transform !== moved) {
       element.style.transform = moved;
       element.setAttribute("aria-rowindex", String(place + 2));
     }
-    setClass(element, `row ${rowClass?.(row) ?? ""}${id === this._active ? " active" : ""}`);
+    const looks = [rowClass?.(row), isTall?.(row) && "tall", id === this._active && "active"];
+    setClass(element, ["row", ...looks].filter(Boolean).join(" "));
     cells.forEach((cell, index) => {
       const column = /** @type {Column<Row>} */ (columns[index]);
       const { text, class: own = "" } = told[index] ?? asCell("");
@@ -211,10 +217,10 @@ export class KeyedList {
     const at = this._rows.findIndex((row) => this._options.key(row) === this._active);
     const next = Math.min(this._rows.length - 1, Math.max(0, at < 0 ? 0 : at + step));
     this._active = this._options.key(/** @type {Row} */ (this._rows[next]));
-    const top = next * ROW_PIXELS;
-    const room = this._grid.clientHeight - ROW_PIXELS * 2;
+    const [top = 0, end = 0] = this._tops.slice(next);
+    const room = this._grid.clientHeight - ROW_PIXELS; // below the heads
     if (top < this._grid.scrollTop) this._grid.scrollTop = top;
-    else if (top > this._grid.scrollTop + room) this._grid.scrollTop = top - room;
+    else if (end > this._grid.scrollTop + room) this._grid.scrollTop = end - room;
     this.touch();
   }
 }

@@ -42,10 +42,8 @@ function valuesOf(samples, name, label) {
   return [...new Set(samples.filter((sample) => sample.name === name).map((sample) => String(sample.labels[label])))];
 }
 
-/**
- * The upper edge, in milliseconds, of the bucket in which a histogram's quantile fell between two readings.
- * @type {(before: Sample[], now: Sample[], name: string, quantile: number, labels?: Record<string, string>) => number}
- */
+// The upper edge, in milliseconds, of the bucket in which a histogram's quantile fell between two readings.
+/** @type {(before: Sample[], now: Sample[], name: string, quantile: number, labels?: Sample["labels"]) => number} */
 export function quantileBetween(before, now, name, quantile, labels = {}) {
   const bucket = `${name}_bucket`;
   const edge = (/** @type {string} */ le) => Number(le.replace("+Inf", "Infinity"));
@@ -141,11 +139,8 @@ export function openOperator({ api }) {
     try {
       const told = await api.json("outbox_health", "GET", "/v1/accounts/outbox/health");
       const counts = cards([
-        ["Pending", String(told.pending)],
-        ["Processing", String(told.processing)],
-        ["Failed", String(told.failed)],
-        ["Oldest pending", showAge(told.oldest_pending_at)],
-        ["Oldest claim", showAge(told.oldest_claim_at)],
+        ["Pending", `${told.pending}`], ["Processing", `${told.processing}`], ["Failed", `${told.failed}`],
+        ["Oldest pending", showAge(told.oldest_pending_at)], ["Oldest claim", showAge(told.oldest_claim_at)],
         ["Oldest failed", showAge(told.oldest_failed_at)],
       ]);
       const entries = table("Rows by status and event", told.entries, {

@@ -1,8 +1,8 @@
 // Positions and money: what is held, what it is worth, what today brought; and closing one.
 
-import { compareAmounts, showAge, showAmount, showAverage, showMoney, showTime, sum } from "./amounts.js";
+import { compareAmounts, showAge, showAmount, showAverage, showMoney, showTime, subtract, sum } from "./amounts.js";
 import { path } from "./api.js";
-import { cards, el, fill, listen, makeView, markAge, openDialog, repeat, terms } from "./dom.js";
+import { cards, el, fill, hint, listen, makeView, markAge, openDialog, repeat, terms } from "./dom.js";
 import { makeEquity } from "./equity.js";
 import { Form } from "./form.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
@@ -27,20 +27,25 @@ export function describeReport({ differs, quantity, broker_quantity: told, broke
 const COLUMNS = [
   { id: "symbol", title: "Symbol", cell: (position) => position.symbol, compare: byText("symbol") },
   amountColumn("quantity", "Quantity", "quantity"),
-  {
-    id: "cost",
-    title: "Average cost",
-    isNumber: true,
-    cell: (position) => showAverage(position.average_cost, position.market_price),
-  },
+  { id: "cost", title: "Average cost", isNumber: true, cell: (row) => showAverage(row.average_cost, row.market_price) },
   { id: "price", title: "Price", isNumber: true, cell: (position) => showMoney(position.market_price, 4) },
   { id: "priced", title: "Price age", cell: (position) => showAge(position.market_price_at) },
   amountColumn("value", "Value", "market_value", showMoney),
   amountColumn("unrealized", "Unrealized", "unrealized_pnl", result),
   { id: "realized", title: "Realized", isNumber: true, cell: (position) => result(position.realized_pnl) },
-  amountColumn("today", "Today", "daily_pnl", result),
+  amountColumn("today", "Realized today, UTC", "daily_pnl", result),
   { id: "broker", title: "At the broker", cell: (position) => describeReport(position) },
 ];
+
+/** @param {Day} day what "Today" counts, and what the limit makes of it */
+export function explainDay({ zone, begin, limits }) {
+  const since = `00:00 ${zone} (${showTime(begin)})`;
+  const loss = limits?.max_daily_loss;
+  const halts = loss ? ` A loss of ${showMoney(loss)} halts the account.` : " The account has no such limit.";
+  const isNew = loss && Date.parse(limits.updated_at) > begin;
+  const late = isNew ? " The limits were changed today: a new one counts from then." : "";
+  return `Today: realized and unrealized since ${since}, fees included, as a daily-loss limit counts.${halts}${late}`;
+}
 
 /** @type {(context: Context, position: Position) => void} */
 function openClosing({ api, account }, position) {
@@ -51,7 +56,6 @@ function openClosing({ api, account }, position) {
     name: "close",
     submit: `Close ${account.environment === "live" ? "LIVE position " : ""}${symbol}`,
     isDangerous: true,
-    fields: [],
     onSubmit: async () => {
       const answer = await api.json("submit_intent", "POST", place, { body: {}, headers });
       return `Accepted: a market order closes it, action ${answer.seq} of the account.`;
@@ -83,7 +87,9 @@ export function openPositions(context) {
   const money = el("div", { class: "figures" });
   const flat = el("input", { type: "checkbox", id: "positions-flat", onchange: () => list.resort(true) });
   const age = el("span", { class: "hint", role: "status" });
-  const equity = makeEquity(context);
+  const equity = makeEquity(context, (found) => (day = found));
+  /** @type {Day | null} */
+  let day = null;
   let readAt = 0;
   /** @type {Json} */
   let balance = {};
@@ -118,16 +124,18 @@ export function openPositions(context) {
     const positions = [...feed.positions.values()];
     const isPriced = positions.every((position) => !isHeld(position) || position.unrealized_pnl !== null);
     const open = isPriced ? showMoney(sum(positions.map((position) => position.unrealized_pnl))) : "a price is missing";
+    // What never had a price counts with what is realized, as for the limit.
+    const made = sum(positions.flatMap((position) => [position.realized_pnl, position.unrealized_pnl]));
     const figures = cards([
       ["Cash", showMoney(balance.cash)],
       ["Buying power", showMoney(balance.buying_power)],
       ["Equity", showMoney(balance.equity)],
       ["Currency", balance.currency],
       ["Balance told", balance.as_of ? `${showAge(balance.as_of)} ago` : "never"],
-      ["Realized today", showMoney(sum(positions.map((position) => position.daily_pnl)))],
+      ["Today", day && showMoney(subtract(made, day.base))],
       ["Unrealized", open],
     ]);
-    fill(money, figures);
+    fill(money, figures, day && hint(explainDay(day)));
   }
 
   const balances = el("section", { class: "panel", "aria-label": `Money of ${account.name}` }, money);

@@ -52,10 +52,8 @@ export class Session extends EventTarget {
     this.withoutKey = new Map();
   }
 
-  /**
-   * Keeps a credential beside those of other kinds; one that renews another only while that is still held.
-   * @type {(text: string, renew?: Renew | null, renewed?: HeldCredential | null) => Promise<void>}
-   */
+  // Keeps a credential beside those of other kinds; one that renews another only while that is still held.
+  /** @type {(text: string, renew?: Renew | null, renewed?: HeldCredential | null) => Promise<void>} */
   async add(text, renew = null, renewed = null) {
     const secret = text.trim();
     if (!secret) throw new Error("Paste an API key or a token.");
@@ -131,10 +129,8 @@ export class Session extends EventTarget {
     this._changed();
   }
 
-  /**
-   * The credential that may do this: a key of the environment, the user, the user's session key; null: none may.
-   * @type {(policy: string, environment: Environment | null) => HeldCredential | null}
-   */
+  // The credential that may do this: a key of the environment, the user, the user's session key; null: none may.
+  /** @type {(policy: string, environment: Environment | null) => HeldCredential | null} */
   pick(policy, environment) {
     const fitting = [...this.credentials.values()].filter(({ caller }) => {
       const fits = !environment || !caller.environment || caller.environment === environment;

@@ -72,10 +72,8 @@ async function keepToken(settings, session, told) {
   sessionStorage.setItem(SIGNED_IN, "1");
 }
 
-/**
- * Finishes what the address says: the issuer's return, or a demo link. The codes leave the address at once.
- * @type {(settings: ConsoleSettings, session: Session) => Promise<void>}
- */
+// Finishes what the address says: the issuer's return, or a demo link. The codes leave the address at once.
+/** @type {(settings: ConsoleSettings, session: Session) => Promise<void>} */
 export async function finishSignIn(settings, session) {
   const query = new URLSearchParams(location.search);
   const link = new URLSearchParams(location.hash.slice(1)).get("code");
@@ -106,10 +104,8 @@ export async function finishSignIn(settings, session) {
   return keepToken(settings, session, await fetchToken(settings, form));
 }
 
-/**
- * The form for one more credential, and the way to the issuer.
- * @type {(settings: ConsoleSettings, session: Session, onDone?: () => void) => {form: Form, element: HTMLElement}}
- */
+// The form for one more credential, and the way to the issuer.
+/** @type {(settings: ConsoleSettings, session: Session, onDone?: () => void) => {form: Form, element: HTMLElement}} */
 export function signInForm(settings, session, onDone) {
   const form = new Form({
     name: "signin",

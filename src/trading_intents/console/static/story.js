@@ -43,7 +43,6 @@ export function openStory(context, orderId) {
     name: "cancel",
     submit: "Cancel this order",
     isDangerous: true,
-    fields: [],
     onSubmit: async () => {
       await context.submit({ type: "CANCEL", payload: { ref_intent_id: orderId } });
       return "Accepted: the cancel is on its way.";

@@ -38,10 +38,8 @@ export function specOf(values) {
   return { [kind]: spec };
 }
 
-/**
- * What an order would cost, beside what there is for it; null where nothing can be said.
- * @type {(values: Values, quote: Json, power: Amount, held: Amount) => Outcome | null}
- */
+// What an order would cost, beside what there is for it; null where nothing can be said.
+/** @type {(values: Values, quote: Json, power: Amount, held: Amount) => Outcome | null} */
 export function estimate({ symbol, order_side: side, kind, quantity, ...prices }, quote, power, held) {
   const market = (side === "BUY" ? quote.ask : quote.bid) ?? quote.price;
   const limit = hasLimit(String(kind)) ? prices.limit_price : hasStop(String(kind)) ? prices.stop_price : market;
@@ -65,10 +63,8 @@ export function makeIdempotencyKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/**
- * Submits an account's commands. One that got no answer keeps its Idempotency-Key: sent again, it is not made anew.
- * @type {(api: Api, account: Account) => Submit}
- */
+// Submits an account's commands. One that got no answer keeps its Idempotency-Key: sent again, it is not made anew.
+/** @type {(api: Api, account: Account) => Submit} */
 export function makeSubmit(api, account) {
   /** @type {Map<string, string>} the keys of the commands that wait for their answers */
   const keys = new Map();

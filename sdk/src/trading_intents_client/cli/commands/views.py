@@ -15,6 +15,7 @@ from trading_intents_client.cli.login import Login, login_file, open_client, wri
 from trading_intents_client.cli.output import USAGE, exit_codes, print_json
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import SIDES, Fields, print_table, rounded, short_ids, show
+from trading_intents_client.cli.today import read_today
 from trading_intents_client.transport.credentials import DEMO_URL
 
 ORDERS: Fields = {
@@ -45,7 +46,6 @@ POSITIONS: Fields = {
     "value": lambda position: rounded(position.market_value, position.market_price),
     "unrealized": lambda position: rounded(position.unrealized_pnl, position.market_price),
     "realized": lambda position: rounded(position.realized_pnl, position.market_price),
-    "today": lambda position: rounded(position.daily_pnl, position.market_price),
     "broker": lambda position: position.broker_quantity if position.differs else None,
 }
 BALANCES: Fields = {
@@ -107,8 +107,11 @@ def positions(
 ) -> None:
     """Show what the account holds."""
     with exit_codes(), open_client(os.environ) as client:
-        shown = [p for p in find_account(client, account).positions() if every or p.quantity]
-        _print(shown, as_json, POSITIONS, "no positions")
+        asked = find_account(client, account)
+        found = list(asked.positions())
+        _print([each for each in found if every or each.quantity], as_json, POSITIONS, "no positions")
+        if not as_json and (today := read_today(asked, found)):
+            typer.echo(f"{today}\n  realized and unrealized, as the daily-loss limit counts it")
 
 
 def balances(account: AccountName = "", as_json: AsJson = False) -> None:

@@ -30,6 +30,7 @@ from trading_intents_client import (
 from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import SIDES, amount
+from trading_intents_client.cli.today import DayResult
 from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
 
 MAX_ORDERS = 1000
@@ -76,7 +77,6 @@ class BlotterPosition(Struct, frozen=True, kw_only=True):
     average_cost: Decimal | None
     market_price: Decimal | None
     unrealized_pnl: Decimal | None
-    daily_pnl: Decimal | None
 
 
 class Blotter:
@@ -85,6 +85,7 @@ class Blotter:
         self.failure: Exception | None = None
         self.trouble: str | None = None
         self.balances: Balances | None = None
+        self.today: DayResult | None = None
         self.connected_at = time.monotonic()
         self._lock = threading.Lock()
         self._orders: dict[str, BlotterOrder] = {}
@@ -262,5 +263,4 @@ def _position_row(
         average_cost=told.average_cost,
         market_price=market_price,
         unrealized_pnl=unrealized_pnl,
-        daily_pnl=told.daily_pnl,
     )

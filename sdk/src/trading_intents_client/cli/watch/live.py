@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 
 from trading_intents_client import Account, EventStream, Forbidden, NotFound, SortOrder, TradingError, cancel_command
+from trading_intents_client.cli.today import read_today
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import press
 from trading_intents_client.cli.watch.screen import draw
@@ -123,7 +124,9 @@ def read_all(account: Account, blotter: Blotter, is_first: bool) -> None:
     blotter.account = account.get()
     with suppress(NotFound, Forbidden):  # there was none, or the caller may not read controls
         blotter.set_halt(account.controls.current_halt())
-    blotter.set_positions(account.positions())
+    positions = list(account.positions())
+    blotter.set_positions(positions)
+    blotter.today = read_today(account, positions)
     blotter.balances = account.balances()
 
 

@@ -72,6 +72,8 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     money = blotter.balances
     if money is not None:
         head.append(f"  cash {amount(money.cash)}  equity {amount(money.equity)} {money.currency or ''}")
+    if blotter.today is not None:
+        head.append(f"  {blotter.today}")
     head.append(f"  {blotter.url}", style="dim")
     return head
 
@@ -147,7 +149,6 @@ def _positions(blotter: Blotter, rows: int, width: int) -> Panel:
         "cost": _numbers([rounded(row.average_cost, row.market_price) for row in shown]),
         "price": _numbers([row.market_price for row in shown]),
         "unrealized": _results([rounded(row.unrealized_pnl, row.market_price) for row in shown]),
-        "today": _results([rounded(row.daily_pnl, row.market_price) for row in shown]),
     }
     if width < NARROW:
         columns = {name: columns[name] for name in ("symbol", "quantity", "price", "unrealized")}
