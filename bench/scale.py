@@ -1,25 +1,32 @@
 """Measures what an order costs with more processes: CPU time in the service and in PostgreSQL at a steady rate, with
-one API process and one, two and four workers, and with two API processes, each with accounts of its own.
+one API process and one, two and four workers, and with two API processes, each with accounts of its own; of one
+organization, and of many.
 
 The claim is that it is flat: each within 10 % of one API and one worker. CPU time can be measured beside other work,
-rates cannot. `python bench/scale.py`; `SCALE_SECONDS=10` tries it shorter. Exit code 1 when the claim is missed.
+rates cannot. `python bench/scale.py`; `--one` or `--many` is half of it, `SCALE_SECONDS=10` tries it shorter. Exit code
+1 when the claim is missed.
 """
 
+import json
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from execute import CONNECTIONS, market
+from execute import CONNECTIONS, Market, market
 from submit import serving
+from trading_intents.identity.model import PermissionSet
 
 SECONDS = float(os.environ.get("SCALE_SECONDS", "30"))
 ORDERS_A_SECOND, ACCOUNTS = 80, 32
+ORGANIZATIONS = {"--one": 1, "--many": 16}
 MAX_SHARE = 1.1
 PROCESSES = [(1, 1), (1, 2), (1, 4), (2, 4)]
 
@@ -29,7 +36,43 @@ class Cost(NamedTuple):
     postgres_us: float
 
 
-def measure(apis: int, workers: int) -> Cost:
+class Trader(NamedTuple):
+    account: str
+    key: str
+
+
+def open_traders(here: Market, organizations: int) -> list[Trader]:
+    """The accounts, of each organization in turn: where API processes divide the accounts, they divide these too."""
+    wanted = [
+        {
+            "external_id": f"org_{number}",
+            "api_keys": [{"name": "k", "environment": "paper", "permission_set": PermissionSet.TRADER}],
+            "accounts": [
+                {"name": f"a{each}", "broker": "paper", "environment": "paper"}
+                for each in range(ACCOUNTS // organizations)
+            ],
+        }
+        for number in range(organizations)
+    ]
+    command = [sys.executable, "-m", "trading_intents", "admin", "apply", "-"]
+    environ = os.environ | {"TRADING_INTENTS_DATA_DIR": str(here.bench.folder / "data")}
+    told = subprocess.run(
+        command, env=environ, input=json.dumps({"organizations": wanted}), capture_output=True, text=True, check=True
+    )
+    here.open_accounts(0)  # waits until all are connected
+    made = [
+        [Trader(account["id"], each["api_keys"][0]["api_key"]) for account in each["accounts"]]
+        for each in json.loads(told.stdout)["organizations"]
+    ]
+    return list(chain.from_iterable(zip(*made, strict=True)))
+
+
+def order(here: Market, trader: Trader, symbol: str) -> dict[str, Any]:
+    made = here.order(trader.account, symbol)
+    return made | {"headers": made["headers"] | {"x-api-key": trader.key}}
+
+
+def measure(organizations: int, apis: int, workers: int) -> Cost:
     with market("api,stream", *["worker"] * workers) as here, ExitStack() as stack:
         benches = [here.bench]
         for number in range(1, apis):
@@ -38,10 +81,10 @@ def measure(apis: int, workers: int) -> Cost:
             other.folder = here.bench.folder / str(number)  # of its requests
             other.folder.mkdir()
             benches.append(other)
-        here.open_accounts(ACCOUNTS)
+        traders = open_traders(here, organizations)
         rate, count = ORDERS_A_SECOND / apis, int(ORDERS_A_SECOND * SECONDS / apis)
         parts = [
-            [here.order(here.accounts[n % (ACCOUNTS // apis) * apis + part], f"S{n % 40}") for n in range(count)]
+            [order(here, traders[n % (ACCOUNTS // apis) * apis + part], f"S{n % 40}") for n in range(count)]
             for part in range(apis)
         ]
         here.until_finished()
@@ -55,15 +98,19 @@ def measure(apis: int, workers: int) -> Cost:
 
 
 def main() -> int:
-    costs = {each: measure(*each) for each in PROCESSES}
-    base = sum(costs[PROCESSES[0]])
-    table = Table("API processes", "workers", "service us", "postgres us", "share", "flat")
-    for (apis, workers), cost in costs.items():
-        share = sum(cost) / base
-        shown = (f"{cost.service_us:.0f}", f"{cost.postgres_us:.0f}", f"{share:.2f}")
-        table.add_row(str(apis), str(workers), *shown, "yes" if share <= MAX_SHARE else "NO")
+    table = Table("organizations", "API processes", "workers", "service us", "postgres us", "share", "flat")
+    is_flat = True
+    for organizations in [ORGANIZATIONS[each] for each in sys.argv[1:]] or ORGANIZATIONS.values():
+        base = 0.0
+        for apis, workers in PROCESSES:
+            cost = measure(organizations, apis, workers)
+            base = base or sum(cost)
+            share = sum(cost) / base
+            is_flat &= share <= MAX_SHARE
+            shown = (str(organizations), str(apis), str(workers), f"{cost.service_us:.0f}", f"{cost.postgres_us:.0f}")
+            table.add_row(*shown, f"{share:.2f}", "yes" if share <= MAX_SHARE else "NO")
     Console().print(table)
-    return 0 if all(sum(cost) <= MAX_SHARE * base for cost in costs.values()) else 1
+    return 0 if is_flat else 1
 
 
 if __name__ == "__main__":
