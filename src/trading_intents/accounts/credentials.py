@@ -8,20 +8,12 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents import errors
 from trading_intents.accounts import store
 from trading_intents.accounts.model import Account, CredentialRecord
 from trading_intents.accounts.service import AccountTarget, check_no_open_orders, check_open, lock_target
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import (
-    LimitReached,
-    NotFound,
-    OutcomeUnknown,
-    PlatformError,
-    ValidationFailed,
-    either,
-    json_pointer,
-)
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
 from trading_intents.outbox.queue import put
@@ -76,7 +68,7 @@ class Credentials:
         expected: Expected,
     ) -> CredentialRecord:
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
-            raise NotFound("no such credential")
+            raise errors.NotFound("no such credential")
         change = read_change()
         given, label = change.secrets, change.label
         fields = None if given is None else self._check_fields(account, given)
@@ -121,10 +113,10 @@ class Credentials:
         try:
             async with self._pool.transaction([ref.organization_id]) as tx:
                 made = await write(tx, sealed)
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             raise  # the secret may be in use
-        except PlatformError:
-            with contextlib.suppress(PlatformError):  # the first error is raised
+        except errors.PlatformError:
+            with contextlib.suppress(errors.PlatformError):  # the first error is raised
                 await self._vault.forget(ref, sealed)
             raise
         self._signals.notify(channel(Queue.ACCOUNTS))
@@ -134,23 +126,23 @@ class Credentials:
         manifest = self._brokers.find(account.broker)
         wanted = manifest.credential_fields if manifest else ()
         if not wanted:
-            raise ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
+            raise errors.ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
         for name in given:
             if name not in wanted:
-                raise ValidationFailed.at(
-                    json_pointer("secrets", name),
-                    f"the broker {account.broker} has no such field; use {either(wanted)}",
+                raise errors.ValidationFailed.at(
+                    errors.json_pointer("secrets", name),
+                    f"the broker {account.broker} has no such field; use {errors.either(wanted)}",
                 )
         for name in wanted:
             if name not in given:
-                raise ValidationFailed.at(f"/secrets/{name}", "is required")
+                raise errors.ValidationFailed.at(f"/secrets/{name}", "is required")
         return wanted
 
 
 def _check_free(account: Account) -> None:
     check_open(account)
     if account.has_credential:
-        raise LimitReached("the account has a credential already; replace its secrets with PATCH")
+        raise errors.LimitReached("the account has a credential already; replace its secrets with PATCH")
 
 
 async def _lock_credential(
@@ -159,7 +151,7 @@ async def _lock_credential(
     account = await lock_target(tx, AccountTarget(organization_id, account_id, lambda account: None))
     credential = credential_id and await store.lock_credential(tx, account.id, credential_id)
     if not credential:
-        raise NotFound("no such credential")
+        raise errors.NotFound("no such credential")
     check_open(account)
     check_version(credential.version, expected)
     return credential

@@ -4,24 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from trading_intents.accounts import store
-from trading_intents.accounts.model import (
-    Account,
-    ChangedAccount,
-    ConnectionState,
-    NewAccount,
-    changed,
-    shown_connection,
-)
+from trading_intents import errors
+from trading_intents.accounts import model, store
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import (
-    AccountClosed,
-    LimitReached,
-    NotFound,
-    OpenOrders,
-    ValidationFailed,
-    either,
-)
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.outbox.model import NewRow, OutboxEventType, Queue, channel
@@ -41,33 +26,33 @@ class AccountTarget:
 
     organization_id: OrganizationId
     account_id: UUID | None
-    check: Callable[[Account], None]  # 403 for the environment, once the account is found
+    check: Callable[[model.Account], None]  # 403 for the environment, once the account is found
 
 
 class Accounts:
     def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
 
-    async def create(self, organization_id: OrganizationId, given: NewAccount) -> Account:
+    async def create(self, organization_id: OrganizationId, given: model.NewAccount) -> model.Account:
         check_broker(self._brokers, given.broker, given.environment)
         async with self._pool.transaction([organization_id]) as tx:
             account = await insert(tx, self._make_id(), organization_id, given)
         self._signals.notify(channel(Queue.ACCOUNTS))
         return account
 
-    async def find(self, target: AccountTarget) -> Account:
+    async def find(self, target: AccountTarget) -> model.Account:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             return await find_target(tx, target)
 
     async def list(
         self, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
-    ) -> list[Account]:
+    ) -> list[model.Account]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_accounts(tx, organization_id, environment, page)
 
     async def change(
-        self, target: AccountTarget, read_change: Callable[[], ChangedAccount], expected: Expected
-    ) -> Account:
+        self, target: AccountTarget, read_change: Callable[[], model.ChangedAccount], expected: Expected
+    ) -> model.Account:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             change = read_change()
@@ -86,62 +71,62 @@ class Accounts:
             await tell(tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
         self._signals.notify(channel(Queue.ACCOUNTS))
 
-    def connection(self, account: Account) -> ConnectionState:
-        return shown_connection(account, self._brokers.find(account.broker))
+    def connection(self, account: model.Account) -> model.ConnectionState:
+        return model.shown_connection(account, self._brokers.find(account.broker))
 
 
 def check_broker(brokers: Registry, broker: str, environment: Environment) -> None:
     manifest = brokers.find(broker)
     if manifest is None:
-        known = either(manifest.name for manifest in brokers.all())
-        raise ValidationFailed.at("/broker", f"no such broker: {broker}; use {known}")
+        known = errors.either(manifest.name for manifest in brokers.all())
+        raise errors.ValidationFailed.at("/broker", f"no such broker: {broker}; use {known}")
     if environment not in manifest.environments:
-        allowed = either(manifest.environments)
-        raise ValidationFailed.at(
+        allowed = errors.either(manifest.environments)
+        raise errors.ValidationFailed.at(
             "/environment", f"the broker {broker} has no environment {environment}; use {allowed}"
         )
 
 
-def check_open(account: Account) -> None:
+def check_open(account: model.Account) -> None:
     if account.closed_at is not None:
-        raise AccountClosed("the account is closed for good: it can be read, not changed")
+        raise errors.AccountClosed("the account is closed for good: it can be read, not changed")
 
 
-async def check_no_open_orders(tx: Tx, account: Account) -> None:
+async def check_no_open_orders(tx: Tx, account: model.Account) -> None:
     if await store.has_open_orders(tx, account.id):
-        raise OpenOrders("the account has open orders; cancel them first")
+        raise errors.OpenOrders("the account has open orders; cancel them first")
 
 
-async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount) -> Account:
+async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: model.NewAccount) -> model.Account:
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
-        raise LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
+        raise errors.LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
     account = await store.insert_account(tx, account_id, organization_id, given)
     await tell(tx, OutboxEventType.ACCOUNT_CREATED, account)
     return account
 
 
-async def find_target(tx: Tx, target: AccountTarget) -> Account:
+async def find_target(tx: Tx, target: AccountTarget) -> model.Account:
     """The account: 404, then 403 for the environment."""
     account_id = target.account_id
     return _checked(target, await store.find_account(tx, target.organization_id, account_id) if account_id else None)
 
 
-async def lock_target(tx: Tx, target: AccountTarget) -> Account:
+async def lock_target(tx: Tx, target: AccountTarget) -> model.Account:
     account_id = target.account_id
     return _checked(target, await store.lock_account(tx, target.organization_id, account_id) if account_id else None)
 
 
-def _checked(target: AccountTarget, account: Account | None) -> Account:
+def _checked(target: AccountTarget, account: model.Account | None) -> model.Account:
     if not account:
-        raise NotFound("no such account")
+        raise errors.NotFound("no such account")
     target.check(account)
     return account
 
 
-async def apply_change(tx: Tx, account: Account, change: ChangedAccount) -> Account:
+async def apply_change(tx: Tx, account: model.Account, change: model.ChangedAccount) -> model.Account:
     """Writes the changed account and its event; nothing if nothing changes."""
-    name, external_account_id, disabled = changed(account, change)
+    name, external_account_id, disabled = model.changed(account, change)
     if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
         return account
     account = await store.update_account(tx, account.id, name, external_account_id, disabled)
@@ -149,6 +134,6 @@ async def apply_change(tx: Tx, account: Account, change: ChangedAccount) -> Acco
     return account
 
 
-async def tell(tx: Tx, event: OutboxEventType, account: Account) -> None:
+async def tell(tx: Tx, event: OutboxEventType, account: model.Account) -> None:
     payload = {"account_id": str(account.id), "version": account.version}
     await put(tx, [NewRow(Queue.ACCOUNTS, event, account.organization_id, account.id, payload)])

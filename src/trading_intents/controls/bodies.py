@@ -8,16 +8,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from trading_intents.controls.model import (
-    ManualControl,
-    Switch,
-    SymbolControl,
-    TimeChange,
-    TimeControl,
-    TimeField,
-    TimeRule,
-    Triggered,
-)
+from trading_intents.controls import model
 from trading_intents.errors import ValidationFailed, either
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
@@ -38,7 +29,7 @@ Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]
 # Checked by hand: msgspec does not say which item of a list is wrong.
 Names = Annotated[
     list[Any],
-    msgspec.Meta(extra_json_schema={"items": {"enum": list(TimeField)}, "uniqueItems": True}),
+    msgspec.Meta(extra_json_schema={"items": {"enum": list(model.TimeField)}, "uniqueItems": True}),
 ]
 
 
@@ -119,36 +110,36 @@ class ListedSymbol(msgspec.Struct):
 
 class Evaluation(msgspec.Struct):
     allowed: bool
-    triggered: list[Triggered]
+    triggered: list[model.Triggered]
 
 
-def read_switch(body: ManualSwitch) -> Switch:
-    return Switch(body.manually_disabled, body.manual_reason or None)
+def read_switch(body: ManualSwitch) -> model.Switch:
+    return model.Switch(body.manually_disabled, body.manual_reason or None)
 
 
-def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> TimeChange:
+def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> model.TimeChange:
     if body.timezone is not None and body.timezone not in zones:
         raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
-    rule = TimeRule(
+    rule = model.TimeRule(
         None if body.trading_start is None else time.fromisoformat(body.trading_start),
         None if body.trading_end is None else time.fromisoformat(body.trading_end),
         body.stale_order_millis,
         body.timezone,
     )
-    return TimeChange(rule, _read_clear(body.clear or [], rule))
+    return model.TimeChange(rule, _read_clear(body.clear or [], rule))
 
 
-def _read_clear(names: list[Any], rule: TimeRule) -> frozenset[TimeField]:
-    found: set[TimeField] = set()
+def _read_clear(names: list[Any], rule: model.TimeRule) -> frozenset[model.TimeField]:
+    found: set[model.TimeField] = set()
     for place, name in enumerate(names):
         pointer = f"/clear/{place}"
-        if name not in list(TimeField):
-            raise ValidationFailed.at(pointer, f"unknown name; use {either(TimeField)}")
+        if name not in list(model.TimeField):
+            raise ValidationFailed.at(pointer, f"unknown name; use {either(model.TimeField)}")
         if name in found:
             raise ValidationFailed.at(pointer, "must name each field once")
         if getattr(rule, name) is not None:
             raise ValidationFailed.at(pointer, f"{name} is both set and cleared")
-        found.add(TimeField(name))
+        found.add(model.TimeField(name))
     return frozenset(found)
 
 
@@ -157,12 +148,12 @@ class Owner(NamedTuple):
     account_id: str
 
 
-def show_switch(kind: type[Manual], owner: Owner, control: ManualControl, symbol: Symbol | None = None) -> Manual:
+def show_switch(kind: type[Manual], owner: Owner, control: model.ManualControl, symbol: Symbol | None = None) -> Manual:
     disabled, reason = control.switch.disabled, _set(control.switch.reason)
     return render(kind, control, **owner._asdict(), symbol=symbol, manually_disabled=disabled, manual_reason=reason)
 
 
-def show_time(owner: Owner, symbol: Symbol, control: TimeControl) -> SymbolTimeControl:
+def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> SymbolTimeControl:
     rule = control.rule
     return render(
         SymbolTimeControl,
@@ -176,7 +167,7 @@ def show_time(owner: Owner, symbol: Symbol, control: TimeControl) -> SymbolTimeC
     )
 
 
-def show_symbol(owner: Owner, control: SymbolControl) -> SymbolControls:
+def show_symbol(owner: Owner, control: model.SymbolControl) -> SymbolControls:
     return SymbolControls(
         show_switch(SymbolManualControl, owner, control.manual, control.symbol) if control.manual else None,
         show_time(owner, control.symbol, control.time) if control.time else None,

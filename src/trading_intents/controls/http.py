@@ -5,23 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trading_intents.accounts.http import target_of
-from trading_intents.controls.bodies import (
-    AccountControl,
-    ChangedTime,
-    ListedSymbol,
-    Manual,
-    ManualSwitch,
-    OrganizationControl,
-    Owner,
-    SymbolControls,
-    SymbolManualControl,
-    SymbolTimeControl,
-    read_switch,
-    read_time_change,
-    show_switch,
-    show_symbol,
-    show_time,
-)
+from trading_intents.controls import bodies
 from trading_intents.controls.model import ManualControl, Switch, SymbolControl, TimeChange
 from trading_intents.controls.service import ControlsService
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
@@ -43,34 +27,38 @@ class ControlHandlers:
     controls: ControlsService
     zones: AbstractSet[str]
 
-    @Operation(Tag.CONTROLS, answer=OrganizationControl, errors=(NotFound,))
+    @Operation(Tag.CONTROLS, answer=bodies.OrganizationControl, errors=(NotFound,))
     async def get_organization_control(self, request: Request) -> Answer:
         """Read the organization's switch."""
         self.read.permit_object(request)
-        return _show(request, OrganizationControl, await self.controls.find_organization(organization_of(request)))
+        return _show(
+            request, bodies.OrganizationControl, await self.controls.find_organization(organization_of(request))
+        )
 
-    @CHANGED(body=ManualSwitch, answer=OrganizationControl)
+    @CHANGED(body=bodies.ManualSwitch, answer=bodies.OrganizationControl)
     async def set_organization_control(self, request: Request) -> Answer:
         """Set the organization's switch."""
         self.write_organization.permit_object(request)
-        switch = read_switch(request.body(ManualSwitch))
+        switch = bodies.read_switch(request.body(bodies.ManualSwitch))
         control = await self.controls.put_organization(organization_of(request), switch, request.if_match())
-        return _show(request, OrganizationControl, control)
+        return _show(request, bodies.OrganizationControl, control)
 
-    @Operation(Tag.CONTROLS, answer=AccountControl)
+    @Operation(Tag.CONTROLS, answer=bodies.AccountControl)
     async def get_account_control(self, request: Request) -> Answer:
         """Read an account's switch."""
-        return _show(request, AccountControl, await self.controls.find_account(target_of(request, self.read)))
+        return _show(request, bodies.AccountControl, await self.controls.find_account(target_of(request, self.read)))
 
-    @CHANGED(body=ManualSwitch, answer=AccountControl, errors=(AccountClosed,))
+    @CHANGED(body=bodies.ManualSwitch, answer=bodies.AccountControl, errors=(AccountClosed,))
     async def set_account_control(self, request: Request) -> Answer:
         """Set an account's switch."""
         control = await self.controls.put_account(
-            target_of(request, self.write), lambda: read_switch(request.body(ManualSwitch)), request.if_match()
+            target_of(request, self.write),
+            lambda: bodies.read_switch(request.body(bodies.ManualSwitch)),
+            request.if_match(),
         )
-        return _show(request, AccountControl, control)
+        return _show(request, bodies.AccountControl, control)
 
-    @Operation(Tag.CONTROLS, answer=Listing[ListedSymbol], parameters=PAGE_PARAMETERS)
+    @Operation(Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
     async def list_symbol_controls(self, request: Request) -> Answer:
         """List the account's symbols that have a control."""
         owner = owner_of(request)
@@ -78,38 +66,38 @@ class ControlHandlers:
         def read_symbols_page() -> Page:
             return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
 
-        def show(control: SymbolControl) -> ListedSymbol:
-            both = show_symbol(owner, control)
-            return ListedSymbol(control.symbol, both.manual, both.time)
+        def show(control: SymbolControl) -> bodies.ListedSymbol:
+            both = bodies.show_symbol(owner, control)
+            return bodies.ListedSymbol(control.symbol, both.manual, both.time)
 
         rows = await self.controls.list_symbols(target_of(request, self.read), read_symbols_page)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
-    @Operation(Tag.CONTROLS, answer=SymbolControls, errors=(ValidationFailed,))
+    @Operation(Tag.CONTROLS, answer=bodies.SymbolControls, errors=(ValidationFailed,))
     async def get_symbol_controls(self, request: Request) -> Answer:
         """Read a symbol's controls."""
         control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
-        return answer_json(show_symbol(owner_of(request), control), version=control.version)
+        return answer_json(bodies.show_symbol(owner_of(request), control), version=control.version)
 
-    @CHANGED(body=ManualSwitch, answer=SymbolManualControl, errors=(AccountClosed, LimitReached))
+    @CHANGED(body=bodies.ManualSwitch, answer=bodies.SymbolManualControl, errors=(AccountClosed, LimitReached))
     async def set_symbol_control(self, request: Request) -> Answer:
         """Create or replace a symbol's manual control."""
 
         def read_body() -> tuple[Symbol, Switch]:
-            return symbol_of(request), read_switch(request.body(ManualSwitch))
+            return symbol_of(request), bodies.read_switch(request.body(bodies.ManualSwitch))
 
         control = await self.controls.put_symbol(target_of(request, self.write), read_body, request.if_match())
-        return _show(request, SymbolManualControl, control, symbol_of(request))
+        return _show(request, bodies.SymbolManualControl, control, symbol_of(request))
 
-    @CHANGED(body=ChangedTime, answer=SymbolTimeControl, errors=(AccountClosed, LimitReached))
+    @CHANGED(body=bodies.ChangedTime, answer=bodies.SymbolTimeControl, errors=(AccountClosed, LimitReached))
     async def update_symbol_time_control(self, request: Request) -> Answer:
         """Create or change a symbol's time control."""
 
         def read_body() -> tuple[Symbol, TimeChange]:
-            return symbol_of(request), read_time_change(request.body(ChangedTime), self.zones)
+            return symbol_of(request), bodies.read_time_change(request.body(bodies.ChangedTime), self.zones)
 
         control = await self.controls.change_time(target_of(request, self.write), read_body, request.if_match())
-        return answer_json(show_time(owner_of(request), symbol_of(request), control), version=control.version)
+        return answer_json(bodies.show_time(owner_of(request), symbol_of(request), control), version=control.version)
 
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_controls(self, request: Request) -> Answer:
@@ -140,12 +128,12 @@ def switch_routes(
     )
 
 
-def _show(request: Request, kind: type[Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
-    return answer_json(show_switch(kind, owner_of(request), control, symbol), version=control.version)
+def _show(request: Request, kind: type[bodies.Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
+    return answer_json(bodies.show_switch(kind, owner_of(request), control, symbol), version=control.version)
 
 
-def owner_of(request: Request) -> Owner:
-    return Owner(organization_of(request), request.params.get("account_id", ""))
+def owner_of(request: Request) -> bodies.Owner:
+    return bodies.Owner(organization_of(request), request.params.get("account_id", ""))
 
 
 def symbol_of(request: Request) -> Symbol:

@@ -4,16 +4,7 @@ from collections.abc import Callable
 
 from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target, lock_target
-from trading_intents.controls import store
-from trading_intents.controls.model import (
-    ManualControl,
-    Switch,
-    SymbolControl,
-    TimeChange,
-    TimeControl,
-    TimeRule,
-    changed,
-)
+from trading_intents.controls import model, store
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
 from trading_intents.identity.store import lock_organization
 from trading_intents.ids import OrganizationId
@@ -27,23 +18,23 @@ MAX_SYMBOLS_PER_ACCOUNT = 10_000
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
 ReadPage = Callable[[], PageRequest]
 ReadSymbol = Callable[[], Symbol]
-ReadSwitch = Callable[[], Switch]
-ReadSymbolSwitch = Callable[[], tuple[Symbol, Switch]]
-ReadTimeChange = Callable[[], tuple[Symbol, TimeChange]]
+ReadSwitch = Callable[[], model.Switch]
+ReadSymbolSwitch = Callable[[], tuple[Symbol, model.Switch]]
+ReadTimeChange = Callable[[], tuple[Symbol, model.TimeChange]]
 
 
 class ControlsService:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    async def find_organization(self, organization_id: OrganizationId) -> ManualControl:
+    async def find_organization(self, organization_id: OrganizationId) -> model.ManualControl:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             control = await store.find_organization_control(tx, organization_id)
         return _there(control)
 
     async def put_organization(
-        self, organization_id: OrganizationId, switch: Switch, expected: Expected
-    ) -> ManualControl:
+        self, organization_id: OrganizationId, switch: model.Switch, expected: Expected
+    ) -> model.ManualControl:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
             control = await store.find_organization_control(tx, organization_id)
@@ -52,12 +43,12 @@ class ControlsService:
                 return control
             return await store.put_organization_control(tx, organization_id, switch)
 
-    async def find_account(self, target: AccountTarget) -> ManualControl:
+    async def find_account(self, target: AccountTarget) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_account_control(tx, account.id))
 
-    async def put_account(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> ManualControl:
+    async def put_account(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             switch = read()
@@ -68,17 +59,19 @@ class ControlsService:
                 return control
             return await store.put_account_control(tx, account.organization_id, account.id, switch)
 
-    async def list_symbols(self, target: AccountTarget, read: ReadPage) -> list[SymbolControl]:
+    async def list_symbols(self, target: AccountTarget, read: ReadPage) -> list[model.SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return await store.list_symbol_controls(tx, account.id, read())
 
-    async def find_symbol(self, target: AccountTarget, read: ReadSymbol) -> SymbolControl:
+    async def find_symbol(self, target: AccountTarget, read: ReadSymbol) -> model.SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _either(await store.find_symbol_control(tx, account.id, read()))
 
-    async def put_symbol(self, target: AccountTarget, read: ReadSymbolSwitch, expected: Expected) -> ManualControl:
+    async def put_symbol(
+        self, target: AccountTarget, read: ReadSymbolSwitch, expected: Expected
+    ) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, switch = read()
@@ -90,12 +83,12 @@ class ControlsService:
             await _check_room(tx, present, account)
             return await store.put_symbol_manual(tx, account.organization_id, account.id, symbol, switch)
 
-    async def change_time(self, target: AccountTarget, read: ReadTimeChange, expected: Expected) -> TimeControl:
+    async def change_time(self, target: AccountTarget, read: ReadTimeChange, expected: Expected) -> model.TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, change = read()
             present = await store.find_symbol_control(tx, account.id, symbol)
-            rule = changed(present.time.rule if present.time else TimeRule(), change)
+            rule = model.changed(present.time.rule if present.time else model.TimeRule(), change)
             check_open(account)
             _check_version(present.time, expected)
             if present.time and present.time.rule == rule:
@@ -112,26 +105,26 @@ class ControlsService:
             await store.delete_symbol_control(tx, account.id, control.symbol)
 
 
-def _there(control: ManualControl | None) -> ManualControl:
+def _there(control: model.ManualControl | None) -> model.ManualControl:
     if control is None:
         raise NotFound("no control is set here")
     return control
 
 
-def _either(control: SymbolControl) -> SymbolControl:
+def _either(control: model.SymbolControl) -> model.SymbolControl:
     if not (control.manual or control.time):
         raise NotFound("no control is set here")
     return control
 
 
-def _check_version(control: ManualControl | TimeControl | None, expected: Expected) -> None:
+def _check_version(control: model.ManualControl | model.TimeControl | None, expected: Expected) -> None:
     if control:
         check_version(control.version, expected)
     elif expected is not None:
         raise VersionConflict("no control is set yet; send it without If-Match")
 
 
-async def _check_room(tx: Tx, present: SymbolControl, account: Account) -> None:
+async def _check_room(tx: Tx, present: model.SymbolControl, account: Account) -> None:
     """Counts under the account's lock, so that two requests at once cannot both take the last place."""
     if present.manual or present.time:
         return

@@ -5,15 +5,7 @@ from datetime import time
 from uuid import UUID
 
 from trading_intents.accounts.model import AccountId
-from trading_intents.controls.model import (
-    Controls,
-    ManualControl,
-    StandingHalt,
-    Switch,
-    SymbolControl,
-    TimeControl,
-    TimeRule,
-)
+from trading_intents.controls import model
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
@@ -69,23 +61,25 @@ READ_MANY = f"""
 """  # noqa: S608 - our own constants
 
 
-async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[Controls]:
+async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[model.Controls]:
     """Reads the controls of each pair, in their order. The transaction must see the accounts."""
     rows = await tx.fetch(READ_MANY, account_ids, symbols)
     return [controls_from_texts([None if each is None else str(each) for each in row.values()]) for row in rows]
 
 
-async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> Controls:
+async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Controls:
     """Like `read_many`, for one; without a symbol those of the organization and the account."""
     return (await read_many(tx, [account_id], [symbol or ""]))[0]
 
 
-async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> ManualControl | None:
+async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> model.ManualControl | None:
     row = await tx.fetchrow("SELECT * FROM organization_controls WHERE organization_id = $1", organization_id)
     return _manual(row) if row else None
 
 
-async def put_organization_control(tx: Tx, organization_id: OrganizationId, switch: Switch) -> ManualControl:
+async def put_organization_control(
+    tx: Tx, organization_id: OrganizationId, switch: model.Switch
+) -> model.ManualControl:
     query = """
         INSERT INTO organization_controls AS c (organization_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3)
@@ -97,14 +91,14 @@ async def put_organization_control(tx: Tx, organization_id: OrganizationId, swit
     return _manual(row)
 
 
-async def find_account_control(tx: Tx, account_id: AccountId) -> ManualControl | None:
+async def find_account_control(tx: Tx, account_id: AccountId) -> model.ManualControl | None:
     row = await tx.fetchrow("SELECT * FROM account_controls WHERE account_id = $1", account_id)
     return _manual(row) if row else None
 
 
 async def put_account_control(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: Switch
-) -> ManualControl:
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: model.Switch
+) -> model.ManualControl:
     query = """
         INSERT INTO account_controls AS c (organization_id, account_id, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4)
@@ -116,17 +110,17 @@ async def put_account_control(
     return _manual(row)
 
 
-async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> SymbolControl:
+async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> model.SymbolControl:
     """Gives a control without records when nothing was set."""
     query = "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2"
     manual = await tx.fetchrow(query, account_id, symbol)
     time = await tx.fetchrow("SELECT * FROM symbol_times WHERE account_id = $1 AND symbol = $2", account_id, symbol)
-    return SymbolControl(symbol, _manual(manual) if manual else None, _time(time) if time else None)
+    return model.SymbolControl(symbol, _manual(manual) if manual else None, _time(time) if time else None)
 
 
 async def put_symbol_manual(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: Switch
-) -> ManualControl:
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: model.Switch
+) -> model.ManualControl:
     query = """
         INSERT INTO symbol_controls AS c (organization_id, account_id, symbol, manually_disabled, manual_reason)
         VALUES ($1, $2, $3, $4, $5)
@@ -139,8 +133,8 @@ async def put_symbol_manual(
 
 
 async def put_symbol_time(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: TimeRule
-) -> TimeControl:
+    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: model.TimeRule
+) -> model.TimeControl:
     query = """
         INSERT INTO symbol_times AS t (
             organization_id, account_id, symbol, trading_start, trading_end, stale_order_millis, timezone
@@ -197,12 +191,12 @@ _LIST_SYMBOLS = """
 """
 
 
-async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest) -> list[SymbolControl]:
+async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest) -> list[model.SymbolControl]:
     beyond, after = beyond_cursor(page, "symbol", 3)
     query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
     rows = await tx.fetch(query, account_id, page.limit + 1, *after)
     return [
-        SymbolControl(
+        model.SymbolControl(
             Symbol(row["symbol"]),
             _manual(row) if row["version"] else None,
             _time(row, "time_") if row["time_version"] else None,
@@ -211,29 +205,31 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest)
     ]
 
 
-def controls_from_texts(texts: Sequence[str | None]) -> Controls:
+def controls_from_texts(texts: Sequence[str | None]) -> model.Controls:
     organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
         texts
     )
     assert organization_id is not None, "an account that the transaction cannot see"
     assert account_id is not None
-    return Controls(
+    return model.Controls(
         organization_id,
         account_id,
-        None if off_1 is None else Switch(off_1 == "true", why_1),
-        None if off_2 is None else Switch(off_2 == "true", why_2),
-        None if off_3 is None else Switch(off_3 == "true", why_3),
-        None if version is None else TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
+        None if off_1 is None else model.Switch(off_1 == "true", why_1),
+        None if off_2 is None else model.Switch(off_2 == "true", why_2),
+        None if off_3 is None else model.Switch(off_3 == "true", why_3),
+        None
+        if version is None
+        else model.TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
         *_standing(*halts),
     )
 
 
 def _standing(
     organization_halt_id: str | None, reason_1: str | None, account_halt_id: str | None, reason_2: str | None
-) -> tuple[StandingHalt | None, StandingHalt | None]:
+) -> tuple[model.StandingHalt | None, model.StandingHalt | None]:
     return (
-        None if organization_halt_id is None else StandingHalt(organization_halt_id, reason_1 or ""),
-        None if account_halt_id is None else StandingHalt(account_halt_id, reason_2 or ""),
+        None if organization_halt_id is None else model.StandingHalt(organization_halt_id, reason_1 or ""),
+        None if account_halt_id is None else model.StandingHalt(account_halt_id, reason_2 or ""),
     )
 
 
@@ -241,11 +237,11 @@ def _time_of(text: str | None) -> time | None:
     return None if text is None else time.fromisoformat(text)
 
 
-def _manual(row: Row) -> ManualControl:
-    switch = Switch(row["manually_disabled"], row["manual_reason"])
-    return ManualControl(switch, row["created_at"], row["updated_at"], row["version"])
+def _manual(row: Row) -> model.ManualControl:
+    switch = model.Switch(row["manually_disabled"], row["manual_reason"])
+    return model.ManualControl(switch, row["created_at"], row["updated_at"], row["version"])
 
 
-def _time(row: Row, prefix: str = "") -> TimeControl:
-    rule = TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
-    return TimeControl(rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])
+def _time(row: Row, prefix: str = "") -> model.TimeControl:
+    rule = model.TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
+    return model.TimeControl(rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])

@@ -3,25 +3,9 @@
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
-from trading_intents.errors import (
-    EntitlementRequired,
-    Forbidden,
-    InvalidRequest,
-    NotFound,
-    PlatformError,
-    Unauthorized,
-)
+from trading_intents import errors
+from trading_intents.identity import model
 from trading_intents.identity.keys import is_key
-from trading_intents.identity.model import (
-    ApiKeyPrincipal,
-    Caller,
-    Entitlement,
-    Permission,
-    Role,
-    Scope,
-    ServicePrincipal,
-    UserPrincipal,
-)
 from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Environment, FrozenStruct
@@ -37,17 +21,17 @@ class Grant(Enum):
     ANY = "any"  # being of this kind is enough
 
 
-ANY_ROLE = frozenset(Role)
-ADMIN = frozenset({Role.ADMIN})
+ANY_ROLE = frozenset(model.Role)
+ADMIN = frozenset({model.Role.ADMIN})
 
 
 class Rule(FrozenStruct, frozen=True):
     name: str
     meaning: str
-    key: Permission | Grant | Refuse = Refuse.AS_401
-    user: AbstractSet[Role] | Grant | Refuse = Refuse.AS_401
-    service: Scope | Grant | Refuse = Refuse.AS_401
-    entitlement: Entitlement | None = None
+    key: model.Permission | Grant | Refuse = Refuse.AS_401
+    user: AbstractSet[model.Role] | Grant | Refuse = Refuse.AS_401
+    service: model.Scope | Grant | Refuse = Refuse.AS_401
+    entitlement: model.Entitlement | None = None
     environment: Environment | None = None  # an API key must be of this one
     names_organization: bool = True  # a service account says which by x-organization-id
     user_needs_organization: bool = True
@@ -57,17 +41,17 @@ class Rule(FrozenStruct, frozen=True):
     public: bool = False
 
 
-def _reading(name: str, permission: Permission, entitlement: Entitlement | None = None) -> Rule:
+def _reading(name: str, permission: model.Permission, entitlement: model.Entitlement | None = None) -> Rule:
     meaning = f"an API key with {permission}; a user; a service account with {permission}"
-    return Rule(name, _with(entitlement) + meaning, permission, ANY_ROLE, Scope(permission), entitlement)
+    return Rule(name, _with(entitlement) + meaning, permission, ANY_ROLE, model.Scope(permission), entitlement)
 
 
-def _writing(name: str, permission: Permission, entitlement: Entitlement | None = None) -> Rule:
+def _writing(name: str, permission: model.Permission, entitlement: model.Entitlement | None = None) -> Rule:
     meaning = f"an API key with {permission}; an admin"
     return Rule(name, _with(entitlement) + meaning, permission, ADMIN, Refuse.AS_403, entitlement)
 
 
-def _with(entitlement: Entitlement | None) -> str:
+def _with(entitlement: model.Entitlement | None) -> str:
     return f"with {entitlement}: " if entitlement else ""
 
 
@@ -83,8 +67,8 @@ def _with_any_credential(name: str) -> Rule:
     )
 
 
-_P, _S = Permission, Scope
-_PREMIUM = Entitlement.CONTROLS_PREMIUM
+_P, _S = model.Permission, model.Scope
+_PREMIUM = model.Entitlement.CONTROLS_PREMIUM
 
 RULES = {
     rule.name: rule
@@ -130,7 +114,7 @@ RULES = {
         Rule(
             "open_session",
             "an admin; a member, where the organization has member_trading",
-            user=ANY_ROLE - {Role.READ_ONLY},
+            user=ANY_ROLE - {model.Role.READ_ONLY},
             member_trading=True,
         ),
         Rule("end_session", "a user", user=ANY_ROLE),
@@ -177,12 +161,12 @@ class Gate:
             named = request.header(b"x-organization-id") if self._rule.names_organization else None
             caller = await self._callers.by_token(bearer, named)
         else:
-            raise Unauthorized("send an API key as x-api-key, or a bearer token")
+            raise errors.Unauthorized("send an API key as x-api-key, or a bearer token")
         request.caller = caller  # also of a kind that is refused: it counts in the limits of its own
         check_kind(self._rule, caller)
-        is_service = isinstance(caller.principal, ServicePrincipal)
+        is_service = isinstance(caller.principal, model.ServicePrincipal)
         if is_service and self.names_organization and not request.header(b"x-organization-id"):
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "the header x-organization-id is missing; a service account names the organization that it reads"
             )
 
@@ -193,18 +177,18 @@ class Gate:
     def has_well_formed_key(self, request: Request) -> bool:
         return is_key(self._readable(request)[0] or "")
 
-    def check(self, caller: Caller) -> None:
+    def check(self, caller: model.Caller) -> None:
         """As `identify` and `permit`, for a caller that is known without a request: 401 for its kind, 403 for
         itself."""
         check_kind(self._rule, caller)
         check_grant(self._rule, caller, self._internal)
 
-    def allows(self, caller: Caller) -> bool:
+    def allows(self, caller: model.Caller) -> bool:
         """Whether it would be let through to objects of its own organization and environment."""
         try:
             self.check(caller)
             check_object(self._rule, caller, None)
-        except PlatformError:
+        except errors.PlatformError:
             return False
         return True
 
@@ -222,28 +206,28 @@ class Gate:
         """As `_credentials`; nothing where that raises."""
         try:
             return self._credentials(request)
-        except PlatformError:
+        except errors.PlatformError:
             return None, None
 
     def _credentials(self, request: Request) -> tuple[str | None, str | None]:
         try:
             key, authorization = request.header(b"x-api-key"), request.header(b"authorization")
             if key is not None and authorization is not None:
-                raise InvalidRequest("send an API key or a bearer token, not both")
-        except InvalidRequest as error:
+                raise errors.InvalidRequest("send an API key or a bearer token, not both")
+        except errors.InvalidRequest as error:
             if self._rule.two_credentials_status == 401:
-                raise Unauthorized(error.detail) from None
+                raise errors.Unauthorized(error.detail) from None
             raise
         if authorization is None:
             return key, None
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise Unauthorized("the authorization scheme is not Bearer; send `Bearer` and the token")
+            raise errors.Unauthorized("the authorization scheme is not Bearer; send `Bearer` and the token")
         return None, token.strip()
 
 
-def caller_of(request: Request) -> Caller:
-    assert isinstance(request.caller, Caller)
+def caller_of(request: Request) -> model.Caller:
+    assert isinstance(request.caller, model.Caller)
     return request.caller
 
 
@@ -251,55 +235,59 @@ def organization_of(request: Request) -> OrganizationId:
     return caller_of(request).organization_id
 
 
-def check_kind(rule: Rule, caller: Caller) -> None:
+def check_kind(rule: Rule, caller: model.Caller) -> None:
     match caller.principal:
-        case ApiKeyPrincipal():
+        case model.ApiKeyPrincipal():
             taken: object = rule.key
-        case UserPrincipal():
+        case model.UserPrincipal():
             taken = rule.user
             if rule.user_needs_organization and caller.organization is None:
-                raise Unauthorized("the token names no organization that is known here")
-        case ServicePrincipal():
+                raise errors.Unauthorized("the token names no organization that is known here")
+        case model.ServicePrincipal():
             taken = rule.service
     if taken is Refuse.AS_401:
-        raise Unauthorized(f"this endpoint does not take this kind of credential; it takes {rule.meaning}")
+        raise errors.Unauthorized(f"this endpoint does not take this kind of credential; it takes {rule.meaning}")
 
 
-def check_grant(rule: Rule, caller: Caller, internal_organizations: AbstractSet[str]) -> None:
+def check_grant(rule: Rule, caller: model.Caller, internal_organizations: AbstractSet[str]) -> None:
     match caller.principal:
-        case ApiKeyPrincipal(permissions=permissions, environment=environment):
+        case model.ApiKeyPrincipal(permissions=permissions, environment=environment):
             if rule.key is not Grant.ANY and rule.key not in permissions:
-                raise Forbidden(f"the API key lacks the permission {rule.key}")
+                raise errors.Forbidden(f"the API key lacks the permission {rule.key}")
             if rule.environment not in (None, environment):
-                raise Forbidden(f"the API key is of environment {environment}; use one of {rule.environment}")
-        case UserPrincipal(role=role):
+                raise errors.Forbidden(f"the API key is of environment {environment}; use one of {rule.environment}")
+        case model.UserPrincipal(role=role):
             if rule.user is not Grant.ANY and (isinstance(rule.user, Refuse) or role not in rule.user):
-                raise Forbidden(f"the user's role {role} does not allow this; it takes {rule.meaning}")
-            trades = role == Role.ADMIN or (caller.organization is not None and caller.organization.member_trading)
+                raise errors.Forbidden(f"the user's role {role} does not allow this; it takes {rule.meaning}")
+            trades = role == model.Role.ADMIN or (
+                caller.organization is not None and caller.organization.member_trading
+            )
             if rule.member_trading and not trades:
-                raise Forbidden("the organization does not let members trade: an operator sets member_trading")
+                raise errors.Forbidden("the organization does not let members trade: an operator sets member_trading")
             if rule.internal and not _is_internal(caller, internal_organizations):
-                raise Forbidden("the organization is not an internal one; it takes an admin of one")
-        case ServicePrincipal(scopes=scopes):
+                raise errors.Forbidden("the organization is not an internal one; it takes an admin of one")
+        case model.ServicePrincipal(scopes=scopes):
             if rule.service is not Grant.ANY and rule.service not in scopes:
-                raise Forbidden(f"the service account may not do this; it takes {rule.meaning}")
+                raise errors.Forbidden(f"the service account may not do this; it takes {rule.meaning}")
             if rule.names_organization and caller.organization is None:
-                raise NotFound("no such organization")
+                raise errors.NotFound("no such organization")
 
 
-def check_object(rule: Rule, caller: Caller, environment: Environment | None) -> None:
-    if isinstance(caller.principal, ApiKeyPrincipal) and environment not in (None, caller.principal.environment):
-        raise Forbidden(f"the API key is of environment {caller.principal.environment}, the account of {environment}")
+def check_object(rule: Rule, caller: model.Caller, environment: Environment | None) -> None:
+    if isinstance(caller.principal, model.ApiKeyPrincipal) and environment not in (None, caller.principal.environment):
+        raise errors.Forbidden(
+            f"the API key is of environment {caller.principal.environment}, the account of {environment}"
+        )
     if rule.entitlement:
         require_entitlement(caller, rule.entitlement)
 
 
-def require_entitlement(caller: Caller, entitlement: Entitlement) -> None:
+def require_entitlement(caller: model.Caller, entitlement: model.Entitlement) -> None:
     if caller.organization is None or entitlement not in caller.organization.entitlements:
-        raise EntitlementRequired(f"the organization needs the entitlement {entitlement}")
+        raise errors.EntitlementRequired(f"the organization needs the entitlement {entitlement}")
 
 
-def _is_internal(caller: Caller, internal_organizations: AbstractSet[str]) -> bool:
+def _is_internal(caller: model.Caller, internal_organizations: AbstractSet[str]) -> bool:
     organization = caller.organization
     return organization is not None and not internal_organizations.isdisjoint(
         {str(organization.id), organization.external_id}

@@ -9,16 +9,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from trading_intents.errors import (
-    BASIC_CHALLENGE,
-    InvalidApiKey,
-    InvalidRequest,
-    InvalidScope,
-    LimitReached,
-    Unauthorized,
-    UnsupportedGrantType,
-    ValidationFailed,
-)
+from trading_intents import errors
 from trading_intents.identity import model
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyChange, Permission, PermissionSet, distinct
@@ -113,12 +104,14 @@ class IssuedToken(msgspec.Struct):
 class KeyHandlers:
     keys: ApiKeys
 
-    @Operation(Tag.API_KEYS, body=NewApiKey, answer=CreatedApiKey, status=201, errors=(LimitReached,))
+    @Operation(Tag.API_KEYS, body=NewApiKey, answer=CreatedApiKey, status=201, errors=(errors.LimitReached,))
     async def create_api_key(self, request: Request) -> Answer:
         """Make an API key; it is shown this once."""
         body = request.body(NewApiKey)
         if (body.permissions is None) == (body.permission_set is None):
-            raise ValidationFailed.at("/permissions", "is required, or permission_set instead; give one of the two")
+            raise errors.ValidationFailed.at(
+                "/permissions", "is required, or permission_set instead; give one of the two"
+            )
         granted = body.permission_set.permissions if body.permission_set else distinct(body.permissions or [])
         expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
         given = (body.name, body.environment, granted, expires_at)
@@ -164,7 +157,7 @@ class KeyHandlers:
         answer=KeyValidation,
         bucket=Bucket.READS,
         max_body_bytes=MAX_VALIDATION_BYTES,
-        errors=(InvalidApiKey,),
+        errors=(errors.InvalidApiKey,),
     )
     async def validate_api_key(self, request: Request) -> Answer:
         """Tell whose an API key is."""
@@ -215,16 +208,16 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
         body_media=FORM,
         max_body_bytes=MAX_FORM_BYTES,
         answer=IssuedToken,
-        errors=(Unauthorized, InvalidScope, UnsupportedGrantType),
+        errors=(errors.Unauthorized, errors.InvalidScope, errors.UnsupportedGrantType),
         error_shape=OAUTH,
     )
     async def issue_token(request: Request) -> Answer:
         """Exchange client credentials for a bearer token."""
         form = request.form
         if form.get("grant_type") is None:
-            raise InvalidRequest("grant_type is missing; use client_credentials")
+            raise errors.InvalidRequest("grant_type is missing; use client_credentials")
         if form["grant_type"] != "client_credentials":
-            raise UnsupportedGrantType
+            raise errors.UnsupportedGrantType
         client_id, client_secret = _client(request, form)
         access_token, scopes = await issuer.issue(client_id, client_secret, form.get("scope"))
         shown = IssuedToken(access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes)))
@@ -264,13 +257,13 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
     authorization = request.header(b"authorization")
     if authorization is None:
         if "client_id" not in form or "client_secret" not in form:
-            raise Unauthorized(
+            raise errors.Unauthorized(
                 "the client's credentials are missing; use HTTP Basic, or client_id and client_secret in the form",
-                challenge=BASIC_CHALLENGE,
+                challenge=errors.BASIC_CHALLENGE,
             )
         return form["client_id"], form["client_secret"]
     if "client_secret" in form:
-        raise InvalidRequest("authenticate with HTTP Basic or in the form, not both")
+        raise errors.InvalidRequest("authenticate with HTTP Basic or in the form, not both")
     scheme, _, encoded = authorization.partition(" ")
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True).decode()
@@ -278,7 +271,8 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
         decoded = ""
     client_id, colon, client_secret = decoded.partition(":")
     if scheme.lower() != "basic" or not colon or len(decoded) > MAX_BASIC_CHARACTERS:
-        raise Unauthorized(
-            "the authorization header is not HTTP Basic; use client_id and client_secret", challenge=BASIC_CHALLENGE
+        raise errors.Unauthorized(
+            "the authorization header is not HTTP Basic; use client_id and client_secret",
+            challenge=errors.BASIC_CHALLENGE,
         )
     return unquote_plus(client_id), unquote_plus(client_secret)

@@ -4,39 +4,11 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from trading_intents import errors
 from trading_intents.clock import Clock
 from trading_intents.config import LOCAL_PROVIDER
-from trading_intents.errors import (
-    BASIC_CHALLENGE,
-    Forbidden,
-    InvalidApiKey,
-    InvalidRequest,
-    InvalidScope,
-    LimitReached,
-    NotFound,
-    Unauthorized,
-    ValidationFailed,
-)
-from trading_intents.identity import store
+from trading_intents.identity import model, store
 from trading_intents.identity.keys import digest, hint, is_key, make_key, same_digest
-from trading_intents.identity.model import (
-    ApiKeyChange,
-    ApiKeyRecord,
-    Caller,
-    Claims,
-    KeyId,
-    KeyRecord,
-    OrganizationRecord,
-    Permission,
-    PermissionSet,
-    Role,
-    Scope,
-    ServiceAccount,
-    ServicePrincipal,
-    UserPrincipal,
-    UserRecord,
-    distinct,
-)
 from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.identity.tokens import TokenVerifier
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
@@ -68,23 +40,23 @@ class Callers:
 
     def __init__(self, pool: Pool, verifier: TokenVerifier, provider: str, local: bool, clock: Clock) -> None:
         self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
-        self._keys = TtlCache[bytes, KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._users = TtlCache[tuple[str, str | None], UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._services = TtlCache[str, ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._organizations = TtlCache[UUID, OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._keys = TtlCache[bytes, model.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._users = TtlCache[tuple[str, str | None], model.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._services = TtlCache[str, model.ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._organizations = TtlCache[UUID, model.OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._verified: dict[bytes, float] = {}  # when each credential was last verified, by its digest, oldest first
-        self._used: dict[KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
+        self._used: dict[model.KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
 
-    async def by_key(self, text: str) -> Caller:
+    async def by_key(self, text: str) -> model.Caller:
         key_digest = digest(text)
         record = await self._keys.get(key_digest, lambda: self._read_key(text, key_digest))
         # The same answer for every cause, so that guesses learn nothing.
         if record is None or not same_digest(record.digest, key_digest):
-            raise Unauthorized("the API key does not verify")
+            raise errors.Unauthorized("the API key does not verify")
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
 
-    def known(self, text: str) -> Caller | None:
+    def known(self, text: str) -> model.Caller | None:
         """Like `by_key`, for a caller that is cached; None if it has to be read or would be refused."""
         key_digest = digest(text)
         record = self._keys.get_cached(key_digest, lambda: self._read_key(text, key_digest))
@@ -93,7 +65,7 @@ class Callers:
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
 
-    async def by_token(self, token: str, organization: str | None) -> Caller:
+    async def by_token(self, token: str, organization: str | None) -> model.Caller:
         """`organization` is the one that a service account reads; a user's comes from the token."""
         token_digest = digest(token)
         try:
@@ -101,7 +73,7 @@ class Callers:
             caller = await (
                 self._service(claims, organization) if claims.is_service else self._user(claims, token_digest)
             )
-        except Unauthorized:
+        except errors.Unauthorized:
             self._note_verified(token_digest, False)
             raise
         self._note_verified(token_digest, True)
@@ -138,37 +110,37 @@ class Callers:
             self._used = used | self._used
             raise
 
-    async def _user(self, claims: Claims, token_digest: bytes) -> Caller:
+    async def _user(self, claims: model.Claims, token_digest: bytes) -> model.Caller:
         key = (claims.subject, claims.organization)
         record = await self._users.get(key, lambda: self._read_user(*key))
         if record is None or record.deleted or (self._local and not record.known):
-            raise Unauthorized("the user is not known")
+            raise errors.Unauthorized("the user is not known")
         if record.tokens_after is not None and claims.issued_at <= record.tokens_after:
-            raise Unauthorized("the token is from before the user's deletion")
+            raise errors.Unauthorized("the token is from before the user's deletion")
         if record.organization and record.organization.disabled:
-            raise Unauthorized("the organization is disabled")
+            raise errors.Unauthorized("the organization is disabled")
         # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
-        principal = UserPrincipal(claims.subject, claims.organization, role)
-        return Caller(principal, record.organization, claims.expires_at, claims.issued_at, token_digest)
+        principal = model.UserPrincipal(claims.subject, claims.organization, role)
+        return model.Caller(principal, record.organization, claims.expires_at, claims.issued_at, token_digest)
 
-    async def _service(self, claims: Claims, named: str | None) -> Caller:
+    async def _service(self, claims: model.Claims, named: str | None) -> model.Caller:
         scopes = claims.scopes
         if self._local:
             account = await self._services.get(claims.subject, lambda: self._read_service(claims.subject))
             if account is None or account.disabled:
-                raise Unauthorized("the service account is not known")
+                raise errors.Unauthorized("the service account is not known")
             scopes &= account.scopes
         organization = await self._named(named) if named else None
-        return Caller(ServicePrincipal(claims.subject, scopes), organization, claims.expires_at)
+        return model.Caller(model.ServicePrincipal(claims.subject, scopes), organization, claims.expires_at)
 
-    async def _named(self, text: str) -> OrganizationRecord | None:
+    async def _named(self, text: str) -> model.OrganizationRecord | None:
         organization_id = parse_id(text)
         if organization_id is None:
-            raise InvalidRequest(f"x-organization-id {ID_RULE}")
+            raise errors.InvalidRequest(f"x-organization-id {ID_RULE}")
         return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
 
-    async def _read_key(self, text: str, key_digest: bytes) -> KeyRecord | None:
+    async def _read_key(self, text: str, key_digest: bytes) -> model.KeyRecord | None:
         if not is_key(text):
             return None  # it never was a key, so nothing is read
         # All keys that did not verify lately wait in one line, so that guesses delay nobody else.
@@ -181,15 +153,15 @@ class Callers:
         self._note_verified(key_digest, record is not None)
         return record
 
-    async def _read_user(self, subject: str, organization: str | None) -> UserRecord:
+    async def _read_user(self, subject: str, organization: str | None) -> model.UserRecord:
         async with self._pool.transaction(read_only=True, turn=subject) as tx:
             return await store.find_user(tx, self._provider, subject, organization)
 
-    async def _read_service(self, client_id: str) -> ServiceAccount | None:
+    async def _read_service(self, client_id: str) -> model.ServiceAccount | None:
         async with self._pool.transaction(read_only=True, turn=client_id) as tx:
             return await store.find_service_account(tx, client_id)
 
-    async def _read_organization(self, organization_id: UUID) -> OrganizationRecord | None:
+    async def _read_organization(self, organization_id: UUID) -> model.OrganizationRecord | None:
         async with self._pool.transaction(read_only=True) as tx:
             return await store.find_organization(tx, organization_id)
 
@@ -212,36 +184,38 @@ class ApiKeys:
         organization_id: OrganizationId,
         name: str,
         environment: Environment,
-        permissions: Iterable[Permission],
+        permissions: Iterable[model.Permission],
         expires_at: datetime | None = None,
-    ) -> tuple[ApiKeyRecord, Secret]:
+    ) -> tuple[model.ApiKeyRecord, Secret]:
         """Makes a key. The key itself is only in this answer: the database has its digest."""
         secret = make_key(environment)
         text = secret.reveal()
         async with self._pool.transaction([organization_id]) as tx:
             now = await store.lock_organization(tx, organization_id)
             if expires_at is not None and expires_at <= now:
-                raise ValidationFailed.at("/expires_at", "must be in the future")
+                raise errors.ValidationFailed.at("/expires_at", "must be in the future")
             if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
-                raise LimitReached(
+                raise errors.LimitReached(
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
             given = (name, environment, permissions, digest(text), hint(text), expires_at)
             key = await store.insert_key(tx, self._make_id(), organization_id, *given)
         return key, secret
 
-    async def open_session(self, caller: Caller, environment: Environment) -> tuple[ApiKeyRecord, Secret]:
+    async def open_session(self, caller: model.Caller, environment: Environment) -> tuple[model.ApiKeyRecord, Secret]:
         user = caller.principal
-        assert isinstance(user, UserPrincipal)
+        assert isinstance(user, model.UserPrincipal)
         assert caller.expires_at is not None
         assert caller.issued_at is not None
-        added = {Permission.CONTROL_EDIT} if user.role == Role.ADMIN else set()
+        added = {model.Permission.CONTROL_EDIT} if user.role == model.Role.ADMIN else set()
         secret = make_key(environment)
-        text, permissions = secret.reveal(), PermissionSet.TRADER.permissions | added
+        text, permissions = secret.reveal(), model.PermissionSet.TRADER.permissions | added
         async with self._pool.transaction([caller.organization_id]) as tx:
             now = await store.lock_organization(tx, caller.organization_id)
             if environment is Environment.LIVE and now - caller.issued_at > MAX_TOKEN_AGE_FOR_LIVE:
-                raise Forbidden("a session key of environment live takes a token of the last 10 minutes; sign in again")
+                raise errors.Forbidden(
+                    "a session key of environment live takes a token of the last 10 minutes; sign in again"
+                )
             ends = min(caller.expires_at, now + MAX_SESSION)
             name = user.subject[:MAX_TEXT_CHARACTERS]
             given = (name, environment, permissions, digest(text), hint(text), ends, user.subject, caller.token_digest)
@@ -250,13 +224,13 @@ class ApiKeys:
         self._callers.clear_cache()
         return key, secret
 
-    async def end_sessions(self, caller: Caller) -> None:
+    async def end_sessions(self, caller: model.Caller) -> None:
         assert caller.token_digest is not None
         async with self._pool.transaction([caller.organization_id]) as tx:
             await store.end_sessions_of_token(tx, caller.organization_id, caller.token_digest)
         self._callers.clear_cache()
 
-    async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
+    async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[model.ApiKeyRecord]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_keys(tx, organization_id, page)
 
@@ -264,16 +238,16 @@ class ApiKeys:
         self,
         organization_id: OrganizationId,
         key_id: UUID | None,
-        read_change: Callable[[], ApiKeyChange],
+        read_change: Callable[[], model.ApiKeyChange],
         expected: frozenset[int] | None,
-    ) -> ApiKeyRecord:
+    ) -> model.ApiKeyRecord:
         """Reads the change only once the key is found: 404 comes before 422."""
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:
-                raise NotFound("no such API key")
+                raise errors.NotFound("no such API key")
             change = read_change()
-            permissions = key.permissions if change.permissions is None else distinct(change.permissions)
+            permissions = key.permissions if change.permissions is None else model.distinct(change.permissions)
             check_version(key.version, expected)
             name = key.name if change.name is None else change.name
             disabled = key.disabled if change.disabled is None else change.disabled
@@ -288,19 +262,19 @@ class ApiKeys:
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:
-                raise NotFound("no such API key")
+                raise errors.NotFound("no such API key")
             check_version(key.version, expected)
             await store.delete_key(tx, key.id)
         self._callers.clear_cache()
 
-    async def validate(self, text: str) -> tuple[ApiKeyRecord, bool]:
+    async def validate(self, text: str) -> tuple[model.ApiKeyRecord, bool]:
         """Gives the key, and whether it is refused: disabled, expired, or of a disabled organization."""
         key_digest = digest(text)
         async with self._pool.transaction(read_only=True) as tx:
             # Malformed keys are looked up too, so that they take the same time as unknown ones.
             record = await store.find_key(tx, key_digest)
         if not is_key(text) or record is None or not same_digest(record.digest, key_digest):
-            raise InvalidApiKey
+            raise errors.InvalidApiKey
         return record.key, record.is_refused
 
 
@@ -308,17 +282,17 @@ class Organizations:
     def __init__(self, pool: Pool, provider: str) -> None:
         self._pool, self._provider = pool, provider
 
-    async def by_provider(self, caller: Caller, provider: str, external_id: str) -> OrganizationRecord:
+    async def by_provider(self, caller: model.Caller, provider: str, external_id: str) -> model.OrganizationRecord:
         """Service accounts may read any organization, users the ones that they belong to."""
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_organization_by_external_id(tx, provider, external_id)
             if found is None or provider != self._provider:
-                raise NotFound("no such organization")
-            if isinstance(caller.principal, UserPrincipal):
+                raise errors.NotFound("no such organization")
+            if isinstance(caller.principal, model.UserPrincipal):
                 active = caller.organization is not None and caller.organization.id == found.id
                 user = await store.find_user(tx, provider, caller.principal.subject, external_id)
                 if not active and (user.role is None or user.deleted):
-                    raise NotFound("no such organization")
+                    raise errors.NotFound("no such organization")
         return found
 
 
@@ -328,12 +302,14 @@ class TokenIssuer:
     def __init__(self, pool: Pool, provider: EmbeddedProvider) -> None:
         self._pool, self._provider = pool, provider
 
-    async def issue(self, client_id: str, client_secret: str, scope: str | None) -> tuple[Secret, frozenset[Scope]]:
+    async def issue(
+        self, client_id: str, client_secret: str, scope: str | None
+    ) -> tuple[Secret, frozenset[model.Scope]]:
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
         stored = found.digest if found else bytes(32)
         if not same_digest(stored, digest(client_secret)) or found is None or found.disabled:
-            raise Unauthorized("the client id or the client secret is wrong", challenge=BASIC_CHALLENGE)
+            raise errors.Unauthorized("the client id or the client secret is wrong", challenge=errors.BASIC_CHALLENGE)
         scopes = _narrow(found.scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
 
@@ -341,9 +317,9 @@ class TokenIssuer:
         async with self._pool.transaction(read_only=True) as tx:
             record = await store.find_user(tx, LOCAL_PROVIDER, user, organization)
         if not record.known or record.deleted:
-            raise NotFound(f"no user {user}: `trading-intents admin apply` makes one")
+            raise errors.NotFound(f"no user {user}: `trading-intents admin apply` makes one")
         if organization is not None and record.role is None:
-            raise NotFound(f"{user} is no member of an organization {organization}")
+            raise errors.NotFound(f"{user} is no member of an organization {organization}")
         return self._provider.issue_user_token(user, organization, record.role)
 
 
@@ -351,12 +327,12 @@ def _plausible(client_id: str) -> bool:
     return 0 < len(client_id) <= MAX_CLIENT_ID and "\x00" not in client_id
 
 
-def _narrow(granted: frozenset[Scope], requested: str | None) -> frozenset[Scope]:
+def _narrow(granted: frozenset[model.Scope], requested: str | None) -> frozenset[model.Scope]:
     if not requested:
         return granted
     wanted = set(requested.split())
     if not wanted <= granted:
-        raise InvalidScope(
+        raise errors.InvalidScope(
             f"the client does not have every scope that it asks for; it has {' '.join(sorted(granted)) or 'none'}"
         )
-    return frozenset(map(Scope, wanted))
+    return frozenset(map(model.Scope, wanted))

@@ -6,20 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.identity.model import (
-    ApiKeyPrincipal,
-    ApiKeyRecord,
-    Caller,
-    Entitlement,
-    KeyId,
-    KeyRecord,
-    OrganizationRecord,
-    Permission,
-    Role,
-    Scope,
-    ServiceAccount,
-    UserRecord,
-)
+from trading_intents.identity import model
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
@@ -32,7 +19,7 @@ _ORGANIZATION = """
 """
 
 
-async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
+async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     query = f"""
         SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired, {_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
@@ -42,15 +29,15 @@ async def find_key(tx: Tx, digest: bytes) -> KeyRecord | None:
     if row is None:
         return None
     key, organization = _key(row), _organization(row, "o_")
-    principal = ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
-    caller = Caller(principal, organization, key.expires_at)
+    principal = model.ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
+    caller = model.Caller(principal, organization, key.expires_at)
     of_session = key.user_subject and await find_user(
         tx, organization.provider, key.user_subject, organization.external_id
     )
-    return KeyRecord(key, row["digest"], row["has_expired"], organization, of_session or None, caller)
+    return model.KeyRecord(key, row["digest"], row["has_expired"], organization, of_session or None, caller)
 
 
-async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> UserRecord:
+async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> model.UserRecord:
     query = f"""
         SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role, {_ORGANIZATION}
         FROM (SELECT 1) AS one
@@ -59,26 +46,26 @@ async def find_user(tx: Tx, provider: str, subject: str, organization: str | Non
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
     """  # noqa: S608 - our own constant
     [row] = await tx.fetch(query, provider, subject, organization)
-    return UserRecord(
+    return model.UserRecord(
         known=row["user_id"] is not None,
         deleted=row["deleting_at"] is not None,
         tokens_after=row["tokens_after"],
         organization=_organization(row, "o_") if row["o_id"] else None,
-        role=Role(row["role"]) if row["role"] else None,
+        role=model.Role(row["role"]) if row["role"] else None,
     )
 
 
-async def find_service_account(tx: Tx, client_id: str) -> ServiceAccount | None:
+async def find_service_account(tx: Tx, client_id: str) -> model.ServiceAccount | None:
     row = await tx.fetchrow("SELECT * FROM service_accounts WHERE client_id = $1", client_id)
-    return msgspec.convert(dict(row), ServiceAccount) if row else None
+    return msgspec.convert(dict(row), model.ServiceAccount) if row else None
 
 
-async def find_organization(tx: Tx, organization_id: UUID) -> OrganizationRecord | None:
+async def find_organization(tx: Tx, organization_id: UUID) -> model.OrganizationRecord | None:
     row = await tx.fetchrow("SELECT * FROM organizations WHERE id = $1", organization_id)
     return _organization(row) if row else None
 
 
-async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> OrganizationRecord | None:
+async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> model.OrganizationRecord | None:
     query = "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2"
     row = await tx.fetchrow(query, provider, external_id)
     return _organization(row) if row else None
@@ -103,13 +90,13 @@ async def insert_key(
     organization_id: OrganizationId,
     name: str,
     environment: Environment,
-    permissions: Iterable[Permission],
+    permissions: Iterable[model.Permission],
     digest: bytes,
     hint: str,
     expires_at: datetime | None,
     user_subject: str | None = None,
     token_digest: bytes | None = None,
-) -> ApiKeyRecord:
+) -> model.ApiKeyRecord:
     query = """
         INSERT INTO api_keys (
             id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
@@ -142,7 +129,7 @@ async def end_sessions_of_token(tx: Tx, organization_id: OrganizationId, token_d
     await tx.execute(f"{_END_SESSIONS} organization_id = $1 AND token_digest = $2", organization_id, token_digest)
 
 
-async def end_oldest_sessions(tx: Tx, newest: ApiKeyRecord, most: int, kept_days: int) -> None:
+async def end_oldest_sessions(tx: Tx, newest: model.ApiKeyRecord, most: int, kept_days: int) -> None:
     """Ends all but the newest session keys of a user and environment, and deletes those that ended long ago."""
     await tx.execute(
         f"""{_END_SESSIONS} id IN (
@@ -163,12 +150,12 @@ async def end_oldest_sessions(tx: Tx, newest: ApiKeyRecord, most: int, kept_days
     await tx.execute(query, newest.organization_id, kept_days)
 
 
-async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[ApiKeyRecord]:
+async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[model.ApiKeyRecord]:
     rows = await fetch_page(tx, "SELECT * FROM api_keys WHERE organization_id = $1", "id", page, organization_id)
     return [_key(row) for row in rows]
 
 
-async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> ApiKeyRecord | None:
+async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> model.ApiKeyRecord | None:
     query = "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE"
     row = await tx.fetchrow(query, organization_id, key_id)
     return _key(row) if row else None
@@ -176,7 +163,7 @@ async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> Api
 
 async def find_key_by_name(
     tx: Tx, organization_id: OrganizationId, name: str, environment: Environment
-) -> ApiKeyRecord | None:
+) -> model.ApiKeyRecord | None:
     query = """
         SELECT * FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
         ORDER BY id LIMIT 1 FOR UPDATE
@@ -186,8 +173,13 @@ async def find_key_by_name(
 
 
 async def update_key(
-    tx: Tx, key_id: KeyId, name: str, permissions: Iterable[Permission], disabled: bool, expires_at: datetime | None
-) -> ApiKeyRecord:
+    tx: Tx,
+    key_id: model.KeyId,
+    name: str,
+    permissions: Iterable[model.Permission],
+    disabled: bool,
+    expires_at: datetime | None,
+) -> model.ApiKeyRecord:
     query = """
         UPDATE api_keys
         SET name = $2, permissions = $3, disabled = $4, expires_at = $5, version = version + 1,
@@ -198,12 +190,12 @@ async def update_key(
     return _key(row)
 
 
-async def delete_key(tx: Tx, key_id: KeyId) -> None:
+async def delete_key(tx: Tx, key_id: model.KeyId) -> None:
     await tx.execute("DELETE FROM trading_limits WHERE owner_id = $1", key_id)
     await tx.execute("DELETE FROM api_keys WHERE id = $1", key_id)
 
 
-async def touch_keys(tx: Tx, key_ids: Sequence[KeyId], used_at: Sequence[datetime]) -> None:
+async def touch_keys(tx: Tx, key_ids: Sequence[model.KeyId], used_at: Sequence[datetime]) -> None:
     """Moves the times of last use, only forward, whichever process reports first."""
     query = """
         UPDATE api_keys k SET last_used_at = u.used_at
@@ -223,10 +215,10 @@ async def put_organization(
     provider: str,
     external_id: str,
     name: str | None,
-    entitlements: Iterable[Entitlement] | None,
+    entitlements: Iterable[model.Entitlement] | None,
     disabled: bool | None,
     member_trading: bool | None,
-) -> OrganizationRecord:
+) -> model.OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
     query = """
         INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled, member_trading)
@@ -263,7 +255,7 @@ async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UU
     return found
 
 
-async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: Role | None) -> Role:
+async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: model.Role | None) -> model.Role:
     """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is `member`."""
     query = """
             INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
@@ -271,12 +263,12 @@ async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId,
             SET role = coalesce($3, m.role), created_at = clock_timestamp()
             RETURNING role
     """
-    return Role(await tx.fetchval(query, user_id, organization_id, role))
+    return model.Role(await tx.fetchval(query, user_id, organization_id, role))
 
 
 async def put_service_account(
-    tx: Tx, client_id: str, digest: bytes, scopes: Iterable[Scope] | None, disabled: bool | None
-) -> ServiceAccount:
+    tx: Tx, client_id: str, digest: bytes, scopes: Iterable[model.Scope] | None, disabled: bool | None
+) -> model.ServiceAccount:
     """Inserts a service account with this digest, or changes it and keeps the old digest."""
     query = """
         INSERT INTO service_accounts AS s (client_id, digest, scopes, disabled)
@@ -286,7 +278,7 @@ async def put_service_account(
         RETURNING *
     """
     [row] = await tx.fetch(query, client_id, digest, None if scopes is None else sorted(scopes), disabled)
-    return msgspec.convert(dict(row), ServiceAccount)
+    return msgspec.convert(dict(row), model.ServiceAccount)
 
 
 async def record_deletion(
@@ -341,10 +333,10 @@ async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
     await tx.execute(query, user_id)
 
 
-def _organization(row: Row, prefix: str = "") -> OrganizationRecord:
+def _organization(row: Row, prefix: str = "") -> model.OrganizationRecord:
     own = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
-    return msgspec.convert(own, OrganizationRecord)
+    return msgspec.convert(own, model.OrganizationRecord)
 
 
-def _key(row: Row) -> ApiKeyRecord:
-    return msgspec.convert(dict(row), ApiKeyRecord)
+def _key(row: Row) -> model.ApiKeyRecord:
+    return msgspec.convert(dict(row), model.ApiKeyRecord)

@@ -8,21 +8,7 @@ from uuid import UUID
 
 from msgspec.structs import astuple
 
-from trading_intents.stats.model import (
-    KEEP_SECONDS,
-    OPEN,
-    ORIGIN,
-    WIDTHS_SECONDS,
-    WINDOWS_SECONDS,
-    Measure,
-    Stats,
-    StatsEntry,
-    Window,
-    begin,
-    cover,
-    sum_up,
-    summarize,
-)
+from trading_intents.stats import model
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
@@ -34,7 +20,7 @@ INSERTING_LOCK = 7469014  # an advisory lock
 Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
 
 
-async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
+async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
     """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do not count yet."""
     row = await tx.fetchrow(
         # The clock is read after the snapshot is taken: nothing in it is later.
@@ -45,17 +31,17 @@ async def read(tx: Tx, account_id: UUID, window: Window) -> Stats:
         account_id,
     )
     assert row is not None
-    start = begin(window, row["now"])
+    start = model.begin(window, row["now"])
     totals: dict[tuple[str, str], Decimal] = {}
     for counted in (
-        await _read_buckets(tx, account_id, cover(start, WINDOWS_SECONDS[window][1])),
+        await _read_buckets(tx, account_id, model.cover(start, model.WINDOWS_SECONDS[window][1])),
         await _read_tail(tx, account_id, row["rolled_seq"], start),
         await _read_entries(tx, account_id, start),
         await _read_open(tx, account_id, start),
     ):
         for measure, key, amount in counted:
             totals[measure, key] = totals.get((measure, key), Decimal()) + amount
-    return summarize(window, start, row["now"], totals)
+    return model.summarize(window, start, row["now"], totals)
 
 
 async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]) -> Counted:
@@ -92,7 +78,10 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
         rows = await tx.fetch(query, account_id, last_seq, TAIL_PAGE_ACTIONS, start)
         for row in rows:
             amount = Decimal(row["amount"])
-            counted += [(Measure.ACTION, row["action_type"], amount), (Measure.SYMBOL, row["symbol"], amount)]
+            counted += [
+                (model.Measure.ACTION, row["action_type"], amount),
+                (model.Measure.SYMBOL, row["symbol"], amount),
+            ]
         last_seq = rows[0]["last_seq"] if rows else None
     return counted
 
@@ -104,7 +93,7 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
         GROUP BY order_status
     """
     rows = await tx.fetch(query, account_id, start)
-    return [(OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
+    return [(model.OPEN, row["order_status"], Decimal(row["amount"])) for row in rows]
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
@@ -115,15 +104,15 @@ async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
     return [tuple(row.values()) for row in rows]
 
 
-_ENTRIES = RowParameters(column_types(StatsEntry))
+_ENTRIES = RowParameters(column_types(model.StatsEntry))
 _INSERT_ENTRIES = f"""
     INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns} FROM {_ENTRIES.rows} AS n
 """  # noqa: S608 - our own constants
 
 
-def insert_entries(entries: Sequence[StatsEntry]) -> Statement:
+def insert_entries(entries: Sequence[model.StatsEntry]) -> Statement:
     """Inserts without waiting for a lock. Runs in a pipeline and in a pool's transaction alike."""
-    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, sum_up(entries))))
+    return Statement(_INSERT_ENTRIES, _ENTRIES.pack(map(astuple, model.sum_up(entries))))
 
 
 # Adds `counted` to the buckets of each width.
@@ -147,7 +136,7 @@ async def move_entries(tx: Tx, limit: int) -> int:
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
     """  # noqa: S608 - our own constants
-    moved: int = await tx.fetchval(query, WIDTHS_SECONDS, ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS)
+    moved: int = await tx.fetchval(query, model.WIDTHS_SECONDS, model.ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS)
     return moved
 
 
@@ -188,7 +177,9 @@ async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int
         WHERE s.account_id = done.account_id
         RETURNING done.amount
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(query, WIDTHS_SECONDS, ORIGIN, accounts, min_actions, limit_each, timeout=ROUND_LIMIT_SECONDS)
+    rows = await tx.fetch(
+        query, model.WIDTHS_SECONDS, model.ORIGIN, accounts, min_actions, limit_each, timeout=ROUND_LIMIT_SECONDS
+    )
     return [row["amount"] for row in rows]
 
 
@@ -209,5 +200,5 @@ async def prune(tx: Tx) -> bool:
         )
         SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
     """
-    removed: int = await tx.fetchval(query, list(KEEP_SECONDS), list(KEEP_SECONDS.values()), PRUNE_ROWS)
+    removed: int = await tx.fetchval(query, list(model.KEEP_SECONDS), list(model.KEEP_SECONDS.values()), PRUNE_ROWS)
     return removed == PRUNE_ROWS

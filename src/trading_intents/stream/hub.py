@@ -9,16 +9,8 @@ from datetime import datetime
 from itertools import islice
 from uuid import UUID
 
+from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.errors import (
-    CursorExpired,
-    LimitReached,
-    PlatformError,
-    RateLimited,
-    Unauthorized,
-    Unavailable,
-    wire_errors,
-)
 from trading_intents.ids import OrganizationId
 from trading_intents.loops import repeat
 from trading_intents.storage.database import Pool, show_organizations
@@ -139,7 +131,7 @@ class Hub:
         self._max_streams, self._per_organization = max_streams, per_organization or max(1, max_streams // 4)
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
         make_series(metrics.stream_subscribers, TRANSPORTS)
-        make_series(metrics.stream_ended, TRANSPORTS, (LEFT, *{error.code for error in wire_errors()}))
+        make_series(metrics.stream_ended, TRANSPORTS, (LEFT, *{error.code for error in errors.wire_errors()}))
         self._sessions: dict[Subscriber, Session] = {}
         self._callers: Counter[Hashable] = Counter()  # streams of each caller, and of each organization
         self._feeds: dict[OrganizationId, OrganizationFeed] = {}
@@ -151,14 +143,16 @@ class Hub:
     def open(self, session: Session, notify: Callable[[], None]) -> Subscriber:
         """Registers a new connection, until `close`."""
         if self.draining:
-            raise Unavailable("this process is shutting down; try another, or again")
+            raise errors.Unavailable("this process is shutting down; try another, or again")
         if self._callers[session.caller] >= MAX_STREAMS_PER_CALLER:
-            raise LimitReached(f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the limit; close some")
+            raise errors.LimitReached(
+                f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the limit; close some"
+            )
         if self._callers[session.organization_id] >= self._per_organization:
             detail = f"the organization has {self._per_organization} streams, which is the limit; close some"
-            raise RateLimited("organization", detail, {"retry-after": "1"})
+            raise errors.RateLimited("organization", detail, {"retry-after": "1"})
         if len(self._sessions) >= self._max_streams:
-            raise Unavailable("this process has reached its limit of streams; try another, or again")
+            raise errors.Unavailable("this process has reached its limit of streams; try another, or again")
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session
         self._callers.update((session.caller, session.organization_id))
@@ -199,7 +193,7 @@ class Hub:
     def drain(self) -> None:
         self.draining = True
         for subscriber in list(self._sessions):
-            subscriber.end(Unavailable("this process is shutting down; try another, or again"))
+            subscriber.end(errors.Unavailable("this process is shutting down; try another, or again"))
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -209,7 +203,7 @@ class Hub:
             group.create_task(repeat(self._check, CHECK_SECONDS, self._log_failed_upkeep))
 
     def _log_failed_read(self, _: str, error: Exception) -> None:
-        if isinstance(error, PlatformError):
+        if isinstance(error, errors.PlatformError):
             self._log.warning("event log not readable", reason=error.detail)
         else:
             self._log.error("event log read failed", exc_info=error)
@@ -273,7 +267,7 @@ class Hub:
     def _end(self, feed: OrganizationFeed) -> None:
         self._drop(feed)
         for subscriber in feed.members:
-            subscriber.end(CursorExpired("the log no longer has what follows: prime again"))
+            subscriber.end(errors.CursorExpired("the log no longer has what follows: prime again"))
 
     def _log_failed_upkeep(self, work: str, error: Exception) -> None:
         self._log.error("stream upkeep failed", work=work, exc_info=error)
@@ -284,12 +278,12 @@ class Hub:
         for subscriber, session in list(self._sessions.items()):
             still_seconds = now_seconds - subscriber.moved_at
             if session.expires_at is not None and session.expires_at <= now:
-                subscriber.end(Unauthorized("the credential has expired"))
+                subscriber.end(errors.Unauthorized("the credential has expired"))
             elif not subscriber.events and still_seconds >= HEARTBEAT_SECONDS:
                 beat = beat or EventBatch([heartbeat(now)])
                 subscriber.put(beat)
             elif subscriber.events and still_seconds >= STUCK_SECONDS:
-                subscriber.end(LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
+                subscriber.end(errors.LimitReached(f"nothing was read for {STUCK_SECONDS:.0f} s"))
 
     async def _check(self) -> None:
         checks = {session.credential: session.check for session in self._sessions.values()}
@@ -300,9 +294,9 @@ class Hub:
     async def _check_one(self, credential: Hashable, check: Callable[[], Awaitable[None]]) -> None:
         try:
             await check()
-        except Unavailable:
+        except errors.Unavailable:
             return  # it cannot be checked now; new events cannot be read either
-        except PlatformError as error:
+        except errors.PlatformError as error:
             for subscriber, session in list(self._sessions.items()):
                 if session.credential == credential:
                     subscriber.end(error)

@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from trading_intents import errors
 from trading_intents.accounts.service import Accounts, AccountTarget
-from trading_intents.errors import (
-    CursorExpired,
-    InternalError,
-    InvalidRequest,
-    LimitReached,
-    PlatformError,
-    Unavailable,
-    either,
-)
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import OrganizationId, parse_id
@@ -57,10 +49,12 @@ class SubscribeRequest(FrozenStruct, frozen=True):
     def check(self) -> None:
         """Raises InvalidRequest for a request that no caller may make."""
         if not self.kinds:
-            names = either(f"EVENT_TYPE_{kind.name}" for kind in EventType)  # as in the proto: HTTP checks its own
-            raise InvalidRequest(f"subscriptions names no known kind of event; use {names}")
+            names = errors.either(
+                f"EVENT_TYPE_{kind.name}" for kind in EventType
+            )  # as in the proto: HTTP checks its own
+            raise errors.InvalidRequest(f"subscriptions names no known kind of event; use {names}")
         if self.account is not None and self.symbol and parse_symbol(self.symbol) is None:
-            raise InvalidRequest(f"instrument_key {SYMBOL_RULE}")
+            raise errors.InvalidRequest(f"instrument_key {SYMBOL_RULE}")
         if self.resume_after:
             open_cursor(self.resume_after)
 
@@ -126,7 +120,7 @@ class Streams:
         cursor = open_cursor(requested.resume_after) if requested.resume_after else None
         wanted = await self._wanted(stream.request, requested)
         if wanted.account_id not in stream.scopes and len(stream.scopes) >= MAX_SCOPES:
-            raise LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the limit")
+            raise errors.LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the limit")
         before = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
         kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, requested)]
@@ -198,7 +192,7 @@ class Streams:
                 )
                 epoch, head = await event_log.read_head(tx, organization_id)
                 if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
-                    raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
+                    raise errors.CursorExpired("the events after the cursor are no longer kept; subscribe without it")
                 if not kinds:
                     await snapshot.aclose()
                 stream.feed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
@@ -211,11 +205,11 @@ class Streams:
                     await stream.subscriber.offer([status("subscribed")])
                 await self._prime(tx, stream, scope.wanted, organization_id, kinds, make_cursor(epoch, head))
             await self._join(stream, scope, epoch)
-        except PlatformError as error:
+        except errors.PlatformError as error:
             _fail(stream, accepted, error)
         except Exception as error:
             self._log.error("stream subscription failed", exc_info=error)
-            _fail(stream, accepted, InternalError("an error of the platform; its log has the details"))
+            _fail(stream, accepted, errors.InternalError("an error of the platform; its log has the details"))
         finally:
             accepted.cancel()
 
@@ -228,7 +222,7 @@ class Streams:
                     for each in self._turns(organization_id, primed_for):
                         await turns.enter_async_context(each)
             except TimeoutError:
-                raise Unavailable("this process has too many subscriptions to begin; try again") from None
+                raise errors.Unavailable("this process has too many subscriptions to begin; try again") from None
             transaction = self._pool.transaction(
                 [organization_id], read_only=True, isolation="repeatable read", plans="by_key"
             )
@@ -297,7 +291,7 @@ class Streams:
             async with reading as tx:
                 page = await event_log.read_after(tx, epoch, feed.organization_id, scope.after, limit)
             if not event_log.is_dense(page, scope.after):
-                raise CursorExpired("the events after the cursor are no longer kept; subscribe without it")
+                raise errors.CursorExpired("the events after the cursor are no longer kept; subscribe without it")
             await stream.subscriber.offer([event.message for event in subscription_filter.select(EventPage(page))])
             scope.after = page[-1].seq
 
@@ -309,7 +303,7 @@ async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
         async with asyncio.timeout(limit_seconds):
             yield
     except TimeoutError:
-        raise LimitReached("the reader is too slow to be primed; read while it is") from None
+        raise errors.LimitReached("the reader is too slow to be primed; read while it is") from None
 
 
 def _credential(request: Request) -> Hashable:
@@ -327,7 +321,7 @@ async def _leads_on(tx: Tx, organization_id: OrganizationId, cursor: Cursor, epo
     return cursor.seq == head or await event_log.is_kept(tx, organization_id, cursor.seq + 1)
 
 
-def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: PlatformError) -> None:
+def _fail(stream: Stream, accepted: "asyncio.Future[None]", error: errors.PlatformError) -> None:
     if accepted.done():
         stream.subscriber.end(error)
     else:

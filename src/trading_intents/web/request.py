@@ -10,15 +10,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from trading_intents import errors
 from trading_intents.clock import rfc3339
-from trading_intents.errors import (
-    InvalidRequest,
-    PayloadTooLarge,
-    PlatformError,
-    UnsupportedMediaType,
-    UriTooLong,
-    VersionConflict,
-)
 from trading_intents.trading import amount_text
 from trading_intents.web.body import MAX_BODY_BYTES, convert, read_json
 
@@ -54,7 +47,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
     taken: bool = True  # False: it began after the process was told to stop
     named: dict[bytes, bytes] | None = None  # the headers by name, of two with one name the last
-    refusal: PlatformError | None = None  # it could not be read as a request; this is its answer
+    refusal: errors.PlatformError | None = None  # it could not be read as a request; this is its answer
 
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
@@ -63,7 +56,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
             ("query", len(self.query_string), MAX_QUERY_BYTES),
         ):
             if size > limit:
-                raise UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
+                raise errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
 
 
 class PendingRequest(Protocol):
@@ -114,7 +107,7 @@ class Answer(msgspec.Struct):
     content_type: bytes = JSON
     headers: Headers = []
     feed: StreamingBody | None = None
-    failure: tuple[str, PlatformError] | None = None  # for the log: the request's id and the platform's error
+    failure: tuple[str, errors.PlatformError] | None = None  # for the log: the request's id and the platform's error
 
 
 def answer_json(value: Any, status: int = 200, version: int | None = None) -> Answer:
@@ -143,7 +136,7 @@ Expected = frozenset[int] | None  # the versions that If-Match accepts
 
 def check_version(version: int, expected: Expected) -> None:
     if expected is not None and version not in expected:
-        raise VersionConflict(f"the version is {version}; read it again")
+        raise errors.VersionConflict(f"the version is {version}; read it again")
 
 
 class AnyVersion(frozenset[int]):
@@ -173,7 +166,7 @@ class Request:
             return None
         repeated = len(self._headers) != len(self.incoming.headers)
         if repeated and sum(key == name for key, _ in self.incoming.headers) > 1:
-            raise InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
+            raise errors.InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
         return value.decode("latin-1").strip(" \t")
 
     @property
@@ -203,12 +196,12 @@ class Request:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
                 shown = given[:MAX_SHOWN_CHARACTERS] or "none"
-                raise UnsupportedMediaType(f"found content-type {shown}; send {content_type.decode()}")
+                raise errors.UnsupportedMediaType(f"found content-type {shown}; send {content_type.decode()}")
         if b"content-encoding" in self._headers and (self.header(b"content-encoding") or "").lower() != "identity":
-            raise UnsupportedMediaType("the body is compressed; send it without content-encoding")
+            raise errors.UnsupportedMediaType("the body is compressed; send it without content-encoding")
         body = self.incoming.body
         if body is None or len(body) > max_bytes:
-            raise PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
+            raise errors.PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
         return body
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES, is_optional: bool = False) -> None:
@@ -244,10 +237,12 @@ def _read_fields(raw: bytes, is_form: bool) -> dict[str, str]:
             raise ValueError(text)
         pairs = parse_qsl(text, not is_form, is_form, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:
-        raise InvalidRequest(f"the {what} is not URL-encoded UTF-8, or has more than {MAX_FIELDS} fields") from None
+        raise errors.InvalidRequest(
+            f"the {what} is not URL-encoded UTF-8, or has more than {MAX_FIELDS} fields"
+        ) from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise InvalidRequest(f"a field of the {what} is given more than once; give each once")
+        raise errors.InvalidRequest(f"a field of the {what} is given more than once; give each once")
     return fields
 
 
@@ -258,10 +253,10 @@ def check_entity_tags(text: str) -> None:
 def _entity_tags(text: str) -> Iterator[str]:
     parts = text.split(",", MAX_ENTITY_TAGS)
     if len(parts) > MAX_ENTITY_TAGS:
-        raise InvalidRequest(f"If-Match has more than {MAX_ENTITY_TAGS} entity tags, which is the limit")
+        raise errors.InvalidRequest(f"If-Match has more than {MAX_ENTITY_TAGS} entity tags, which is the limit")
     for part in parts:
         match = _ETAG.match(part)
         if not match:
-            raise InvalidRequest('If-Match must be a list of entity tags, such as "3"')
+            raise errors.InvalidRequest('If-Match must be a list of entity tags, such as "3"')
         if not match["weak"]:  # a weak tag never matches a strong comparison
             yield "*" if match["any"] else match["tag"]

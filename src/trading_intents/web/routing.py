@@ -6,15 +6,8 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote_to_bytes
 
+from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.errors import (
-    DiskFailed,
-    InternalError,
-    MethodNotAllowed,
-    NotFound,
-    PlatformError,
-    Unavailable,
-)
 from trading_intents.loops import LoopTurns, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
@@ -94,7 +87,7 @@ class App:
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
         if answer.failure and route:
             # A process that is not ready or drains has not failed to handle the request.
-            is_expected = answer.status == Unavailable.status and (route.operation.always or not incoming.taken)
+            is_expected = answer.status == errors.Unavailable.status and (route.operation.always or not incoming.taken)
             if not is_expected:
                 self._note_failure(route.path, *answer.failure)
         return answer
@@ -106,7 +99,7 @@ class App:
                 raise incoming.refusal
             incoming.check_target()
             route, params = self._table.match(incoming.method, incoming.raw_path)
-        except PlatformError as error:
+        except errors.PlatformError as error:
             request = Request(incoming, {}, address)
             await self._turns.take(None)
             if incoming.refusal:
@@ -115,10 +108,10 @@ class App:
         request = Request(incoming, params, address)
         try:
             answer = await self._serve(route, request)
-        except PlatformError as error:
+        except errors.PlatformError as error:
             answer = route.operation.error_shape.answer(error, request.id)
         except Exception as error:
-            fault = InternalError("an error of the platform; its log has the details under the request id")
+            fault = errors.InternalError("an error of the platform; its log has the details under the request id")
             fault.__cause__ = error
             answer = route.operation.error_shape.answer(fault, request.id)
         return route, request, answer
@@ -128,18 +121,18 @@ class App:
         """Whether the database lately refused a request since its disk is full or fails."""
         return self._clock.monotonic() - self._disk_failed_at < DISK_FAILED_SECONDS
 
-    def _note_failure(self, route: str, request_id: str, error: PlatformError) -> None:
+    def _note_failure(self, route: str, request_id: str, error: errors.PlatformError) -> None:
         """Logs every internal error, and a limited number of unserved requests a second."""
         now, cause = self._clock.monotonic(), error.__cause__
-        if isinstance(error, DiskFailed):
+        if isinstance(error, errors.DiskFailed):
             self._disk_failed_at = now
-        if error.status == InternalError.status:
+        if error.status == errors.InternalError.status:
             self._log.error("request failed", request_id=request_id, route=route, exc_info=cause or error)
         elif self._failures_logged.has_room(now):
             fields = {"request_id": request_id, "route": route, "code": error.code, "reason": error.detail}
             self._log.warning("request not served", **fields, cause=None if cause is None else repr(cause))
 
-    def _log_refusal(self, request: Request, error: PlatformError) -> None:
+    def _log_refusal(self, request: Request, error: errors.PlatformError) -> None:
         """Logs a limited number a second, so that a flood does not fill the disk. The metrics count all."""
         if error.__cause__ is not None:
             self._note_failure("none", request.id, error)
@@ -149,7 +142,7 @@ class App:
 
     async def _serve(self, route: Route, request: Request) -> Answer:
         if not request.incoming.taken and not route.operation.always:
-            raise Unavailable("this process is shutting down; try another, or again")
+            raise errors.Unavailable("this process is shutting down; try another, or again")
         columns = route.operation.csv_columns
         if columns:
             request.headers_out.append((b"vary", b"accept"))
@@ -162,7 +155,7 @@ class App:
             await self._turns.take(None if caller is None else caller.organization_limit_key or caller.limit_key)
         try:
             self._check(route, request)
-        except PlatformError:
+        except errors.PlatformError:
             if bucket and route.operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
             raise
@@ -255,7 +248,7 @@ class _Table:
             return _pick(methods, method)[0], {}
         found = self._expression.fullmatch(raw_path) if self._shapes else None
         if found is None:
-            raise NotFound("no such path; /docs lists the paths")
+            raise errors.NotFound("no such path; /docs lists the paths")
         group = found.lastindex
         assert group is not None
         route, names = _pick(self._shapes[group], method)
@@ -266,7 +259,7 @@ def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        raise MethodNotAllowed(f"this path does not take {method}; use {allowed}", headers={"allow": allowed})
+        raise errors.MethodNotAllowed(f"this path does not take {method}; use {allowed}", headers={"allow": allowed})
     return found
 
 
@@ -274,7 +267,7 @@ def _decode(part: bytes) -> str:
     try:
         text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
     except UnicodeDecodeError:
-        raise NotFound("no such path; /docs lists the paths") from None
+        raise errors.NotFound("no such path; /docs lists the paths") from None
     if "\x00" in text:  # there can be no such object: PostgreSQL's text has no NUL
-        raise NotFound("no such path; /docs lists the paths")
+        raise errors.NotFound("no such path; /docs lists the paths")
     return text

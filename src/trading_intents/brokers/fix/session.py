@@ -7,23 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.fix.messages import (
-    ENDING,
-    REASONS,
-    Fields,
-    FixMessage,
-    Framer,
-    MessageStore,
-    NotStored,
-    Numbers,
-    ReceivedMessage,
-    SentMessage,
-    SessionEnded,
-    SessionRules,
-    SessionTaken,
-    find_fault,
-    time_text,
-)
+from trading_intents.brokers.fix import messages
 from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.telemetry import FixIncident
@@ -44,8 +28,8 @@ class _Batch:
     """What is stored together, then delivered, written and answered. `resend`: the first and last number that the
     counterparty wants again."""
 
-    received: list[ReceivedMessage] = field(default_factory=list)
-    sent: list[SentMessage] = field(default_factory=list)
+    received: list[messages.ReceivedMessage] = field(default_factory=list)
+    sent: list[messages.SentMessage] = field(default_factory=list)
     resend: tuple[int, int] | None = None
     waiters: "list[asyncio.Future[Exception | None]]" = field(default_factory=list)
 
@@ -61,12 +45,12 @@ class FixSession:
 
     def __init__(
         self,
-        rules: SessionRules,
-        numbers: Numbers,
-        store: MessageStore,
+        rules: messages.SessionRules,
+        numbers: messages.Numbers,
+        store: messages.MessageStore,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         clock: Clock,
-        deliver: Callable[[Sequence[ReceivedMessage]], None],
+        deliver: Callable[[Sequence[messages.ReceivedMessage]], None],
         on_incident: Callable[[FixIncident], None] = lambda _: None,
     ) -> None:
         self._rules, self._store, self._clock = rules, store, clock
@@ -75,16 +59,16 @@ class FixSession:
         self.numbers = numbers
         self.logged_on = asyncio.Event()
         self.in_step = asyncio.Event()  # both sides have what the other sent before the logon
-        self.ended: SessionEnded | None = None
+        self.ended: messages.SessionEnded | None = None
         self._heartbeat_seconds = rules.heartbeat_seconds
         self._pending, self._work = _Batch(), asyncio.Event()
-        self._queued: dict[int, FixMessage] = {}
+        self._queued: dict[int, messages.FixMessage] = {}
         self._asked_until = 0  # the last number that a resend was asked for: until it has come there is a gap
         self._asked_seconds = 0.0
         self._close_seconds: float | None = None  # a logout was sent, and the connection is dropped then
         self._sent_seconds = self._received_seconds = clock.monotonic()
         self._is_tested = self._is_test_answered = False
-        self._over: SessionEnded | None = None  # it ends when all before is stored and written
+        self._over: messages.SessionEnded | None = None  # it ends when all before is stored and written
 
     async def run(self) -> None:
         loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
@@ -95,16 +79,18 @@ class FixSession:
         try:
             for each in (await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED))[0]:
                 each.result()
-        except SessionEnded as error:
+        except messages.SessionEnded as error:
             self.ended = error
-        except (OSError, TimeoutError, SessionTaken, PlatformError) as error:
-            self.ended = SessionEnded(f"the connection, the lease or the database was lost: {type(error).__name__}")
+        except (OSError, TimeoutError, messages.SessionTaken, PlatformError) as error:
+            self.ended = messages.SessionEnded(
+                f"the connection, the lease or the database was lost: {type(error).__name__}"
+            )
         finally:
-            self.ended = self.ended or SessionEnded("it was closed, or failed")
+            self.ended = self.ended or messages.SessionEnded("it was closed, or failed")
             for each in loops:
                 each.cancel()
             self._writer.close()
-            self._pending.settle(NotStored(str(self.ended)))
+            self._pending.settle(messages.NotStored(str(self.ended)))
             self.logged_on.set()  # whoever waits looks at `ended`
             self.in_step.set()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -115,18 +101,18 @@ class FixSession:
                 self._writer.transport.abort()
 
     async def send(
-        self, msg_type: str, fields: Fields, client_order_id: str | None = None, not_after: float | None = None
+        self, msg_type: str, fields: messages.Fields, client_order_id: str | None = None, not_after: float | None = None
     ) -> None:
         """Returns when the message is stored and written. NotStored; OutcomeUnknown: it was perhaps stored, and may be
         sent when the session is resumed."""
         if self.ended or not self.logged_on.is_set() or self._close_seconds is not None:
-            raise NotStored("the session is down")
+            raise messages.NotStored("the session is down")
         self._put(msg_type, fields, client_order_id, not_after)
         await self.flush()
 
     async def flush(self) -> None:
         """Returns when all that was sent until now is stored and written. Raises as `send` does."""
-        if failure := NotStored("the session is down") if self.ended else await self._flushed():
+        if failure := messages.NotStored("the session is down") if self.ended else await self._flushed():
             raise failure
 
     async def log_out(self) -> None:
@@ -136,11 +122,15 @@ class FixSession:
             await self._flushed()
 
     def _put(
-        self, msg_type: str, fields: Fields = (), client_order_id: str | None = None, not_after: float | None = None
+        self,
+        msg_type: str,
+        fields: messages.Fields = (),
+        client_order_id: str | None = None,
+        not_after: float | None = None,
     ) -> None:
         numbers = self.numbers
         raw = self._rules.encode(msg_type, numbers.next_out, fields, self._clock.now())
-        sent = SentMessage(numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after)
+        sent = messages.SentMessage(numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after)
         self._pending.sent.append(sent)
         self.numbers = replace(numbers, next_out=numbers.next_out + 1)
         self._sent_seconds = self._clock.monotonic()
@@ -162,7 +152,7 @@ class FixSession:
                 received = await self._store.write(self.numbers, batch.received, batch.sent)
             except BaseException as error:
                 is_unclear = isinstance(error, OutcomeUnknown | asyncio.CancelledError)
-                batch.settle(OutcomeUnknown() if is_unclear else NotStored("not stored"))
+                batch.settle(OutcomeUnknown() if is_unclear else messages.NotStored("not stored"))
                 raise
             try:
                 self._deliver([each for each in received if each.message.type not in _UNDELIVERED])
@@ -181,7 +171,7 @@ class FixSession:
     async def _resend(self, first: int, last: int) -> None:
         """Sends commands that have no answer again; a gap fill stands for all other messages."""
         self._on_incident("resend")
-        found: Sequence[SentMessage] | None = None
+        found: Sequence[messages.SentMessage] | None = None
         while found is None or found:
             found, skipped = await self._store.take_resend(self.numbers.epoch, first, last)
             if skipped:
@@ -199,7 +189,7 @@ class FixSession:
     def _fill(self, number: int, up_to: int) -> None:
         if number < up_to:
             now, fields = self._clock.now(), [(36, str(up_to)), (123, "Y")]
-            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, time_text(now)))
+            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now)))
 
     def _log_on(self, resets: bool) -> None:
         reset = [(141, "Y")] if resets else []
@@ -207,10 +197,10 @@ class FixSession:
 
     def _reset(self) -> None:
         """Begins a new epoch. Messages that wait for their commit would have numbers of the old one: they fail."""
-        self.numbers = Numbers(self.numbers.epoch + 1)
+        self.numbers = messages.Numbers(self.numbers.epoch + 1)
         self._queued.clear()
         self._asked_until = 0
-        self._pending.settle(NotStored("the numbers were reset"))
+        self._pending.settle(messages.NotStored("the numbers were reset"))
         self._pending = _Batch(received=self._pending.received)
 
     def _log_out(self, text: str = "") -> None:
@@ -219,7 +209,7 @@ class FixSession:
 
     def _leave(self, reason: str, text: str = "") -> None:
         """Ends the session for what the counterparty did, once all before is stored and written."""
-        self._over = self._over or SessionEnded(reason)
+        self._over = self._over or messages.SessionEnded(reason)
         self._log_out(text)
 
     @property
@@ -227,7 +217,7 @@ class FixSession:
         return self.numbers.next_in <= self._asked_until
 
     async def _read(self) -> None:
-        framer = Framer()
+        framer = messages.Framer()
         while data := await self._reader.read(READ_BYTES):
             for message in framer.feed(data):
                 self._received_seconds, self._is_tested = self._clock.monotonic(), False
@@ -236,15 +226,15 @@ class FixSession:
                 elif self.logged_on.is_set():
                     self._on_incident("garbled")
                 else:
-                    raise SessionEnded("no logon, but bytes that are no message")
+                    raise messages.SessionEnded("no logon, but bytes that are no message")
             await self._flushed()  # so that a counterparty cannot send faster than its messages are stored
             if self._is_test_answered and not self._has_gap:
                 self.in_step.set()
-        raise SessionEnded("the counterparty closed the connection")
+        raise messages.SessionEnded("the counterparty closed the connection")
 
-    def _receive(self, message: FixMessage) -> None:
+    def _receive(self, message: messages.FixMessage) -> None:
         if not self.logged_on.is_set() and message.type not in (LOGON, LOGOUT):
-            raise SessionEnded(f"no logon, but a message of type {message.type}")
+            raise messages.SessionEnded(f"no logon, but a message of type {message.type}")
         if not self._is_sound(message):
             return
         number = message.number(34) or 0
@@ -268,35 +258,35 @@ class FixSession:
         while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
             self._take(queued)
 
-    def _is_sound(self, message: FixMessage) -> bool:
+    def _is_sound(self, message: messages.FixMessage) -> bool:
         """Answers what the standard says, if the message cannot be taken."""
-        if (fault := find_fault(message, self._rules, self._clock.now())) is None:
+        if (fault := messages.find_fault(message, self._rules, self._clock.now())) is None:
             return True
         reason, tag = fault
-        if reason not in ENDING:
+        if reason not in messages.ENDING:
             if message.number(34) == self.numbers.next_in:
                 self._count(message)  # it is kept: a report of an execution counts, whatever its header lacks
             self._reject(message, reason, tag)
         elif not self.logged_on.is_set() and not self._rules.is_initiator:
-            raise SessionEnded(REASONS[reason])  # no logon is worth an answer
+            raise messages.SessionEnded(messages.REASONS[reason])  # no logon is worth an answer
         elif reason < 0:
-            self._leave(REASONS[reason], REASONS[reason])
+            self._leave(messages.REASONS[reason], messages.REASONS[reason])
         else:  # it is not counted: after the next logon it is asked for again
             self._reject(message, reason)
-            self._leave(REASONS[reason])
+            self._leave(messages.REASONS[reason])
         return False
 
-    def _reject(self, message: FixMessage, reason: int, tag: int | None = None) -> None:
+    def _reject(self, message: messages.FixMessage, reason: int, tag: int | None = None) -> None:
         self._on_incident("reject")
-        text = [(45, message.get(34)), (58, REASONS[reason]), *([(371, str(tag))] if tag else [])]
+        text = [(45, message.get(34)), (58, messages.REASONS[reason]), *([(371, str(tag))] if tag else [])]
         self._put(REJECT, [*text, (372, message.type), (373, str(reason))])
 
-    def _count(self, message: FixMessage) -> None:
+    def _count(self, message: messages.FixMessage) -> None:
         numbers = self.numbers
-        self._pending.received.append(ReceivedMessage(numbers.epoch, numbers.next_in, message))
+        self._pending.received.append(messages.ReceivedMessage(numbers.epoch, numbers.next_in, message))
         self.numbers = replace(numbers, next_in=numbers.next_in + 1)
 
-    def _on_gap(self, message: FixMessage, number: int) -> None:
+    def _on_gap(self, message: messages.FixMessage, number: int) -> None:
         if message.type == LOGON:
             self._on_logon(message)
         elif len(self._queued) < MAX_QUEUED:
@@ -310,7 +300,7 @@ class FixSession:
             self._asked_until, self._asked_seconds = number, self._clock.monotonic()
             self._put(RESEND_REQUEST, [(7, str(self.numbers.next_in)), (16, "0")])
 
-    def _take(self, message: FixMessage) -> None:
+    def _take(self, message: messages.FixMessage) -> None:
         if message.type not in (SEQUENCE_RESET, LOGOUT):
             self._count(message)
         match message.type:
@@ -325,7 +315,7 @@ class FixSession:
             case "5":
                 self._on_logout(message)
 
-    def _on_logon(self, message: FixMessage) -> None:
+    def _on_logon(self, message: messages.FixMessage) -> None:
         resets, is_first = message.get(141) == "Y", not self.logged_on.is_set()
         if self._rules.is_initiator and is_first:
             # Its answer comes after all that the counterparty had to ask, and to send again.
@@ -346,7 +336,7 @@ class FixSession:
         if is_answer:
             self.numbers = replace(self.numbers, next_out=next_out)
 
-    def _on_resend_request(self, message: FixMessage) -> None:
+    def _on_resend_request(self, message: messages.FixMessage) -> None:
         first, last = message.number(7), message.number(16)
         if first is None or last is None:
             self._reject(message, 1, 7 if first is None else 16)
@@ -358,7 +348,7 @@ class FixSession:
             self._pending.resend = min(first, asked[0]), max(last, asked[1])
             self._work.set()
 
-    def _on_sequence_reset(self, message: FixMessage) -> None:
+    def _on_sequence_reset(self, message: messages.FixMessage) -> None:
         new, is_fill = message.number(36), message.get(123) == "Y"
         if new is not None and new >= self.numbers.next_in + is_fill:
             self.numbers = replace(self.numbers, next_in=new)
@@ -368,16 +358,16 @@ class FixSession:
             self._count(message)
         self._reject(message, *((1, 36) if new is None else (5,)))
 
-    def _on_logout(self, message: FixMessage) -> None:
+    def _on_logout(self, message: messages.FixMessage) -> None:
         if message.number(34) == self.numbers.next_in:
             self._count(message)
         text = message.get(58)
         if self.logged_on.is_set():
-            self._over = self._over or SessionEnded(f"logged out: {text}" if text else "logged out", text)
+            self._over = self._over or messages.SessionEnded(f"logged out: {text}" if text else "logged out", text)
             if self._close_seconds is None:
                 self._log_out()
         else:
-            self._over = SessionEnded(f"the logon was refused: {text or 'no reason given'}", text)
+            self._over = messages.SessionEnded(f"the logon was refused: {text or 'no reason given'}", text)
         self._work.set()
 
     async def _watch(self) -> None:
@@ -385,14 +375,14 @@ class FixSession:
             await asyncio.sleep(min(1.0, self._heartbeat_seconds / 10))
             now, beat = self._clock.monotonic(), self._heartbeat_seconds
             if self._close_seconds is not None and now >= self._close_seconds:
-                raise self._over or SessionEnded("logged out, without an answer")
+                raise self._over or messages.SessionEnded("logged out, without an answer")
             if not self.logged_on.is_set() or self._close_seconds is not None:
                 continue
             silent = now - self._received_seconds
             if silent > beat * (SILENCE + 1):
-                raise SessionEnded("the counterparty is silent")
+                raise messages.SessionEnded("the counterparty is silent")
             if self._has_gap and now - self._asked_seconds > 2 * beat:
-                raise SessionEnded("the counterparty does not send again what is missing")
+                raise messages.SessionEnded("the counterparty does not send again what is missing")
             if silent > beat * SILENCE and not self._is_tested:
                 self._is_tested = True
                 self._put(TEST_REQUEST, [(112, TEST_ID)])

@@ -19,14 +19,6 @@ from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
-from trading_intents.brokers.port import (
-    BrokerBalance,
-    BrokerEvent,
-    BrokerUnavailable,
-    CommandResult,
-    OrderTicket,
-    Outcome,
-)
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.loops import stop_tasks, wait_at_most
 from trading_intents.storage.administration import read_clock
@@ -63,13 +55,13 @@ class PaperBroker:
         self._quiet_until_seconds = 0.0
         self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
         self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
-        self._balance: BrokerBalance | None = None  # the last one told
+        self._balance: port.BrokerBalance | None = None  # the last one told
 
     async def open(self) -> None:
         try:
             await self._venue.open(self._books)
         except PlatformError as error:
-            raise BrokerUnavailable(error.detail) from None
+            raise port.BrokerUnavailable(error.detail) from None
         assert self._books.totals is not None
         self._last_streamed = self._books.totals.events
         self._committed.clear()
@@ -83,13 +75,13 @@ class PaperBroker:
         self._context.signals.unsubscribe(channel(self._context.account.organization_id), self._on_quote)
         await stop_tasks(self._running)
 
-    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def submit(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         return await self._send("SUBMIT", ticket, deadline)
 
-    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def replace(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         return await self._send("REPLACE", ticket, deadline)
 
-    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def cancel(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
@@ -104,7 +96,7 @@ class PaperBroker:
             return port.LookupUnknown(str(error))
         return _snapshot(found) if found else port.Absent()
 
-    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | port.StreamGap]:
+    async def events(self) -> AsyncIterator[port.BrokerEvent | port.BrokerBalance | port.StreamGap]:
         while not self._down.is_set():
             self._news.clear()
             batch = await self._take_events()
@@ -129,9 +121,9 @@ class PaperBroker:
                 totals = await store.read_totals(tx, account_id)
                 await self._value(tx, held, totals.events)
         except PlatformError as error:
-            raise BrokerUnavailable(error.detail) from None
+            raise port.BrokerUnavailable(error.detail) from None
         positions = (
-            BrokerEvent(
+            port.BrokerEvent(
                 kind=port.EventKind.POSITION,
                 dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
@@ -153,7 +145,7 @@ class PaperBroker:
         quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
         self._valuation.load(held, quotes, number)
 
-    def _changed_balance(self) -> BrokerBalance | None:
+    def _changed_balance(self) -> port.BrokerBalance | None:
         """The balance, if it is another one than was told last. None is told before the session's snapshot has read the
         positions: the equity would be missing."""
         books = self._books
@@ -165,9 +157,9 @@ class PaperBroker:
         self._balance = balance
         return balance
 
-    async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def _send(self, command: str, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         if self._down.is_set():
-            return CommandResult(outcome=Outcome.NOT_SENT, message=DOWN)
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=DOWN)
         request = VenueRequest(self._books, command, ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
@@ -175,22 +167,22 @@ class PaperBroker:
         except (TimeoutError, OutcomeUnknown) as error:
             request.is_abandoned = True
             if isinstance(error, TimeoutError) and not request.is_taken:
-                return CommandResult(outcome=Outcome.NOT_SENT, message="no time was left")
+                return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="no time was left")
             self._check_soon()  # the order may rest now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
-            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
+            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
-            return CommandResult(outcome=Outcome.NOT_SENT, message=error.detail)
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=error.detail)
         except StatementRefused as error:
-            return CommandResult(outcome=Outcome.NOT_SENT, message=f"the database refused: {error.code}")
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=f"the database refused: {error.code}")
 
-    async def _answer(self, reply: VenueReply) -> CommandResult:
+    async def _answer(self, reply: VenueReply) -> port.CommandResult:
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
         if FaultKind.DISCONNECT in reply.faults:
             self._break()
         if reply.faults.kinds & {FaultKind.DISCONNECT, FaultKind.DROP_ANSWER}:
-            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
+            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message="no answer came")
         return reply.result
 
     def _on_events(self, events: Sequence[PaperEvent], faults: Sequence[ActiveFaults]) -> None:
@@ -224,7 +216,7 @@ class PaperBroker:
         if seconds > 0:
             await wait_at_most(self._down, seconds)
 
-    async def _take_events(self) -> list[BrokerEvent]:
+    async def _take_events(self) -> list[port.BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
         while self._committed and self._committed[0].place <= self._last_streamed:
@@ -245,7 +237,7 @@ class PaperBroker:
         self._armed_faults.clear()
         return events
 
-    async def _read_events(self) -> list[BrokerEvent]:
+    async def _read_events(self) -> list[port.BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
                 rows = await store.list_events(tx, self._context.account.id, self._last_streamed)

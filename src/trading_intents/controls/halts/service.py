@@ -6,16 +6,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.accounts.service import AccountTarget, check_open, find_target
-from trading_intents.controls.halts import store
-from trading_intents.controls.halts.model import (
-    Halt,
-    HaltPrincipal,
-    HaltScope,
-    HaltTerms,
-    extended,
-    first_state,
-    halt_event,
-)
+from trading_intents.controls.halts import model, store
 from trading_intents.errors import NotFound, NotHalted
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.storage.database import Pool, Tx
@@ -27,12 +18,12 @@ from trading_intents.trading import Environment
 
 CHANNEL = "halts"  # the signal that says: a halt began, or has more to do
 
-ReadTerms = Callable[[], HaltTerms]
+ReadTerms = Callable[[], model.HaltTerms]
 
 
 async def start_halt(
-    tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, principal: HaltPrincipal
-) -> tuple[Halt, bool]:
+    tx: Tx, halt_id: UUID, scope: model.HaltScope, terms: model.HaltTerms, principal: model.HaltPrincipal
+) -> tuple[model.Halt, bool]:
     """The halt that stands from the commit on, and whether it is a new one. One that stands already stays, and does
     what these terms add to its work.
 
@@ -42,24 +33,24 @@ async def start_halt(
     await store.lock_halts(tx, scope.organization_id)
     present = await store.find_standing(tx, scope)
     if present is None:
-        halt = await store.insert_halt(tx, halt_id, scope, terms, first_state(terms), principal)
-        await stream_log.append(tx, [halt_event(halt)])
+        halt = await store.insert_halt(tx, halt_id, scope, terms, model.first_state(terms), principal)
+        await stream_log.append(tx, [model.halt_event(halt)])
         return halt, True
-    wanted = extended(present, terms)
+    wanted = model.extended(present, terms)
     if wanted is not present:
         wanted = await store.extend_halt(tx, wanted)
-        await stream_log.append(tx, [halt_event(wanted)])
+        await stream_log.append(tx, [model.halt_event(wanted)])
     return wanted, False
 
 
-async def end_halt(tx: Tx, scope: HaltScope, principal: HaltPrincipal) -> Halt:
+async def end_halt(tx: Tx, scope: model.HaltScope, principal: model.HaltPrincipal) -> model.Halt:
     """Nothing is appended for the halt, and none of its orders is sent, from the commit on."""
     await store.lock_halts(tx, scope.organization_id)
     halt = await store.find_standing(tx, scope)
     if halt is None:
         raise NotHalted("no halt stands here")
     halt = await store.resume_halt(tx, halt.id, principal)
-    await stream_log.append(tx, [halt_event(halt)])
+    await stream_log.append(tx, [model.halt_event(halt)])
     return halt
 
 
@@ -68,72 +59,72 @@ class Halts:
         self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
 
     async def start_account(
-        self, target: AccountTarget, read: ReadTerms, principal: HaltPrincipal
-    ) -> tuple[Halt, bool]:
+        self, target: AccountTarget, read: ReadTerms, principal: model.HaltPrincipal
+    ) -> tuple[model.Halt, bool]:
         # The account is read and not locked: a transaction that holds its row must not delay a halt.
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await find_target(tx, target)
             terms = read()
             check_open(account)
-            scope = HaltScope(target.organization_id, account.id)
+            scope = model.HaltScope(target.organization_id, account.id)
             halt, is_new = await start_halt(tx, self._make_id(), scope, terms, principal)
         self._tell_started(halt, is_new)
         return halt, is_new
 
     async def start_organization(
-        self, organization_id: OrganizationId, terms: HaltTerms, principal: HaltPrincipal
-    ) -> tuple[Halt, bool]:
+        self, organization_id: OrganizationId, terms: model.HaltTerms, principal: model.HaltPrincipal
+    ) -> tuple[model.Halt, bool]:
         async with self._pool.transaction([organization_id]) as tx:
-            halt, is_new = await start_halt(tx, self._make_id(), HaltScope(organization_id), terms, principal)
+            halt, is_new = await start_halt(tx, self._make_id(), model.HaltScope(organization_id), terms, principal)
         self._tell_started(halt, is_new)
         return halt, is_new
 
-    async def resume_account(self, target: AccountTarget, principal: HaltPrincipal) -> Halt:
+    async def resume_account(self, target: AccountTarget, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await find_target(tx, target)
             check_open(account)
-            halt = await end_halt(tx, HaltScope(target.organization_id, account.id), principal)
+            halt = await end_halt(tx, model.HaltScope(target.organization_id, account.id), principal)
         self._tell_resumed(halt, principal)
         return halt
 
-    async def resume_organization(self, organization_id: OrganizationId, principal: HaltPrincipal) -> Halt:
+    async def resume_organization(self, organization_id: OrganizationId, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([organization_id]) as tx:
-            halt = await end_halt(tx, HaltScope(organization_id), principal)
+            halt = await end_halt(tx, model.HaltScope(organization_id), principal)
         self._tell_resumed(halt, principal)
         return halt
 
-    async def find_account(self, target: AccountTarget) -> Halt:
+    async def find_account(self, target: AccountTarget) -> model.Halt:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
-            return _there(await store.find_last(tx, HaltScope(target.organization_id, account.id)))
+            return _there(await store.find_last(tx, model.HaltScope(target.organization_id, account.id)))
 
-    async def find_organization(self, organization_id: OrganizationId, environment: Environment | None) -> Halt:
+    async def find_organization(self, organization_id: OrganizationId, environment: Environment | None) -> model.Halt:
         """`environment`: what it waits for is shown of that one's accounts only."""
         async with self._pool.transaction([organization_id], read_only=True) as tx:
-            halt = _there(await store.find_last(tx, HaltScope(organization_id)))
+            halt = _there(await store.find_last(tx, model.HaltScope(organization_id)))
             if environment is None:
                 return halt
             named = {UUID(each["account_id"]) for each in halt.waiting}
             shown = await store.of_environment(tx, organization_id, named, environment)
         return replace(halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown))
 
-    def _tell_started(self, halt: Halt, is_new: bool) -> None:
+    def _tell_started(self, halt: model.Halt, is_new: bool) -> None:
         self._signals.notify(CHANNEL)
         self._signals.notify(STREAM)
         self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
 
-    def _tell_resumed(self, halt: Halt, principal: HaltPrincipal) -> None:
+    def _tell_resumed(self, halt: model.Halt, principal: model.HaltPrincipal) -> None:
         self._signals.notify(STREAM)
         self._log.warning("trading resumed", **_log_fields(halt, principal))
 
 
-def _there(halt: Halt | None) -> Halt:
+def _there(halt: model.Halt | None) -> model.Halt:
     if halt is None:
         raise NotFound("there was no halt here")
     return halt
 
 
-def _log_fields(halt: Halt, principal: HaltPrincipal) -> dict[str, str | None]:
+def _log_fields(halt: model.Halt, principal: model.HaltPrincipal) -> dict[str, str | None]:
     return {
         "halt": str(halt.id),
         "organization": str(halt.scope.organization_id),

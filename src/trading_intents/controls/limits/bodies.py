@@ -7,14 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from trading_intents.controls.bodies import Owner
-from trading_intents.controls.limits.model import (
-    MAX_COLLAR_BPS,
-    MAX_COUNT,
-    MAX_SYMBOLS,
-    MAX_WINDOW_MILLIS,
-    StoredLimits,
-    TradingLimits,
-)
+from trading_intents.controls.limits import model
 from trading_intents.controls.limits.state.budgets import KeyUse
 from trading_intents.errors import ValidationFailed
 from trading_intents.ids import OrganizationId
@@ -22,14 +15,14 @@ from trading_intents.trading import Symbol, amount_text
 from trading_intents.web.body import Amount, read_amount, read_symbol
 from trading_intents.web.request import render
 
-BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_COLLAR_BPS)]
-OrderCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
-WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=MAX_WINDOW_MILLIS)]
-SymbolList = Annotated[list[str], msgspec.Meta(max_length=MAX_SYMBOLS)]
+BasisPoints = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_COLLAR_BPS)]
+OrderCount = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_COUNT)]
+WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_WINDOW_MILLIS)]
+SymbolList = Annotated[list[str], msgspec.Meta(max_length=model.MAX_SYMBOLS)]
 AMOUNTS = frozenset(
     {"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss", "max_daily_notional"}
 )
-_FIELDS = TradingLimits.__struct_fields__
+_FIELDS = model.TradingLimits.__struct_fields__
 
 
 class OrganizationLimits(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,14 +124,14 @@ class KeyLimitsRecord(msgspec.Struct, kw_only=True):
     version: int
 
 
-def read_limits(body: OrganizationLimits | KeyLimits, zones: AbstractSet[str] = frozenset()) -> TradingLimits:
+def read_limits(body: OrganizationLimits | KeyLimits, zones: AbstractSet[str] = frozenset()) -> model.TradingLimits:
     given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not None}
     zone = given.get("timezone")
     if zone is not None and zone not in zones:
         raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
     if zone is not None and "max_daily_loss" not in given:
         raise ValidationFailed.at("/timezone", "is of max_daily_loss, which is not given")
-    return TradingLimits(**{name: _value(name, value) for name, value in given.items()})
+    return model.TradingLimits(**{name: _value(name, value) for name, value in given.items()})
 
 
 def _value(name: str, value: Any) -> Any:
@@ -149,17 +142,17 @@ def _value(name: str, value: Any) -> Any:
     return value
 
 
-def show_limits(kind: type[Shown], owner: Owner, stored: StoredLimits, symbol: Symbol | None = None) -> Shown:
+def show_limits(kind: type[Shown], owner: Owner, stored: model.StoredLimits, symbol: Symbol | None = None) -> Shown:
     return render(kind, stored, **owner._asdict(), symbol=symbol, **_shown(stored.limits))
 
 
-def show_key_limits(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> KeyLimitsRecord:
+def show_key_limits(organization_id: OrganizationId, stored: model.StoredLimits, use: KeyUse) -> KeyLimitsRecord:
     used = KeyUsed(amount_text(use.daily_notional), use.orders_last_minute)
     ids = {"organization_id": organization_id, "api_key_id": use.key_id}
     return render(KeyLimitsRecord, stored, **ids, used=used, **_shown(stored.limits))
 
 
-def _shown(limits: TradingLimits) -> dict[str, Any]:
+def _shown(limits: model.TradingLimits) -> dict[str, Any]:
     given = {name: getattr(limits, name) for name in _FIELDS}
     return {name: UNSET if value is None else _plain(value) for name, value in given.items()}
 

@@ -7,20 +7,7 @@ from functools import partial
 
 from trading_intents.accounts.http import target_of
 from trading_intents.controls.http import CHANGED, owner_of, symbol_of
-from trading_intents.controls.limits.bodies import (
-    AMOUNTS,
-    AccountLimits,
-    AccountLimitsRecord,
-    KeyLimits,
-    KeyLimitsRecord,
-    OrganizationLimits,
-    OrganizationLimitsRecord,
-    SymbolLimits,
-    SymbolLimitsRecord,
-    read_limits,
-    show_key_limits,
-    show_limits,
-)
+from trading_intents.controls.limits import bodies
 from trading_intents.controls.limits.model import StoredLimits, TradingLimits
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.limits.state.budgets import KeyUse
@@ -43,19 +30,21 @@ class LimitHandlers:
     limits: LimitsService
     zones: AbstractSet[str]
 
-    @Operation(Tag.CONTROLS, answer=OrganizationLimitsRecord, errors=(NotFound,))
+    @Operation(Tag.CONTROLS, answer=bodies.OrganizationLimitsRecord, errors=(NotFound,))
     async def get_organization_limits(self, request: Request) -> Answer:
         """Read the organization's limits."""
         self.read.permit_object(request)
-        return _show(request, OrganizationLimitsRecord, await self.limits.find_organization(organization_of(request)))
+        return _show(
+            request, bodies.OrganizationLimitsRecord, await self.limits.find_organization(organization_of(request))
+        )
 
-    @CHANGED(body=OrganizationLimits, answer=OrganizationLimitsRecord)
+    @CHANGED(body=bodies.OrganizationLimits, answer=bodies.OrganizationLimitsRecord)
     async def set_organization_limits(self, request: Request) -> Answer:
         """Create or replace the organization's limits."""
         self.write_organization.permit_object(request)
-        limits = self._read(request, OrganizationLimits)
+        limits = self._read(request, bodies.OrganizationLimits)
         stored = await self.limits.put_organization(organization_of(request), limits, request.if_match())
-        return _show(request, OrganizationLimitsRecord, stored)
+        return _show(request, bodies.OrganizationLimitsRecord, stored)
 
     @CHANGED(status=204, errors=(NotFound,))
     async def delete_organization_limits(self, request: Request) -> Answer:
@@ -64,19 +53,19 @@ class LimitHandlers:
         await self.limits.remove_organization(organization_of(request), request.if_match())
         return Answer(status=204)
 
-    @Operation(Tag.CONTROLS, answer=AccountLimitsRecord)
+    @Operation(Tag.CONTROLS, answer=bodies.AccountLimitsRecord)
     async def get_account_limits(self, request: Request) -> Answer:
         """Read an account's limits."""
         stored = await self.limits.find(target_of(request, self.read), lambda: "")
-        return _show(request, AccountLimitsRecord, stored)
+        return _show(request, bodies.AccountLimitsRecord, stored)
 
-    @CHANGED(body=AccountLimits, answer=AccountLimitsRecord, errors=(AccountClosed,))
+    @CHANGED(body=bodies.AccountLimits, answer=bodies.AccountLimitsRecord, errors=(AccountClosed,))
     async def set_account_limits(self, request: Request) -> Answer:
         """Create or replace an account's limits."""
         stored = await self.limits.put(
-            target_of(request, self.write), lambda: ("", self._read(request, AccountLimits)), request.if_match()
+            target_of(request, self.write), lambda: ("", self._read(request, bodies.AccountLimits)), request.if_match()
         )
-        return _show(request, AccountLimitsRecord, stored)
+        return _show(request, bodies.AccountLimitsRecord, stored)
 
     @CHANGED(status=204, errors=(AccountClosed,))
     async def delete_account_limits(self, request: Request) -> Answer:
@@ -84,21 +73,21 @@ class LimitHandlers:
         await self.limits.remove(target_of(request, self.write), lambda: "", request.if_match())
         return Answer(status=204)
 
-    @Operation(Tag.CONTROLS, answer=SymbolLimitsRecord, errors=(ValidationFailed,))
+    @Operation(Tag.CONTROLS, answer=bodies.SymbolLimitsRecord, errors=(ValidationFailed,))
     async def get_symbol_limits(self, request: Request) -> Answer:
         """Read a symbol's limits."""
         stored = await self.limits.find(target_of(request, self.read), lambda: symbol_of(request))
-        return _show(request, SymbolLimitsRecord, stored, symbol_of(request))
+        return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
 
-    @CHANGED(body=SymbolLimits, answer=SymbolLimitsRecord, errors=(AccountClosed, LimitReached))
+    @CHANGED(body=bodies.SymbolLimits, answer=bodies.SymbolLimitsRecord, errors=(AccountClosed, LimitReached))
     async def set_symbol_limits(self, request: Request) -> Answer:
         """Create or replace a symbol's limits."""
 
         def read() -> tuple[str, TradingLimits]:
-            return symbol_of(request), self._read(request, SymbolLimits)
+            return symbol_of(request), self._read(request, bodies.SymbolLimits)
 
         stored = await self.limits.put(target_of(request, self.write), read, request.if_match())
-        return _show(request, SymbolLimitsRecord, stored, symbol_of(request))
+        return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
 
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_limits(self, request: Request) -> Answer:
@@ -106,7 +95,7 @@ class LimitHandlers:
         await self.limits.remove(target_of(request, self.write), lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
 
-    @Operation(Tag.API_KEYS, answer=KeyLimitsRecord, errors=(NotFound,))
+    @Operation(Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
     async def get_api_key_limits(self, request: Request) -> Answer:
         """Read an API key's limits, and what is used of them."""
         organization_id, caller, key_id = organization_of(request), caller_of(request), parse_id(request.params["id"])
@@ -114,12 +103,15 @@ class LimitHandlers:
             raise Forbidden("an API key may read its own limits only")
         return _show_key(organization_id, *await self.limits.find_key(organization_id, key_id))
 
-    @CHANGED_KEY(body=KeyLimits, answer=KeyLimitsRecord)
+    @CHANGED_KEY(body=bodies.KeyLimits, answer=bodies.KeyLimitsRecord)
     async def set_api_key_limits(self, request: Request) -> Answer:
         """Create or replace an API key's limits."""
         organization_id, key_id = organization_of(request), parse_id(request.params["id"])
         stored = await self.limits.put_key(
-            organization_id, key_id, lambda: read_limits(request.body(KeyLimits, AMOUNTS)), request.if_match()
+            organization_id,
+            key_id,
+            lambda: bodies.read_limits(request.body(bodies.KeyLimits, bodies.AMOUNTS)),
+            request.if_match(),
         )
         return _show_key(organization_id, *stored)
 
@@ -130,18 +122,18 @@ class LimitHandlers:
         await self.limits.remove_key(organization_of(request), key_id, request.if_match())
         return Answer(status=204)
 
-    def _read(self, request: Request, kind: type[OrganizationLimits]) -> TradingLimits:
-        return read_limits(request.body(kind, AMOUNTS), self.zones)
+    def _read(self, request: Request, kind: type[bodies.OrganizationLimits]) -> TradingLimits:
+        return bodies.read_limits(request.body(kind, bodies.AMOUNTS), self.zones)
 
 
 def _show(
-    request: Request, kind: type[OrganizationLimitsRecord], stored: StoredLimits, symbol: Symbol | None = None
+    request: Request, kind: type[bodies.OrganizationLimitsRecord], stored: StoredLimits, symbol: Symbol | None = None
 ) -> Answer:
-    return answer_json(show_limits(kind, owner_of(request), stored, symbol), version=stored.version)
+    return answer_json(bodies.show_limits(kind, owner_of(request), stored, symbol), version=stored.version)
 
 
 def _show_key(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> Answer:
-    return answer_json(show_key_limits(organization_id, stored, use), version=stored.version)
+    return answer_json(bodies.show_key_limits(organization_id, stored, use), version=stored.version)
 
 
 def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:

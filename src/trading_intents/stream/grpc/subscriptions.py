@@ -14,16 +14,7 @@ from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import Caller
 from trading_intents.loops import stop_tasks
 from trading_intents.stream import trading_pb2
-from trading_intents.stream.grpc.calls import (
-    FIRST_MESSAGE_SECONDS,
-    IDLE_SECONDS,
-    SERVICE,
-    Context,
-    abort,
-    parse,
-    read,
-    read_first,
-)
+from trading_intents.stream.grpc import calls
 from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Stream, Streams, SubscribeRequest
 from trading_intents.stream.subscriber import Subscriber
@@ -50,29 +41,29 @@ class StreamServicer:
         SubscribeEvents reads its one message itself: grpc would wait for it without a limit, whoever calls.
         """
         return grpc.method_handlers_generic_handler(
-            SERVICE,
+            calls.SERVICE,
             {
                 "SubscribeEvents": grpc.stream_stream_rpc_method_handler(self._subscribe_events),
                 "StreamEvents": grpc.stream_stream_rpc_method_handler(self._stream_events),
             },
         )
 
-    async def _subscribe_events(self, _: AsyncIterator[bytes], context: Context) -> None:
+    async def _subscribe_events(self, _: AsyncIterator[bytes], context: calls.Context) -> None:
         async def ask(stream: Stream) -> None:
-            requested = _read_subscribe(parse(trading_pb2.Subscribe, await read_first(context)))
+            requested = _read_subscribe(calls.parse(trading_pb2.Subscribe, await calls.read_first(context)))
             requested.check()
             self._gate.permit(stream.request)
             await self._streams.subscribe(stream, requested)
 
         await self._serve(context, ask)
 
-    async def _stream_events(self, _: AsyncIterator[bytes], context: Context) -> None:
+    async def _stream_events(self, _: AsyncIterator[bytes], context: calls.Context) -> None:
         async def ask(stream: Stream) -> None:
             self._gate.permit(stream.request)
-            limit_seconds: float | None = FIRST_MESSAGE_SECONDS
-            while (data := await read(context, limit_seconds)) is not None:
+            limit_seconds: float | None = calls.FIRST_MESSAGE_SECONDS
+            while (data := await calls.read(context, limit_seconds)) is not None:
                 await self._pace(stream)
-                request = parse(trading_pb2.StreamEventsRequest, data)
+                request = calls.parse(trading_pb2.StreamEventsRequest, data)
                 match request.WhichOneof("request"):
                     case "subscribe":
                         await self._streams.subscribe(stream, _read_subscribe(request.subscribe))
@@ -80,7 +71,7 @@ class StreamServicer:
                         await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
                     case _:
                         raise InvalidRequest("the message has no command; use subscribe or unsubscribe")
-                limit_seconds = None if stream.scopes else IDLE_SECONDS
+                limit_seconds = None if stream.scopes else calls.IDLE_SECONDS
 
         await self._serve(context, ask)
 
@@ -91,7 +82,7 @@ class StreamServicer:
         keys = (caller.limit_key, caller.organization_limit_key)
         await asyncio.sleep(self._limits.reserve(Bucket.MESSAGES, *keys))
 
-    async def _serve(self, context: Context, ask: Ask) -> None:
+    async def _serve(self, context: calls.Context, ask: Ask) -> None:
         """`ask` reads the requests and subscribes, until there are no more requests."""
         try:
             error = await self._stream(await self._admit(context), context, ask)
@@ -101,9 +92,9 @@ class StreamServicer:
             self._log.error("stream failed", exc_info=fault)
             error = InternalError("an error of the platform; its log has the details")
         if error is not None:
-            await abort(context, error)
+            await calls.abort(context, error)
 
-    async def _stream(self, request: Request, context: Context, ask: Ask) -> PlatformError | None:
+    async def _stream(self, request: Request, context: calls.Context, ask: Ask) -> PlatformError | None:
         """Gives the error that ended the stream; None when the caller ended it."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = asyncio.Event()
@@ -137,7 +128,7 @@ class StreamServicer:
             self._streams.close(stream)
             await stop_tasks(asking, pumping)
 
-    async def _admit(self, context: Context) -> Request:
+    async def _admit(self, context: calls.Context) -> Request:
         """Identifies the caller and checks its rate limit, as REST does, before any message is read: only known callers
         may wait."""
         if self._admitting >= MAX_ADMISSIONS:
@@ -159,7 +150,7 @@ class StreamServicer:
         return request
 
 
-async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: Context) -> None:
+async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: calls.Context) -> None:
     """Runs until cancelled, or until the connection is lost."""
     while True:
         batch = subscriber.take()
