@@ -18,7 +18,7 @@ from trading_intents.console.demo import DEMO_FILE
 from trading_intents.errors import StartupRefused
 from trading_intents.identity.provider import ISSUER_FILE
 from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
-from trading_intents.secret import make_file, sync_folder
+from trading_intents.secret import sync_folder, written_beside
 from trading_intents.storage import administration
 from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
@@ -72,8 +72,8 @@ async def make_backup(
             described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests, left_out)
             (draft / FILES).mkdir(mode=0o700)
             for file, content in files.items():
-                make_file(draft / FILES / file, content)
-            make_file(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
+                _write(draft / FILES / file, content)
+            _write(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
     (cluster.home / BACKUP_MARK).touch(mode=0o600)
     return Backup(folder / name, described)
 
@@ -100,6 +100,12 @@ async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> N
             path = backup.folder / FILES / file
             if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                 raise StartupRefused(f"{path} is not the file that was backed up")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A folder of backups may be on a file system without links, which `make_file` needs."""
+    with written_beside(path, content) as written:
+        Path(written).rename(path)
 
 
 @contextlib.contextmanager
