@@ -5,6 +5,7 @@ import json
 import re
 import select
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 LIMIT_SECONDS = 30
+REUSE_SECONDS = 30  # the server closes a connection that nobody has used for 75 s, perhaps while we send
 BODILESS_STATUSES = (204, 304)
 PLAIN_PATH = re.compile(r"/[\w.~!$&'()*+,;=:@/-]*(\?[\w.~!$'()*,;=:@/&-]*)?", re.ASCII)
 PLAIN_VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
@@ -47,6 +49,7 @@ class RawHttp:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
         self._headers = {"host": address.netloc, "content-type": "application/json"} | dict(headers or {})
+        self._used_seconds = time.monotonic()
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         return self._request("GET", path, b"", headers)
@@ -68,6 +71,7 @@ class RawHttp:
 
     def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> None:
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._used_seconds = time.monotonic()
         self._socket.sendall(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
 
     def read(self, method: str) -> tuple[int, Pairs, bytes]:
@@ -104,8 +108,10 @@ class RawHttp:
         """How long each wait for the other side may last."""
         self._socket.settimeout(seconds)
 
-    def is_silent(self) -> bool:
-        """Whether the other side has neither hung up nor said anything that nobody has read."""
+    def is_usable(self) -> bool:
+        """Whether the other side has said nothing that nobody has read, and neither hung up nor is about to."""
+        if time.monotonic() - self._used_seconds > REUSE_SECONDS:
+            return False
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
@@ -191,7 +197,7 @@ class QuickClient(httpx.Client):
     def _connection(self) -> RawHttp:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_silent():
+            if connection.is_usable():
                 return connection
             connection.close()
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Concatenate, ParamSpec
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0  # a busy machine takes long
 SOH = b"\x01"
 Fields = dict[int, str]
 P = ParamSpec("P")

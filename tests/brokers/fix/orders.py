@@ -5,7 +5,7 @@ import itertools
 import time
 from decimal import Decimal
 
-from tests.brokers.fix.counterparty import Counterparty
+from tests.brokers.fix.counterparty import WAIT_SECONDS, Counterparty
 from tests.brokers.fix.venue import Connector
 from trading_intents.brokers.fix.broker import FixBroker
 from trading_intents.brokers.port import CommandResult, OrderTicket
@@ -46,7 +46,7 @@ async def end(broker: FixBroker, other: Counterparty) -> None:
 
 async def expect_working(broker: FixBroker, other: Counterparty) -> None:
     """The session takes an order, and its answer."""
-    sending = submit(broker, a_ticket())
+    sending = submit(broker, a_ticket(WAIT_SECONDS), WAIT_SECONDS)
     other.report(await other.expect("D"))
     assert (await sending).outcome.value == "ACKED"
 
@@ -55,6 +55,6 @@ async def until_ended(broker: FixBroker) -> str:
     """Why the session is over."""
     assert broker._running
     assert broker._session
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         await asyncio.wait({broker._running})
     return str(broker._session.ended)
