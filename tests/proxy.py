@@ -42,7 +42,7 @@ class FaultProxy:
     def __init__(self, target: Path | int, watch: Watch = lambda _: Verdict.PASS) -> None:
         self._target, self._watch = target, watch
         self.held = threading.Event()
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop()  # uvloop has sockets of its own, whose ends it does not leave to us
         self._links: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._listener: socket.socket | None = None

@@ -110,7 +110,7 @@ class Simulator:
                 method, target, headers = _parse_head(head)
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 if headers.get("upgrade", "").lower() == "websocket" and self.stream_moved_to:
-                    writer.write(f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode())
+                    _write(writer, f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode())
                     return await writer.drain()
                 while headers.get("upgrade", "").lower() == "websocket" and self.leaves_streams_waiting:
                     await reader.readexactly(1)
@@ -160,7 +160,7 @@ class Simulator:
         extra = {"Date": date, "Content-Type": kind, "Content-Length": str(len(content))} | extra
         lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in extra.items()), "", ""]
         whole = "\r\n".join(lines).encode() + content
-        writer.write(whole[: len(whole) - len(content) // 2] if fault and fault.kind == "half" else whole)
+        _write(writer, whole[: len(whole) - len(content) // 2] if fault and fault.kind == "half" else whole)
         await writer.drain()
         return not (fault and fault.kind == "half")
 
@@ -240,11 +240,11 @@ class Simulator:
             is_told = not self.is_mute or isinstance(message, str) or message.get("stream") != "trade_updates"
             if is_told and protocol.state is State.OPEN:
                 protocol.send_binary((message if isinstance(message, str) else json.dumps(message)).encode())
-                writer.write(b"".join(protocol.data_to_send()))
+                _write(writer, b"".join(protocol.data_to_send()))
 
         try:
             while not is_second:
-                writer.write(b"".join(protocol.data_to_send()))
+                _write(writer, b"".join(protocol.data_to_send()))
                 data = await reader.read(65536)
                 protocol.receive_data(data) if data else protocol.receive_eof()
                 for frame in protocol.events_received():
@@ -257,7 +257,7 @@ class Simulator:
             if account and send in account.streams:
                 account.streams.remove(send)
             with contextlib.suppress(OSError):
-                writer.write(b"".join(protocol.data_to_send()))
+                _write(writer, b"".join(protocol.data_to_send()))
                 await writer.drain()
 
     def _hear(
@@ -287,6 +287,12 @@ class Simulator:
         status = "authorized" if is_known else "unauthorized"
         send({"stream": "authorization", "data": {"action": action, "status": status}})
         return account if is_known else None
+
+
+def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """What is said to a link that was broken is lost, as on any network; uvloop would raise."""
+    if not writer.is_closing():
+        writer.write(data)
 
 
 def _parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:

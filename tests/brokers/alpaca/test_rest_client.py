@@ -53,6 +53,9 @@ async def test_a_slow_answer_is_no_clock_that_is_off(stage: AlpacaStage, monkeyp
         def __init__(self, writer: asyncio.StreamWriter) -> None:
             self._writer, self._data = writer, b""
 
+        def is_closing(self) -> bool:
+            return self._writer.is_closing()
+
         def write(self, data: bytes) -> None:
             self._data += data
 

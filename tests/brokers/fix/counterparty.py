@@ -29,7 +29,8 @@ def _sending(make: "Callable[Concatenate[Counterparty, P], bytes]") -> "Callable
     def send(self: "Counterparty", /, *message: P.args, **changes: P.kwargs) -> bytes:
         """Makes a message, and writes it to the connection."""
         raw = make(self, *message, **changes)
-        self.writer.write(raw)
+        if not self.writer.is_closing():  # else it is lost, as on any network; uvloop would raise
+            self.writer.write(raw)
         return raw
 
     return send
