@@ -6,13 +6,12 @@ import gc
 import importlib.util
 import inspect
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.fork_server import run
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents_client import Account, TradingClient, asynchronous, blocking, errors
@@ -132,8 +131,8 @@ def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(monkeypatch:
 
 
 def test_an_interrupt_cancels_the_call_and_tells_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
-    program = [sys.executable, str(Path(__file__).parent / "interrupted.py"), account.id, tenants.platform.url, api_key]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    arguments = (account.id, tenants.platform.url, api_key)
+    done = run("tests.sdk.interrupted", *arguments, environ=os.environ, stdin="", limit_seconds=LIMIT_SECONDS)
     assert done.stderr == ""
     key, threads = done.stdout.split()
     assert threads == "1", "the client was closed on the way out"

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.background import working
+from tests.fork_server import Fork
 from tests.sdk.consumer import describe
 from tests.sdk.restarts import RestartedPlatform, hurried_proofs
 from tests.seeds import seeded
@@ -20,7 +19,6 @@ from trading_intents_client import Account, ActionEvent, Event, PositionEvent, T
 
 pytest_plugins = ("tests.started_dirs",)
 
-ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 120
 ORDERS_PER_KILL = 6
 
@@ -29,13 +27,13 @@ class Consumer:
     """The consumer's process: after each kill there is a new one."""
 
     def __init__(self, url: str, account_id: str, api_key: str, file: Path) -> None:
-        self._command = [sys.executable, "-m", "tests.sdk.consumer", url, account_id, str(file)]
+        self._arguments = (url, account_id, str(file))
         self._environ = os.environ | {"TRADING_INTENTS_API_KEY": api_key}
         self.file = file
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, cwd=ROOT, env=self._environ)
+        self._process = Fork("tests.sdk.consumer", *self._arguments, environ=self._environ)
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,13 +1,14 @@
 """A link's process may die at any moment: what was answered is kept, and what was not is whole or not there at all."""
 
 import asyncio
-import sys
+import subprocess
 from uuid import uuid4
 
 import pytest
 
 from tests.brokers.paper.venue import Venue, assert_books_balance, deadline
 from tests.conftest import Urls
+from tests.fork_server import Fork
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.port import OrderSnapshot, Outcome
 from trading_intents.storage.pipeline import Statement
@@ -27,19 +28,18 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
             str(account),
             life,
         )
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.brokers.paper.link_process", *arguments, stdout=asyncio.subprocess.PIPE
-        )
+        process = Fork("tests.brokers.paper.link_process", *arguments, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        for n in range(ANSWERS_BEFORE_A_KILL):
-            line = (await process.stdout.readline()).decode().split()
-            answered[line[0]] = line[1]
-            if n == ANSWERS_BEFORE_A_KILL // 2:
-                await venue.post("99x1000000 99.5x7")
-        process.kill()
-        rest = (await process.stdout.read()).decode().splitlines()
+        with process.stdout:
+            for n in range(ANSWERS_BEFORE_A_KILL):
+                line = (await asyncio.to_thread(process.stdout.readline)).split()
+                answered[line[0]] = line[1]
+                if n == ANSWERS_BEFORE_A_KILL // 2:
+                    await venue.post("99x1000000 99.5x7")
+            process.kill()
+            rest = (await asyncio.to_thread(process.stdout.read)).splitlines()
         answered |= dict(line.split() for line in rest if line.count(" ") == 1)
-        await process.wait()
+        process.wait()
     link = await venue.link(account)
     for client_order_id, outcome in answered.items():
         found = await link.broker.lookup(client_order_id, None, deadline())
