@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import fcntl
+import functools
 import gc
 import json
 import os
 import re
 import shutil
 import subprocess
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -40,6 +42,8 @@ EXAMPLES = 50  # that hypothesis makes up for a test which does not say how many
 BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
+CLUSTER = "cluster"
+MAKING = pytest.StashKey[threading.Thread]()
 
 
 def pytest_configure() -> None:
@@ -64,8 +68,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if any(f"mark.{mark}" not in text for mark in wanted) else None
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """The workers' cluster is made while tests are collected, which leaves a processor free."""
+    if session.config.option.workers and not session.config.option.collectonly:
+        folder = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # has no public name
+        session.config.stash[MAKING] = threading.Thread(target=made_once, args=(folder, CLUSTER, make_cluster))
+        session.config.stash[MAKING].start()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was collected stays: looking through it again and again for garbage takes a tenth of the time."""
+    if MAKING in session.config.stash:
+        session.config.stash[MAKING].join()
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_OBJECTS)
@@ -78,31 +93,32 @@ def copy_folder(folder: Path, to: Path) -> Path:
     return to
 
 
+def made_once(shared_folder: Path, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder by its name: the first who asks makes it, the others find it."""
+    folder, draft = shared_folder / name, shared_folder / f"{name}.draft"
+    with (shared_folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            make(draft)
+            draft.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def once(shared_folder: Path) -> Once:
-    """Gives a folder by its name: the first worker that asks makes it, the others find it."""
+    """Gives a folder by its name, the same to all workers."""
+    return functools.partial(made_once, shared_folder)
 
-    def made(name: str, make: Callable[[Path], None]) -> Path:
-        folder, draft = shared_folder / name, shared_folder / f"{name}.draft"
-        with (shared_folder / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.exists():
-                make(draft)
-                draft.rename(folder)
-        return folder
 
-    return made
+def make_cluster(folder: Path) -> None:
+    with server(folder, "--template", TEMPLATE):
+        pass
 
 
 @pytest.fixture(scope="session")
 def cluster(once: Once) -> Path:
     """The folder of a stopped server that has the template; never used, only copied. Saves everyone an initdb."""
-
-    def make(folder: Path) -> None:
-        with server(folder, "--template", TEMPLATE):
-            pass
-
-    return once("cluster", make)
+    return once(CLUSTER, make_cluster)
 
 
 @contextlib.contextmanager

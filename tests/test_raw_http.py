@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests import raw_http
 from tests.free_port import free_port
 from tests.raw_http import FRAMING, QuickClient
 
@@ -102,3 +103,14 @@ def test_a_connection_that_ends_is_told_as_httpx_tells_it(echo: str) -> None:
         assert client.get("/after").status_code == 200
     with QuickClient(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(httpx.ConnectError):
         client.get("/")
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with QuickClient(echo) as client:
+        client.get("/first")
+        (kept,) = client._idle
+        client.get("/second")
+        assert client._idle == [kept]
+        monkeypatch.setattr(raw_http, "REUSE_SECONDS", 0)
+        client.get("/third")
+        assert kept not in client._idle
