@@ -368,7 +368,7 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
         start_loop(features.hub.run()),
         start_loop(TrafficLog(infra.metrics, infra.log).run()),
     ]
-    infra.signals.subscribe(STREAM, features.hub.wake)
+    infra.signals.subscribe(STREAM, features.hub.wake, features.hub.has_followers)
     if "api" in infra.settings.roles:
         background.append(start_loop(features.writer.run()))
     workers: list[Worker | Execution] = []

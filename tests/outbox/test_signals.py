@@ -12,7 +12,7 @@ from trading_intents.outbox import worker as worker_module
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
-from trading_intents.storage.signals import Signals, open_signals
+from trading_intents.storage.signals import MAX_NAMED, Signals, open_signals
 
 CHANNEL = "bell"
 MANY = 1_000
@@ -51,6 +51,28 @@ async def test_a_signal_reaches_this_process_at_once_and_the_others_soon(databas
         await near_bell.heard()
         await near_bell.heard()
         assert (near_bell.rings, far_bell.rings) == (3, 3)
+
+
+async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(database_url: Secret) -> None:
+    async with listening(database_url) as (near, _), listening(database_url) as (far, all_bell):
+        ours, known = Bell(), {"a"}
+        far.subscribe(CHANNEL, ours.ring, known.__contains__)
+        near.subscribe(CHANNEL, ours.ring, known.__contains__)
+        near.notify(CHANNEL, ["b"])
+        await all_bell.heard()
+        assert ours.rings == 0, "neither here nor there"
+        near.notify(CHANNEL, ["b"])
+        near.notify(CHANNEL, ["a", "c"])
+        await all_bell.heard()
+        assert ours.rings == 2, "told together, by one notification"
+        near.notify(CHANNEL, ["b"])
+        near.notify(CHANNEL)
+        await all_bell.heard()
+        assert ours.rings == 4, "without a name it concerns everybody"
+        near.notify(CHANNEL, [f"o{number}" for number in range(MAX_NAMED + 1)])
+        assert ours.rings == 4
+        await all_bell.heard()
+        assert ours.rings == 5, "others are not told the names of very many"
 
 
 async def test_who_unsubscribes_hears_no_more(database_url: Secret) -> None:

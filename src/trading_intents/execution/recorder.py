@@ -103,7 +103,7 @@ class Recorder:
     def notify_committed(self, recorded: RecordedAccount) -> None:
         """Runs after the commit: wakes the stream and the reconciler, counts and logs."""
         if recorded.events:
-            self._signals.notify(STREAM)
+            self._signals.notify(STREAM, [recorded.account_ref.id_texts[1]])
         if recorded.trades:
             self._on_trades(recorded.account_ref.account_id)
         for order_id in recorded.resurrected:

@@ -100,7 +100,7 @@ class Execution:
         self._upkeep: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake)
+        self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake, self.leases.has_organization)
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)
         self._signals.subscribe(HALTS, self._halts.wake)

@@ -3,7 +3,7 @@ record."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from typing import Any
 
 import asyncpg
@@ -19,8 +19,10 @@ CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
 NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+MAX_NAMED = 100  # organizations in a notification, which has 8,000 bytes at most; of more everybody is woken
 
 Callback = Callable[[], None]
+Concerns = Callable[[str], bool]  # whether an organization's commits are of interest
 
 
 class Signals:
@@ -28,23 +30,25 @@ class Signals:
 
     def __init__(self, url: Secret, log: Log) -> None:
         self._url, self._log = url, log
-        self._callbacks: dict[str, list[Callback]] = {}
-        self._waiting: set[str] = set()
+        self._callbacks: dict[str, list[tuple[Callback, Concerns]]] = {}
+        self._waiting: dict[str, set[str]] = {}  # organizations by channel; an empty name: all
         self._wakeup = asyncio.Event()
 
-    def subscribe(self, channel: str, callback: Callback) -> None:
-        """`callback` runs after a `notify` here or in another process, and whenever one may have been missed."""
-        self._callbacks.setdefault(channel, []).append(callback)
+    def subscribe(self, channel: str, callback: Callback, concerns: Concerns = lambda _: True) -> None:
+        """`callback` runs after a `notify` here or in another process that concerns it, and whenever one may have been
+        missed."""
+        self._callbacks.setdefault(channel, []).append((callback, concerns))
         self._wakeup.set()
 
     def unsubscribe(self, channel: str, callback: Callback) -> None:
         """Does nothing if it is not subscribed."""
-        self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each != callback]
+        self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each[0] != callback]
 
-    def notify(self, channel: str) -> None:
-        """Calls this process's subscribers at once. Other processes are notified soon, by one NOTIFY for many calls."""
-        self._call(channel)
-        self._waiting.add(channel)
+    def notify(self, channel: str, organizations: Collection[str] = ()) -> None:
+        """Calls this process's subscribers at once. Other processes are notified soon, by one NOTIFY for many calls.
+        Without organizations it concerns everybody."""
+        self._call(channel, organizations)
+        self._waiting.setdefault(channel, set()).update(organizations or [""])
         self._wakeup.set()
 
     async def run(self) -> None:
@@ -67,9 +71,9 @@ class Signals:
             connection.add_termination_listener(lambda _: self._wakeup.set())
             own_pid = connection.get_server_pid()
 
-            def on_notification(_: Any, pid: int, channel: str, __: object) -> None:
+            def on_notification(_: Any, pid: int, channel: str, payload: object) -> None:
                 if pid != own_pid:  # `notify` has called this process's own
-                    self._call(channel)
+                    self._call(channel, str(payload).split())
 
             listening: set[str] = set()
             while not connection.is_closed():
@@ -90,13 +94,16 @@ class Signals:
 
     async def _send(self, connection: Any) -> bool:
         """Sends what is pending; whether there was anything."""
-        channels, self._waiting = self._waiting, set()
-        if not channels:
+        waiting, self._waiting = self._waiting, {}
+        if not waiting:
             return False
+        named = ["" if "" in each or len(each) > MAX_NAMED else " ".join(each) for each in waiting.values()]
         try:
-            await connection.execute("SELECT pg_notify(channel, '') FROM unnest($1::text[]) AS channel", list(channels))
+            statement = "SELECT pg_notify(c, o) FROM unnest($1::text[], $2::text[]) AS told (c, o)"
+            await connection.execute(statement, list(waiting), named)
         except BaseException:
-            self._waiting |= channels
+            for channel, organizations in waiting.items():
+                self._waiting.setdefault(channel, set()).update(organizations)
             raise
         return True
 
@@ -108,9 +115,10 @@ class Signals:
         except CONNECTION_ERRORS:
             connection.terminate()
 
-    def _call(self, channel: str) -> None:
-        for callback in self._callbacks.get(channel, ()):
-            callback()
+    def _call(self, channel: str, organizations: Collection[str] = ()) -> None:
+        for callback, concerns in self._callbacks.get(channel, ()):
+            if not organizations or any(map(concerns, organizations)):
+                callback()
 
 
 @contextlib.asynccontextmanager

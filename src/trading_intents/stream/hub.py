@@ -190,6 +190,9 @@ class Hub:
         """Reads the log soon, because there may be new events."""
         self._wakeup.set()
 
+    def has_followers(self, organization_id: str) -> bool:
+        return OrganizationId(UUID(organization_id)) in self._feeds
+
     def drain(self) -> None:
         self.draining = True
         for subscriber in list(self._sessions):

@@ -54,6 +54,7 @@ class Leases:
         self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, claim_wakeup: Wakeup
     ) -> None:
         self.links: dict[UUID, BrokerSession] = {}
+        self._organizations: set[str] = set()  # of the leases
         self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
         self.worker_id, self._next_id = make_id(), make_id()
@@ -74,6 +75,9 @@ class Leases:
     def wake(self) -> None:
         """Accounts or leases may have changed."""
         self._wakeup.set()
+
+    def has_organization(self, organization_id: str) -> bool:
+        return organization_id in self._organizations
 
     def claimable(self) -> list[Claimable]:
         """What may be claimed now, by what each session can send; rows that need no broker once a second, and first.
@@ -183,6 +187,7 @@ class Leases:
     def _match(self, held: Sequence[Row], first: Sequence[UUID]) -> None:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
         leases = {row["account_id"]: row for row in held}
+        self._organizations = {str(row["organization_id"]) for row in held}
         for account_id, link in list(self.links.items()):
             if account_id not in leases or leases[account_id]["token"] != link.token:
                 self._close(link)

@@ -224,8 +224,9 @@ class Writer:
         self._unanswered.append((batch, result.outcomes))
         asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if result.appended:
-            self._signals.notify(channel(Queue.INTENTS))
-            self._signals.notify(STREAM)
+            organizations = {each.submission.organization_id for each in batch}
+            self._signals.notify(channel(Queue.INTENTS), organizations)
+            self._signals.notify(STREAM, organizations)
         skipped = [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
         for pending in skipped:
             key_id = pending.submission.key_id or ""
