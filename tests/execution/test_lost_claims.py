@@ -96,8 +96,8 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     outcomes: list[bool | None] = []
 
     async def ask_for_a_moment(*question: Any) -> bool | None:
-        *what, _, log = question
-        outcomes.append(await has_committed(*what, MOMENT_SECONDS, log))
+        pool, organizations, transaction_id, proof, _, log = question
+        outcomes.append(await has_committed(pool, organizations, transaction_id, proof, MOMENT_SECONDS, log))
         return outcomes[-1]
 
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)
