@@ -60,7 +60,8 @@ def _process(cluster: Cluster, node: str) -> tuple[float, float]:
     return float(status[status.index("VmRSS:") + 1]) / 1024, float(len(os.listdir(f"/proc/{pid}/fd")))
 
 
-def soak(cluster: Cluster) -> tuple[list[Sample], list[float]]:
+def soak(cluster: Cluster, picture: Path) -> bool:
+    """Whether all is flat. Figures and picture are there whatever the check finds after them."""
     traders, samples, faults = cluster.provision(TRADERS), list[Sample](), list[float]()
     began_at = time.monotonic()
     kinds = cycle(QUICK)
@@ -75,8 +76,12 @@ def soak(cluster: Cluster) -> tuple[list[Sample], list[float]]:
         cluster.run("healthy")
         accepted, summary = load.finish()
     print(summary, f"{len(accepted) / SECONDS:.0f} orders/s")
+    series = derive(samples)
+    draw(picture, f"{SECONDS / 60:.0f} minutes at {ORDERS_A_SECOND} orders/s; red: a failover", series, faults)
+    print(f"drawn in {picture}")
+    is_flat = report(series)
     check(cluster, accepted, summary)
-    return samples, faults
+    return is_flat
 
 
 def fail_over(cluster: Cluster, load: Load, kind: str) -> None:
@@ -116,6 +121,7 @@ def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[fl
         step = (WIDTH - LEFT - 20) / max(1, len(values) - 1)
         points = [(LEFT + n * step, top + (ROW - 15) * (1 - value / high)) for n, value in enumerate(values)]
         pen.line(points, LINE, 2)
+    path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path)
 
 
@@ -137,13 +143,9 @@ def main(picture: str) -> int:
         Path(folder).chmod(0o711)
         try:
             with running_cluster(Path(folder, "cluster"), WORKERS) as cluster:
-                samples, faults = soak(cluster)
+                return 0 if soak(cluster, Path(picture)) else 1
         finally:
             subprocess.run(["chown", "-R", "root", folder], check=False)
-    series = derive(samples)
-    draw(Path(picture), f"{SECONDS / 60:.0f} minutes at {ORDERS_A_SECOND} orders/s; red: a failover", series, faults)
-    print(f"drawn in {picture}")
-    return 0 if report(series) else 1
 
 
 if __name__ == "__main__":
