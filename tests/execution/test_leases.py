@@ -2,6 +2,7 @@
 
 import asyncio
 from functools import partial
+from uuid import uuid4
 
 import pytest
 
@@ -76,6 +77,13 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
     await in_process.until_status(intent, "NEW")
     await in_process.cancel(intent)
     await in_process.until_status(intent, "CANCELLED")
+
+
+async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Urls) -> None:
+    async with open_in_process(urls) as in_process, executing(in_process) as execution:
+        organization, leases = str(in_process.in_process_writer.organization), execution.leases
+        await in_process.until_true(lambda: len(leases.links) == 1)
+        assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [True, False]
 
 
 @pytest.mark.usefixtures("short_leases")

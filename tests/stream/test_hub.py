@@ -46,6 +46,8 @@ async def test_everyone_gets_the_same_bytes(api_platform: ApiOnlyPlatform, organ
     first, *others = [[id(message) for message in reader.messages[1:]] for reader in readers]
     assert all(these == first for these in others)
     assert (await stranger.has(99)).numbers == [99]
+    followed = [api_platform.hub.has_followers(str(each)) for each in organizations]
+    assert followed == [True, True, *[False] * (len(organizations) - 2)], "whose commits wake it"
 
 
 async def test_without_a_wake_up_the_poll_finds_it(api_platform: ApiOnlyPlatform, organization: OrganizationId) -> None:
