@@ -111,6 +111,9 @@ class Leg(StrEnum):
     ONE_CANCELS_OTHER = "one_cancels_other"
 
 
+EXITS = (Leg.TAKE_PROFIT, Leg.STOP_LOSS)
+
+
 class OrderSide(StrEnum):
     BUY = "BUY"
     SELL = "SELL"

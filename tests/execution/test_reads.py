@@ -45,6 +45,9 @@ ORDER_FIELDS = [
     "version",
     "trail_amount",
     "trail_bps",
+    "leg",
+    "parent_intent_id",
+    "active",
 ]
 TRADE_FIELDS = [
     "trade_id",
@@ -103,6 +106,9 @@ async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: Api
         "version": 1,
         "trail_amount": None,
         "trail_bps": None,
+        "leg": None,
+        "parent_intent_id": None,
+        "active": True,
     } | {name: new[name] for name in ("received_at", "created_at", "updated_at")}
     assert all(MOMENT.fullmatch(new[name]) for name in ("received_at", "created_at", "updated_at"))
     await shown.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))
@@ -220,6 +226,7 @@ async def test_orders_are_found_by_what_is_asked_for(shown: Books, api_platform:
         {"symbol": "A B"},
         {"symbol": "A" * 33},
         {"intent_id": "1"},
+        {"parent_intent_id": "1"},
         {"intent_id": "01A1DD48-2166-7B29-AA0C-4AFDDAA7C207"},
         {"client_reference_id": "x" * 65},
         {"client_reference_id": "a\0b"},

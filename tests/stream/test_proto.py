@@ -32,7 +32,8 @@ MESSAGES = {
         7 symbol, 8 order_state, 9 order_status, 10 order_type, 11 order_side, 12 limit_price?, 13 stop_price?,
         14 average_price?, 15 order_venue, 16 quantity, 17 filled_quantity, 18 time_in_force, 19 received_at,
         20 organization_id, 21 client_reference_id?, 22 broker_sent_at?, 24 reason?, 25 flags repeated string,
-        26 version int64, 27 detail?, 28 trail_amount?, 29 trail_bps? int32""",
+        26 version int64, 27 detail?, 28 trail_amount?, 29 trail_bps? int32, 30 leg?,
+        31 parent_intent_id?, 32 active? bool""",
     "BrokerPosition": """1 account_id, 2 symbol, 3 quantity, 4 average_cost, 5 received_at, 6 organization_id, 7 broker,
         8 broker_sent_at?, 10 realized_pnl?, 11 daily_pnl?, 12 value_bought?, 13 value_sold?""",
     "BrokerTrade": """1 account_id, 2 order_id, 3 client_order_id, 4 symbol, 5 side OrderSide, 6 quantity, 7 price,
@@ -41,7 +42,7 @@ MESSAGES = {
     "IntentAction": """1 intent_id, 2 organization_id, 3 account_id, 4 seq int64, 5 action_type IntentActionType,
         6 symbol, 7 order_side, 8 order_type, 9 limit_price?, 10 stop_price?, 11 order_venue, 12 time_in_force?,
         13 quantity, 14 client_reference_id?, 15 principal_type IntentPrincipalType, 16 received_at, 17 created_at,
-        18 trail_amount?, 19 trail_bps? int32""",
+        18 trail_amount?, 19 trail_bps? int32, 20 leg?, 21 parent_intent_id?""",
     "Balance": """1 account_id, 2 organization_id, 3 broker, 4 currency?, 5 cash?, 6 buying_power?, 7 equity?,
         8 as_of Timestamp""",
     "Halt": """1 id, 2 organization_id, 3 account_id?, 4 state, 5 reason, 6 orders int64, 7 orders_done int64,
@@ -65,6 +66,7 @@ SCALARS = {
     FieldDescriptorProto.TYPE_STRING: "string",
     FieldDescriptorProto.TYPE_INT64: "int64",
     FieldDescriptorProto.TYPE_INT32: "int32",
+    FieldDescriptorProto.TYPE_BOOL: "bool",
 }
 ENUM_NAMES = [line.split()[0] for line in ENUMS.strip().splitlines()]
 

@@ -26,6 +26,7 @@ RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 def order_event(row: OrderRow) -> Event:
     more = {
         "intent_id": row.order_id,
+        "parent_intent_id": row.parent_order_id,
         "order_state": state_of(row.order_status),
         "order_venue": row.route_strategy,
     }

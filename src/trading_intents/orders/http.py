@@ -1,6 +1,7 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
 from dataclasses import dataclass
+from uuid import UUID
 
 import msgspec
 
@@ -19,6 +20,7 @@ from trading_intents.prices.model import ReferencePrice
 from trading_intents.storage.database import Row
 from trading_intents.trading import (
     Environment,
+    Leg,
     OrderSide,
     OrderType,
     RouteStrategy,
@@ -57,6 +59,7 @@ FILTERS = (
             "uniqueItems": True,
         },
     ),
+    Parameter("parent_intent_id", "Only the legs of this intent's order.", {"type": "string"}),
     *time_parameters("created_at"),
 )
 
@@ -93,6 +96,9 @@ class Order(msgspec.Struct):
     version: int
     trail_amount: str | None
     trail_bps: int | None
+    leg: Leg | None
+    parent_intent_id: str | None
+    active: bool
 
 
 class Trade(msgspec.Struct):
@@ -198,20 +204,26 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
 
 def _filter(request: Request) -> OrderFilter:
     query = request.query
-    state, symbol, intent_id = (query.get(name) for name in ("state", "symbol", "intent_id"))
+    state, symbol = query.get("state"), query.get("symbol")
     reference, statuses = query.get("client_reference_id"), query.get("status")
     wanted_state = None if state is None else read_choice("?state", state, model.OrderState)
     wanted_symbol = None if symbol is None else read_symbol("?symbol", symbol)
-    if intent_id is not None and parse_id(intent_id) is None:
-        raise ValidationFailed.at("?intent_id", ID_RULE)
     return OrderFilter(
         wanted_state,
         wanted_symbol,
-        None if intent_id is None else parse_id(intent_id),
+        _read_id(request, "intent_id"),
         None if reference is None else read_reference("?client_reference_id", reference),
         frozenset() if statuses is None else _read_statuses(statuses.split(",")),
         read_times(request),
+        _read_id(request, "parent_intent_id"),
     )
+
+
+def _read_id(request: Request, name: str) -> UUID | None:
+    text = request.query.get(name)
+    if text is not None and parse_id(text) is None:
+        raise ValidationFailed.at(f"?{name}", ID_RULE)
+    return None if text is None else parse_id(text)
 
 
 def _read_statuses(names: list[str]) -> frozenset[model.OrderStatus]:
@@ -222,14 +234,16 @@ def _read_statuses(names: list[str]) -> frozenset[model.OrderStatus]:
 
 
 def _name_added(wanted: OrderFilter) -> str:
-    """For the list's name, so that a cursor fits no other statuses and times."""
+    """For the list's name, so that a cursor fits no other statuses, times and parent."""
     statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
-    return statuses + name_times(wanted.created)
+    parent = f":of {wanted.parent_intent_id}" if wanted.parent_intent_id else ""
+    return statuses + name_times(wanted.created) + parent
 
 
 def _order(row: Row) -> Order:
     state = model.state_of(model.OrderStatus(row["order_status"]))
-    return render(Order, **{**row, "intent_id": row["order_id"], "order_state": state})
+    names = {"intent_id": row["order_id"], "parent_intent_id": row["parent_order_id"]}
+    return render(Order, **{**row, **names, "order_state": state})
 
 
 def _trade(row: Row) -> Trade:

@@ -29,6 +29,7 @@ class OrderFilter:
     # Not in the text that names the list of a cursor: what has no such filter keeps its name.
     statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
     created: TimeRange = field(default=TimeRange(), repr=False)
+    parent_intent_id: UUID | None = field(default=None, repr=False)
 
     @property
     def listed(self) -> store.ListedStatuses | None:
@@ -48,7 +49,7 @@ class OrderFilter:
     @property
     def is_indexed(self) -> bool:
         """Whether an index leads to what it lets through, or it lets everything through."""
-        if self.symbol is None or self.intent_id or self.client_reference_id:
+        if self.symbol is None or self.intent_id or self.client_reference_id or self.parent_intent_id:
             return True
         return self.listed is not None and not self.listed.final
 
@@ -70,7 +71,9 @@ class Orders:
         self._pool, self._price_rules = pool, price_rules
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
-        conditions = store.OrderConditions(*wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id)
+        conditions = store.OrderConditions(
+            *wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id, wanted.parent_intent_id
+        )
         async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:

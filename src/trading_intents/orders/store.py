@@ -15,7 +15,7 @@ from trading_intents.orders.model import OrderFlag, OrderStatus
 from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
-from trading_intents.trading import ActionType, Environment, FrozenStruct, OrderSide, VersionTerms
+from trading_intents.trading import ActionType, Environment, FrozenStruct, Leg, OrderSide, VersionTerms
 
 Parsed = TypeVar("Parsed")
 
@@ -55,6 +55,9 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     finished_at: datetime | None
+    leg: Leg | None = None
+    parent_order_id: IdText | None = None
+    active: bool = True  # False: an exit whose entry has no fill yet
 
 
 class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
@@ -190,9 +193,12 @@ class OrderConditions(NamedTuple):
     symbol: str | None
     order_id: UUID | None
     client_reference_id: str | None
+    parent_order_id: UUID | None
 
 
-_CONDITIONS = ("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =")
+_CONDITIONS = (
+    *("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =", "parent_order_id ="),
+)
 
 
 class ListedStatuses(NamedTuple):

@@ -802,7 +802,11 @@ CREATE TABLE orders (
     counted boolean NOT NULL DEFAULT true,
     detail text,
     trail_amount amount,
-    trail_bps bigint
+    trail_bps bigint,
+    -- Of an order that its broker links to another: null, null and true of every other.
+    leg text,
+    parent_order_id uuid,
+    active boolean NOT NULL DEFAULT true
 );
 ALTER TABLE orders ADD CONSTRAINT orders_prices_fit_type CHECK (
     (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
@@ -815,6 +819,7 @@ CREATE INDEX orders_finished ON orders (account_id, finished_at) WHERE finished_
 CREATE INDEX orders_by_status ON orders (account_id, order_status, create_seq) WHERE finished_at IS NOT NULL;
 CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, create_seq)
 WHERE client_reference_id IS NOT NULL;
+CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq) WHERE parent_order_id IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at) WHERE lookup_due_at IS NOT NULL;
 ALTER TABLE orders ENABLE ROW LEVEL SECURITY;
 ALTER TABLE orders FORCE ROW LEVEL SECURITY;

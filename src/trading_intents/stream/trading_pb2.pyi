@@ -263,7 +263,7 @@ class Primed(_message.Message):
     def __init__(self, event_type: _Optional[_Union[EventType, str]] = ...) -> None: ...
 
 class BrokerOrder(_message.Message):
-    __slots__ = ("order_id", "intent_id", "command_seq", "external_order_id", "account_id", "broker", "symbol", "order_state", "order_status", "order_type", "order_side", "limit_price", "stop_price", "average_price", "order_venue", "quantity", "filled_quantity", "time_in_force", "received_at", "organization_id", "client_reference_id", "broker_sent_at", "reason", "flags", "version", "detail", "trail_amount", "trail_bps")
+    __slots__ = ("order_id", "intent_id", "command_seq", "external_order_id", "account_id", "broker", "symbol", "order_state", "order_status", "order_type", "order_side", "limit_price", "stop_price", "average_price", "order_venue", "quantity", "filled_quantity", "time_in_force", "received_at", "organization_id", "client_reference_id", "broker_sent_at", "reason", "flags", "version", "detail", "trail_amount", "trail_bps", "leg", "parent_intent_id", "active")
     ORDER_ID_FIELD_NUMBER: _ClassVar[int]
     INTENT_ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_SEQ_FIELD_NUMBER: _ClassVar[int]
@@ -292,6 +292,9 @@ class BrokerOrder(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     TRAIL_AMOUNT_FIELD_NUMBER: _ClassVar[int]
     TRAIL_BPS_FIELD_NUMBER: _ClassVar[int]
+    LEG_FIELD_NUMBER: _ClassVar[int]
+    PARENT_INTENT_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
     order_id: str
     intent_id: str
     command_seq: int
@@ -320,7 +323,10 @@ class BrokerOrder(_message.Message):
     detail: str
     trail_amount: str
     trail_bps: int
-    def __init__(self, order_id: _Optional[str] = ..., intent_id: _Optional[str] = ..., command_seq: _Optional[int] = ..., external_order_id: _Optional[str] = ..., account_id: _Optional[str] = ..., broker: _Optional[str] = ..., symbol: _Optional[str] = ..., order_state: _Optional[_Union[OrderState, str]] = ..., order_status: _Optional[_Union[OrderStatus, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., average_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., quantity: _Optional[str] = ..., filled_quantity: _Optional[str] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., organization_id: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., broker_sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., flags: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ..., trail_amount: _Optional[str] = ..., trail_bps: _Optional[int] = ...) -> None: ...
+    leg: str
+    parent_intent_id: str
+    active: bool
+    def __init__(self, order_id: _Optional[str] = ..., intent_id: _Optional[str] = ..., command_seq: _Optional[int] = ..., external_order_id: _Optional[str] = ..., account_id: _Optional[str] = ..., broker: _Optional[str] = ..., symbol: _Optional[str] = ..., order_state: _Optional[_Union[OrderState, str]] = ..., order_status: _Optional[_Union[OrderStatus, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., average_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., quantity: _Optional[str] = ..., filled_quantity: _Optional[str] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., organization_id: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., broker_sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., flags: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., detail: _Optional[str] = ..., trail_amount: _Optional[str] = ..., trail_bps: _Optional[int] = ..., leg: _Optional[str] = ..., parent_intent_id: _Optional[str] = ..., active: _Optional[bool] = ...) -> None: ...
 
 class BrokerPosition(_message.Message):
     __slots__ = ("account_id", "symbol", "quantity", "average_cost", "received_at", "organization_id", "broker", "broker_sent_at", "realized_pnl", "daily_pnl", "value_bought", "value_sold")
@@ -393,7 +399,7 @@ class BrokerTrade(_message.Message):
     def __init__(self, account_id: _Optional[str] = ..., order_id: _Optional[str] = ..., client_order_id: _Optional[str] = ..., symbol: _Optional[str] = ..., side: _Optional[_Union[OrderSide, str]] = ..., quantity: _Optional[str] = ..., price: _Optional[str] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., organization_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., cumulative_quantity: _Optional[str] = ..., order_quantity: _Optional[str] = ..., leaves_quantity: _Optional[str] = ..., broker_sent_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., command_seq: _Optional[int] = ..., client_reference_id: _Optional[str] = ..., intent_id: _Optional[str] = ..., trade_id: _Optional[str] = ..., fee: _Optional[str] = ...) -> None: ...
 
 class IntentAction(_message.Message):
-    __slots__ = ("intent_id", "organization_id", "account_id", "seq", "action_type", "symbol", "order_side", "order_type", "limit_price", "stop_price", "order_venue", "time_in_force", "quantity", "client_reference_id", "principal_type", "received_at", "created_at", "trail_amount", "trail_bps")
+    __slots__ = ("intent_id", "organization_id", "account_id", "seq", "action_type", "symbol", "order_side", "order_type", "limit_price", "stop_price", "order_venue", "time_in_force", "quantity", "client_reference_id", "principal_type", "received_at", "created_at", "trail_amount", "trail_bps", "leg", "parent_intent_id")
     INTENT_ID_FIELD_NUMBER: _ClassVar[int]
     ORGANIZATION_ID_FIELD_NUMBER: _ClassVar[int]
     ACCOUNT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -413,6 +419,8 @@ class IntentAction(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     TRAIL_AMOUNT_FIELD_NUMBER: _ClassVar[int]
     TRAIL_BPS_FIELD_NUMBER: _ClassVar[int]
+    LEG_FIELD_NUMBER: _ClassVar[int]
+    PARENT_INTENT_ID_FIELD_NUMBER: _ClassVar[int]
     intent_id: str
     organization_id: str
     account_id: str
@@ -432,7 +440,9 @@ class IntentAction(_message.Message):
     created_at: _timestamp_pb2.Timestamp
     trail_amount: str
     trail_bps: int
-    def __init__(self, intent_id: _Optional[str] = ..., organization_id: _Optional[str] = ..., account_id: _Optional[str] = ..., seq: _Optional[int] = ..., action_type: _Optional[_Union[IntentActionType, str]] = ..., symbol: _Optional[str] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., quantity: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., principal_type: _Optional[_Union[IntentPrincipalType, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trail_amount: _Optional[str] = ..., trail_bps: _Optional[int] = ...) -> None: ...
+    leg: str
+    parent_intent_id: str
+    def __init__(self, intent_id: _Optional[str] = ..., organization_id: _Optional[str] = ..., account_id: _Optional[str] = ..., seq: _Optional[int] = ..., action_type: _Optional[_Union[IntentActionType, str]] = ..., symbol: _Optional[str] = ..., order_side: _Optional[_Union[OrderSide, str]] = ..., order_type: _Optional[_Union[OrderType, str]] = ..., limit_price: _Optional[str] = ..., stop_price: _Optional[str] = ..., order_venue: _Optional[_Union[OrderVenue, str]] = ..., time_in_force: _Optional[_Union[TimeInForce, str]] = ..., quantity: _Optional[str] = ..., client_reference_id: _Optional[str] = ..., principal_type: _Optional[_Union[IntentPrincipalType, str]] = ..., received_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., trail_amount: _Optional[str] = ..., trail_bps: _Optional[int] = ..., leg: _Optional[str] = ..., parent_intent_id: _Optional[str] = ...) -> None: ...
 
 class Balance(_message.Message):
     __slots__ = ("account_id", "organization_id", "broker", "currency", "cash", "buying_power", "equity", "as_of")

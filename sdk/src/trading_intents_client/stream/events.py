@@ -46,6 +46,9 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
     stop_price: Decimal | None = None
     trail_amount: Decimal | None = None
     trail_bps: int | None = None
+    leg: str | None = None
+    parent_intent_id: str | None = None
+    active: bool = True
     average_price: Decimal | None = None
     order_venue: RouteStrategy | None = None
     time_in_force: TimeInForce | None = None
@@ -120,6 +123,8 @@ class StreamedAction(Struct, frozen=True, kw_only=True):
     stop_price: Decimal | None = None
     trail_amount: Decimal | None = None
     trail_bps: int | None = None
+    leg: str | None = None
+    parent_intent_id: str | None = None
     order_venue: RouteStrategy | None = None
     time_in_force: TimeInForce | None = None
     client_reference_id: str | None = None

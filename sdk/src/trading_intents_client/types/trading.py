@@ -80,6 +80,9 @@ class OrderRecord(Struct, frozen=True, kw_only=True):
     stop_price: Decimal | None
     trail_amount: Decimal | None = None
     trail_bps: int | None = None
+    leg: str | None = None
+    parent_intent_id: str | None = None
+    active: bool = True
     average_price: Decimal | None
     route_strategy: RouteStrategy
     quantity: Decimal

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from trading_intents.stream.model import EventType, make_payload
-from trading_intents.trading import ActionType
+from trading_intents.trading import EXITS, ActionType
 
 HASH_VERSION, LINKED_HASH_VERSION = 1, 2
 HASH_VERSIONS = (HASH_VERSION, LINKED_HASH_VERSION)
@@ -79,7 +79,12 @@ def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, by
         "received_at": now,
     }
     if isinstance(record, LinkedRecord):
-        shared |= {"trail_amount": record.trail_amount, "trail_bps": record.trail_bps}
+        shared |= {
+            "trail_amount": record.trail_amount,
+            "trail_bps": record.trail_bps,
+            "leg": record.leg,
+            "parent_intent_id": record.parent_intent_id,
+        }
     action = make_payload(
         EventType.INTENT_ACTION,
         seq=record.seq,
@@ -100,6 +105,7 @@ def make_payloads(record: Record, broker: str, now: datetime) -> tuple[bytes, by
         filled_quantity="0",
         flags=(),
         version=1,
+        active=shared.get("leg") not in EXITS,
         **shared,
     )
     return action, order
