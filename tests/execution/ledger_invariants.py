@@ -12,11 +12,19 @@ from trading_intents.orders.facts import LONG_AGO
 from trading_intents.orders.ledger.booking import history_of
 from trading_intents.orders.ledger.store import ConcernedNames, parse_ledger, read_ledger
 from trading_intents.orders.model import OrderView, derive
-from trading_intents.orders.positions import NetPosition, from_trades, opening, position_from_row, take_fee
+from trading_intents.orders.positions import (
+    NetPosition,
+    SummedOrder,
+    from_trades,
+    open_sums,
+    opening,
+    position_from_row,
+    take_fee,
+)
 from trading_intents.orders.store import BookedTrade, OrderHistory
 from trading_intents.storage.database import Database
 from trading_intents.storage.grouped import PoolTransaction
-from trading_intents.trading import ZERO, exact, quotient, total
+from trading_intents.trading import ZERO, OrderSide, exact, quotient, total
 
 PAGE_ORDERS = 500
 LIMIT_SECONDS = 30.0
@@ -131,18 +139,19 @@ async def assert_true_exposures(database: Database) -> None:
         )
         orders = await tx.fetch(
             """
-            SELECT o.account_id, o.symbol, o.order_side,
+            SELECT o.account_id, o.symbol, o.order_side, o.active,
+                coalesce(o.parent_order_id, o.order_id)::text AS linked,
                 greatest(o.quantity, (a.record::json ->> 'quantity')::numeric) - o.filled_quantity AS unfilled
             FROM orders o LEFT JOIN actions a ON a.account_id = o.account_id AND a.seq = o.pending_replace_seq
             WHERE o.finished_at IS NULL
             """
         )
-    expected: dict[tuple[UUID, str], list[Decimal]] = {}
+    open_orders: dict[tuple[UUID, str], list[SummedOrder]] = {}
     for row in orders:
-        sums = expected.setdefault((row["account_id"], row["symbol"]), [ZERO, ZERO, ZERO])
-        sums[0] += 1
-        sums[1 if row["order_side"] == "BUY" else 2] += max(row["unfilled"], ZERO)
-    assert {(row["account_id"], row["symbol"]): list(row.values())[2:] for row in kept} == expected
+        seen = SummedOrder(row["linked"], OrderSide(row["order_side"]), max(row["unfilled"], ZERO), row["active"])
+        open_orders.setdefault((row["account_id"], row["symbol"]), []).append(seen)
+    expected = {place: tuple(open_sums(own)) for place, own in open_orders.items()}
+    assert {(row["account_id"], row["symbol"]): tuple(row.values())[2:] for row in kept} == expected
 
 
 def _assert_money_adds_up(position: NetPosition) -> None:

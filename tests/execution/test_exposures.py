@@ -152,6 +152,35 @@ async def test_a_correction_counts_what_commits_while_it_waits(urls: Urls, books
     assert await check.run() == 2
 
 
+async def _add_legs(books: Books, chance: random.Random, symbol: str) -> None:
+    """Whatever they show: filled in part, active or not, under REPLACE, ended."""
+    parent = await books.create("10", limit="10", symbol=symbol)
+    for _ in range(6):
+        side = chance.choice(("BUY", "SELL", "SELL_SHORT"))
+        leg = await books.create(str(chance.randrange(1, 9)), limit="10", side=side, symbol=symbol)
+        if chance.random() < 0.3:
+            await books.replace(leg, str(chance.randrange(1, 20)), "10")
+        await books.owner.execute(
+            "UPDATE orders SET parent_order_id = $2, active = $3, filled_quantity = $4,"
+            " finished_at = CASE WHEN $5 THEN now() END WHERE order_id = $1",
+            leg.order_id,
+            parent.order_id if chance.random() < 0.8 else None,
+            chance.random() < 0.7,
+            chance.choice((0, 0, 1, 30)),
+            chance.random() < 0.2,
+        )
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_scan_adds_up_groups_as_the_one_rule_does(urls: Urls, database: Database, seed: int) -> None:
+    async with open_books(urls, database) as books:
+        for symbol in ("AAPL", "MSFT"):
+            await _add_legs(books, random.Random(seed), symbol)
+        await books.owner.execute("DELETE FROM exposures")
+        assert await Check(database).run() == 2
+        await assert_true_exposures(database)
+
+
 class RandomCourse:
     """Commands, and what a broker may tell of them, in any order and however often."""
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trading_intents.orders.positions import Booking, NetPosition, from_trades, opening, take_fee
+from trading_intents.orders.positions import (
+    Booking,
+    NetPosition,
+    SummedOrder,
+    from_trades,
+    open_sums,
+    opening,
+    take_fee,
+)
 from trading_intents.trading import OrderSide
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -169,3 +177,24 @@ def test_a_fee_in_the_symbol_lowers_the_quantity_and_what_it_cost_is_realized(
     assert position.realized_pnl == D(realized)
     sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
     assert position.realized_pnl == sums
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [
+        ("", (0, 0, 0)),
+        ("a B 5, b B 3, c S 2, d H 1", (4, 8, 3)),
+        ("a B 5, a S 0 held, a S 0 held", (3, 5, 0)),
+        ("a B 5, a S 5 held, a S 5 held", (3, 5, 0)),
+        ("a B 2, a S 3, a S 3", (3, 2, 3)),
+        ("a S 3, a S 1, b S 4", (3, 0, 7)),
+        ("a H 6, a B 4, a B 2", (3, 4, 6)),
+        ("a S 7, a S 7", (2, 0, 7)),
+        ("a H 7, a H 7, b H 1", (3, 0, 8)),
+    ],
+)
+def test_of_linked_orders_of_a_side_the_larger_is_open(orders: str, expected: tuple[int, int, int]) -> None:
+    """`a S 3 held` is a SELL of the group a with 3 unfilled, an exit whose entry has no fill."""
+    words = [each.split() for each in orders.split(",") if each]
+    made = [SummedOrder(group, SIDES[side], D(unfilled), not held) for group, side, unfilled, *held in words]
+    assert tuple(open_sums(made)) == expected

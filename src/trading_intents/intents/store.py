@@ -188,8 +188,8 @@ async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: i
 
 
 def read_holdings(asked: Mapping[tuple[str, str], int | None]) -> Statement:
-    """Positions and the unfilled quantities of open orders, by account and symbol; with the seq that the asker knew as
-    the account's last, whether an order of the symbol came after it."""
+    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account and symbol; with
+    the seq that the asker knew as the account's last, whether an order of the symbol came after it."""
     places = zip(*asked, strict=True)
     seqs = [None if seq is None else str(seq) for seq in asked.values()]
     return Statement(_READ_HOLDINGS, (*map(pack_array, places), pack_array(seqs)))
@@ -207,15 +207,16 @@ _READ_HOLDINGS = """
     ) AS p ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(leaves) FILTER (WHERE order_side = 'SELL'), 0) AS selling,
-            coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying, count(*) AS count
+            coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying, coalesce(sum(orders), 0) AS count
         FROM (
-            SELECT each.order_side, greatest(each.quantity, (
+            SELECT each.order_side, count(*) AS orders, max(CASE WHEN each.active THEN greatest(each.quantity, (
                 SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
                 WHERE a.account_id = each.account_id AND a.seq = each.pending_replace_seq
-            )) - each.filled_quantity AS leaves
+            )) - each.filled_quantity ELSE 0 END) AS leaves
             FROM orders each
             WHERE each.account_id = asked.account_id AND each.symbol = asked.symbol AND each.finished_at IS NULL
-        ) AS open
+            GROUP BY coalesce(each.parent_order_id, each.order_id), each.order_side
+        ) AS linked
     ) AS o
 """
 

@@ -4,12 +4,12 @@ money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fee
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from msgspec.structs import asdict, replace
 
 from trading_intents.ids import IdText
-from trading_intents.trading import ZERO, FrozenStruct, OrderSide, exact, normalized, quotient
+from trading_intents.trading import ZERO, FrozenStruct, OrderSide, exact, normalized, quotient, total
 
 
 class Booking(FrozenStruct, frozen=True):
@@ -189,6 +189,32 @@ def open_quantity(quantity: Decimal, replacing: Decimal | None, filled: Decimal)
     """What is left unfilled of an open order; of two versions, the larger."""
     with exact():
         return max(max(quantity, replacing or ZERO) - filled, ZERO)
+
+
+class SummedOrder(NamedTuple):
+    """An open order, as sums see it."""
+
+    group: str  # its own id; of a leg its parent's
+    side: OrderSide
+    unfilled: Decimal
+    is_active: bool = True
+
+
+class OpenSums(NamedTuple):
+    orders: int
+    buy: Decimal
+    sell: Decimal  # SELL_SHORT too
+
+
+def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
+    """Of orders of one group and side, which their broker links, the one or the other is filled: the larger counts. An
+    exit counts nothing before its entry's first fill."""
+    count, largest = 0, dict[tuple[str, bool], Decimal]()
+    for each in orders:
+        count, pair = count + 1, (each.group, each.side is OrderSide.BUY)
+        largest[pair] = max(largest.get(pair, ZERO), each.unfilled if each.is_active else ZERO)
+    buy, sell = (total(each for (_, is_buy), each in largest.items() if is_buy is side) for side in (True, False))
+    return OpenSums(count, buy, sell)
 
 
 class Holding(FrozenStruct, frozen=True):

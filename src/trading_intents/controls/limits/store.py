@@ -198,16 +198,18 @@ _DIFFERENCES = """
     ) AS kept
     FULL JOIN (
         SELECT account_id, symbol, ARRAY[
-            count(*), coalesce(sum(unfilled) FILTER (WHERE order_side = 'BUY'), 0),
-            coalesce(sum(unfilled) FILTER (WHERE order_side <> 'BUY'), 0)
+            sum(orders), coalesce(sum(unfilled) FILTER (WHERE is_buy), 0),
+            coalesce(sum(unfilled) FILTER (WHERE NOT is_buy), 0)
         ] AS actual
         FROM (
-            SELECT o.account_id, o.symbol, o.order_side, greatest(0, greatest(o.quantity, (
-                SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
-                WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq
-            )) - o.filled_quantity) AS unfilled
+            SELECT o.account_id, o.symbol, o.order_side = 'BUY' AS is_buy, count(*) AS orders,
+                   max(CASE WHEN o.active THEN greatest(0, greatest(o.quantity, (
+                       SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
+                       WHERE a.account_id = o.account_id AND a.seq = o.pending_replace_seq
+                   )) - o.filled_quantity) ELSE 0 END) AS unfilled
             FROM orders o WHERE o.account_id = ANY ($1::uuid[]) AND o.finished_at IS NULL
-        ) AS open
+            GROUP BY o.account_id, o.symbol, coalesce(o.parent_order_id, o.order_id), is_buy
+        ) AS linked
         GROUP BY account_id, symbol
     ) AS summed USING (account_id, symbol)
     WHERE coalesce(counted, '{0,0,0}') <> coalesce(actual, '{0,0,0}')
@@ -215,7 +217,8 @@ _DIFFERENCES = """
 
 
 async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
-    """Symbols whose exposures are not what their open orders add up to. One statement sees both as of one moment."""
+    """Symbols whose exposures are not what their open orders add up to, by the rule of `open_sums`. One statement sees
+    both as of one moment."""
     return await tx.fetch(_DIFFERENCES, account_ids)
 
 
