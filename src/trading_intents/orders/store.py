@@ -58,6 +58,7 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     leg: Leg | None = None
     parent_order_id: IdText | None = None
     active: bool = True  # False: an exit whose entry has no fill yet
+    linked: bool = False  # it is a leg, or has some
 
 
 class BookedTrade(FrozenStruct, frozen=True, kw_only=True):

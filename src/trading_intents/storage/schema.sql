@@ -806,7 +806,9 @@ CREATE TABLE orders (
     -- Of an order that its broker links to another: null, null and true of every other.
     leg text,
     parent_order_id uuid,
-    active boolean NOT NULL DEFAULT true
+    active boolean NOT NULL DEFAULT true,
+    -- It is a leg, or has some.
+    linked boolean NOT NULL DEFAULT false
 );
 ALTER TABLE orders ADD CONSTRAINT orders_prices_fit_type CHECK (
     (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')

@@ -57,7 +57,7 @@ def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
 
 _FIXED = ("account_id", "organization_id", "environment", "broker", "create_seq", "symbol", "order_type", "order_side")
 _ORDER_TYPES = column_types(
-    OrderRow, *_FIXED, "route_strategy", "client_reference_id", "created_at", "leg", "parent_order_id"
+    OrderRow, *_FIXED, "route_strategy", "client_reference_id", "created_at", "leg", "parent_order_id", "linked"
 )
 _ORDERS = RowParameters(_ORDER_TYPES)
 _order_values = attrgetter(*_ORDER_TYPES)
