@@ -16,6 +16,7 @@ from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents.deciding.decide import decide
 from trading_intents.intents.model import (
     Accepted,
     AccountState,
@@ -30,7 +31,6 @@ from trading_intents.intents.model import (
     Spec,
     Submission,
     SubmissionState,
-    decide,
 )
 from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.orders.positions import Holding

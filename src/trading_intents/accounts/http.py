@@ -8,6 +8,7 @@ import msgspec
 from trading_intents.accounts.credentials import CredentialChange, Credentials
 from trading_intents.accounts.model import Account, ChangedAccount, ConnectionState, CredentialRecord, NewAccount
 from trading_intents.accounts.service import Accounts, AccountTarget
+from trading_intents.brokers.port import LinkedOrders
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
 from trading_intents.identity.access import Gate, caller_of, organization_of
@@ -79,6 +80,8 @@ class Broker(msgspec.Struct):
     routes: list[RouteStrategy]
     native_replace: bool
     credential_fields: list[str]
+    exits: LinkedOrders | None
+    one_cancels_other: LinkedOrders | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +217,8 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
             list(manifest.routes),
             manifest.native_replace,
             list(manifest.credential_fields),
+            manifest.exits,
+            manifest.one_cancels_other,
         )
         for manifest in brokers.all()
     ]

@@ -2,16 +2,18 @@
 order."""
 
 import hashlib
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from trading_intents.errors import InvalidRequest, ValidationFailed, either
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
-from trading_intents.intents.model import SPEC_AMOUNTS, Cancel, ClientCommand, Create, Replace, Spec
+from trading_intents.intents.deciding.links import EXITS_POINTER, PAIR_POINTER, POINTERS, check_create
+from trading_intents.intents.model import SPEC_AMOUNTS, Cancel, ClientCommand, Create, LinkedSpec, Replace, Spec
 from trading_intents.trading import (
     AMOUNT,
     AMOUNT_RULE,
+    Leg,
     OrderKind,
     OrderSide,
     RouteStrategy,
@@ -80,11 +82,34 @@ class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
     trailing_stop: TrailingStopSpec | msgspec.UnsetType = msgspec.UNSET
 
 
+class TakeProfitBody(msgspec.Struct, forbid_unknown_fields=True):
+    limit_price: Amount
+
+
+class StopBody(msgspec.Struct, forbid_unknown_fields=True):
+    """With a limit price, the stop makes a limit order."""
+
+    stop_price: Amount
+    limit_price: Amount | None = None
+
+
+class ExitsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One of the two, or both."""
+
+    take_profit: TakeProfitBody | None = None
+    stop_loss: StopBody | None = None
+    time_in_force: Literal["DAY", "GOOD_TILL_CANCEL"] | None = None
+
+
 class CreatePayload(msgspec.Struct, forbid_unknown_fields=True):
+    """With exits, a BUY or SELL_SHORT that is Market or Limit; with one_cancels_other a Limit; never with both."""
+
     symbol: str
     order_side: OrderSide
     spec: SpecBody
     route_strategy: RouteStrategy | None = None
+    exits: ExitsBody | None = None
+    one_cancels_other: StopBody | None = None
 
 
 class ReplacePayload(msgspec.Struct, forbid_unknown_fields=True):
@@ -155,6 +180,8 @@ def count_keys(body: Submit) -> int:
     if isinstance(payload, CancelPayload):
         return count
     if isinstance(payload, CreatePayload):
+        if payload.exits or payload.one_cancels_other:
+            return 0  # what they have may be left out
         count += 1 + (payload.route_strategy is not None)  # order_side
     spec = payload.spec.limit or payload.spec.market or payload.spec.stop or payload.spec.stop_limit
     if not spec:
@@ -168,7 +195,12 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientC
     if isinstance(payload, CreatePayload):
         symbol = read_symbol(f"{_PAYLOAD}/symbol", payload.symbol)
         route = payload.route_strategy or RouteStrategy.SMART
-        return Create(symbol, payload.order_side, route, _spec(payload.spec))
+        spec = _spec(payload.spec)
+        if payload.exits is None and payload.one_cancels_other is None:
+            return Create(symbol, payload.order_side, route, spec)
+        create = Create(symbol, payload.order_side, route, spec, _legs(payload, spec))
+        check_create(create)
+        return create
     if parse_id(payload.ref_intent_id) is None:
         raise ValidationFailed.at(f"{_PAYLOAD}/ref_intent_id", ID_RULE)
     if isinstance(payload, ReplacePayload):
@@ -184,20 +216,54 @@ def _spec(body: SpecBody) -> Spec:
     spec: Any = given[0]
     kind = _KINDS[type(spec)]
     amounts = ((name, getattr(spec, name, None)) for name in SPEC_AMOUNTS)
-    texts: dict[str, Any] = {name: _amount(text, kind, name) for name, text in amounts if text is not None}
+    at = f"{_SPEC}/{kind}"
+    texts: dict[str, Any] = {name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None}
     if kind is not OrderKind.TRAILING_STOP:
         return Spec(kind, time_in_force=spec.time_in_force, **texts)
     if (spec.trail_amount is None) is (spec.trail_bps is None):
-        raise ValidationFailed.at(f"{_SPEC}/{kind}", "must have either trail_amount or trail_bps")
+        raise ValidationFailed.at(at, "must have either trail_amount or trail_bps")
     return Spec(kind, time_in_force=spec.time_in_force, trail_bps=spec.trail_bps, **texts)
 
 
-def _amount(text: str, kind: OrderKind, name: str) -> str:
+def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
+    exits, pair = payload.exits, payload.one_cancels_other
+    if exits is None:
+        assert pair is not None
+        if spec.kind is not OrderKind.LIMIT:
+            raise ValidationFailed.at(PAIR_POINTER, f"the stop stands beside a Limit order, not a {spec.kind}")
+        return (_stop(Leg.ONE_CANCELS_OTHER, pair, spec, spec.time_in_force or TimeInForce.DAY),)
+    if pair is not None:
+        raise ValidationFailed.at(PAIR_POINTER, "cannot be together with exits")
+    if exits.take_profit is None and exits.stop_loss is None:
+        raise ValidationFailed.at(EXITS_POINTER, "must have take_profit, stop_loss or both")
+    if payload.order_side is OrderSide.SELL:
+        raise ValidationFailed.at(EXITS_POINTER, "a SELL has no exits: they close a BUY or a SELL_SHORT")
+    if spec.kind not in (OrderKind.MARKET, OrderKind.LIMIT):
+        raise ValidationFailed.at(EXITS_POINTER, f"the entry must be Market or Limit, not {spec.kind}")
+    legs, time_in_force = list[LinkedSpec](), TimeInForce(exits.time_in_force or TimeInForce.GOOD_TILL_CANCEL)
+    if exits.take_profit is not None:
+        price = _amount(exits.take_profit.limit_price, f"{POINTERS[Leg.TAKE_PROFIT]}/limit_price")
+        profit = Spec(OrderKind.LIMIT, spec.quantity, limit_price=price, time_in_force=time_in_force)
+        legs.append(LinkedSpec(Leg.TAKE_PROFIT, profit))
+    if exits.stop_loss is not None:
+        legs.append(_stop(Leg.STOP_LOSS, exits.stop_loss, spec, time_in_force))
+    return tuple(legs)
+
+
+def _stop(leg: Leg, stop: StopBody, spec: Spec, time_in_force: TimeInForce) -> LinkedSpec:
+    """The stop that is linked to an order of this spec."""
+    price = _amount(stop.stop_price, f"{POINTERS[leg]}/stop_price")
+    limit = None if stop.limit_price is None else _amount(stop.limit_price, f"{POINTERS[leg]}/limit_price")
+    kind = OrderKind.STOP if limit is None else OrderKind.STOP_LIMIT
+    return LinkedSpec(leg, Spec(kind, spec.quantity, limit, price, time_in_force=time_in_force))
+
+
+def _amount(text: str, pointer: str) -> str:
     """Trims trailing zeros, so that equal amounts are equal texts."""
     if not AMOUNT.match(text):
-        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", AMOUNT_RULE)
+        raise ValidationFailed.at(pointer, AMOUNT_RULE)
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     if text == "0":
-        raise ValidationFailed.at(f"{_SPEC}/{kind}/{name}", "must be greater than zero")
+        raise ValidationFailed.at(pointer, "must be greater than zero")
     return text

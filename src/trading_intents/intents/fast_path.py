@@ -119,7 +119,8 @@ def _once(header: bytes | None) -> str | None:
 
 
 def accepted(receipt: Receipt) -> Answer:
-    made = Answer(b'{"intent_id":"%s","seq":%d}' % (receipt.intent_id.encode(), receipt.seq), 202)
+    legs = b',"legs":' + msgspec.json.encode(receipt.legs) if receipt.legs else b""
+    made = Answer(b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs), 202)
     if receipt.replayed:
         made.headers.append((b"idempotent-replayed", b"true"))
     return made

@@ -26,6 +26,7 @@ from trading_intents.intents.body import (
     read_question,
 )
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
+from trading_intents.intents.model import PlacedLeg
 from trading_intents.intents.service import Intents
 from trading_intents.intents.writing.record import LinkedRecord, Record, with_hash
 from trading_intents.intents.writing.writer import Writer
@@ -66,8 +67,11 @@ RECORD_COLUMNS = (*sorted(LinkedRecord.__struct_fields__), "hash")  # of all ver
 
 
 class Submitted(msgspec.Struct):
+    """`legs`, of a CREATE that has some: each is an intent of its own."""
+
     intent_id: str
     seq: int
+    legs: list[PlacedLeg] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ActionRecord(Record):

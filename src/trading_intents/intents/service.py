@@ -13,14 +13,8 @@ from trading_intents.controls.model import Triggered, evaluate
 from trading_intents.controls.store import read_one
 from trading_intents.errors import NotFound, ValidationFailed
 from trading_intents.intents import store
-from trading_intents.intents.model import (
-    Cancel,
-    ClientCommand,
-    Create,
-    Submission,
-    asked_order,
-    compose,
-)
+from trading_intents.intents.deciding.compose import asked_order, compose
+from trading_intents.intents.model import Cancel, ClientCommand, Create, Submission
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import Stats, Window

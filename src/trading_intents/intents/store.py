@@ -1,18 +1,22 @@
 """Statements of the intents' tables: pages of the log, what proves a commit, and what an audit compares. Never
 decides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import asdict, replace
+
 from trading_intents.clock import TimeRange
-from trading_intents.intents.model import SPEC_AMOUNTS, KnownOrder, Spec
+from trading_intents.intents.model import SPEC_AMOUNTS, KnownOrder, LinkedSpec, Spec
 from trading_intents.orders.store import OrderRow, parse_row
 from trading_intents.storage.database import Row, Tx, pack_array
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
-from trading_intents.storage.pipeline import Statement
+from trading_intents.storage.pipeline import Statement, array_text
 from trading_intents.stream.model import EventType
-from trading_intents.trading import ORDER_KINDS, RouteStrategy, Symbol, maybe_text
+from trading_intents.trading import ORDER_KINDS, FrozenStruct, RouteStrategy, Symbol, maybe_text
 
 PRUNE_ROWS = 5_000
 
@@ -59,18 +63,23 @@ async def list_actions(
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | None:
-    row = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
-    return known_order(parse_row(row, OrderRow)) if row and row["account_id"] == account_id else None
+    found = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
+    if not found or found["account_id"] != account_id:
+        return None
+    row = parse_row(found, OrderRow)
+    if not row.linked:
+        return known_order(row)
+    (groups,) = await PoolTransaction(tx).run([read_groups([row.order_id])])
+    return known_order(row, [each for _, each in parse_groups(groups.texts()).get(row.order_id, ())])
 
 
-def known_order(row: OrderRow) -> KnownOrder:
-    amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
+def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
     return KnownOrder(
         account_id=row.account_id,
         symbol=Symbol(row.symbol),
         side=row.order_side,
         route=RouteStrategy(row.route_strategy),
-        spec=Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, trail_bps=row.trail_bps, **amounts),
+        spec=_spec_of(row),
         client_reference_id=row.client_reference_id,
         status=row.order_status,
         cancel_requested=row.cancel_requested,
@@ -78,7 +87,60 @@ def known_order(row: OrderRow) -> KnownOrder:
         version=row.version,
         command_seq=row.command_seq,
         filled_quantity=row.filled_quantity,
+        is_linked=row.linked,
+        leg=row.leg,
+        parent_intent_id=row.parent_order_id,
+        others=tuple(others),
     )
+
+
+def _spec_of(row: OrderRow) -> Spec:
+    amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
+    return Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, trail_bps=row.trail_bps, **amounts)
+
+
+def read_groups(order_ids: Sequence[str]) -> Statement:
+    """By these linked orders: the others of their groups, but legs that ended, each with the record of the REPLACE that
+    is pending. LATERAL with LIMIT allows only look-ups by key."""
+    return Statement(_READ_GROUPS, (array_text(order_ids),))
+
+
+_READ_GROUPS = """
+    SELECT own.order_id::text, row_to_json(other)::text, replacing.record
+    FROM orders own
+    CROSS JOIN LATERAL (
+        (SELECT * FROM orders WHERE order_id = own.parent_order_id LIMIT 1)
+        UNION ALL
+        (SELECT * FROM orders
+         WHERE account_id = own.account_id AND parent_order_id = coalesce(own.parent_order_id, own.order_id)
+           AND order_id <> own.order_id AND finished_at IS NULL
+         ORDER BY create_seq LIMIT 2)
+    ) AS other
+    LEFT JOIN LATERAL (
+        SELECT record FROM actions WHERE account_id = other.account_id AND seq = other.pending_replace_seq LIMIT 1
+    ) AS replacing ON true
+    WHERE own.order_id = ANY ($1::uuid[])
+"""
+
+
+class _AskedPrices(FrozenStruct, frozen=True):
+    limit_price: str | None
+    stop_price: str | None
+
+
+Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's group, with their ids
+
+
+def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
+    """Of the texts that `read_groups` gives: each as it is, and as the REPLACE asks for that is pending."""
+    found: Groups = {}
+    for order_id, text, record in rows:
+        other = msgspec.json.decode(text, type=OrderRow)
+        specs = [_spec_of(other)]
+        if record:
+            specs.append(replace(specs[0], **asdict(msgspec.json.decode(record, type=_AskedPrices))))
+        found.setdefault(order_id, []).extend((other.order_id, LinkedSpec(other.leg, each)) for each in specs)
+    return found
 
 
 async def latest_action(tx: Tx, account_id: UUID, intent_id: UUID) -> Row | None:

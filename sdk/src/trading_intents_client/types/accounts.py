@@ -8,6 +8,7 @@ from trading_intents_client.types.enums import (
     ConnectionState,
     Environment,
     OrderKind,
+    OrderSide,
     Permission,
     PrincipalType,
     RouteStrategy,
@@ -47,6 +48,15 @@ class Credential(Struct, frozen=True, kw_only=True):
     version: int
 
 
+class LinkedOrders(Struct, frozen=True, kw_only=True):
+    """The orders to which a broker links legs."""
+
+    order_sides: tuple[OrderSide, ...]
+    order_kinds: tuple[OrderKind, ...]
+    times_in_force: tuple[TimeInForce, ...]
+    one_time_in_force: bool = False
+
+
 class Broker(Struct, frozen=True, kw_only=True):
     """What a broker can do, and which secrets its accounts need."""
 
@@ -58,6 +68,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     routes: tuple[RouteStrategy, ...]
     native_replace: bool
     credential_fields: tuple[str, ...]
+    exits: LinkedOrders | None = None
+    one_cancels_other: LinkedOrders | None = None
 
 
 class ApiKey(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from trading_intents.trading import (
     EXACT,
     ZERO,
     FrozenStruct,
+    Leg,
     OrderKind,
     OrderSide,
     Symbol,
@@ -141,6 +142,12 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
     open_after: Decimal = ZERO  # what it will count: the larger of its two versions, unfilled
     terms: str = ""  # of a CREATE: what makes another one its duplicate
     replaced: VersionTerms | None = None  # of a REPLACE: the terms before
+    leg: Leg | None = None
+    legs: tuple["AskedOrder", ...] = ()  # of a CREATE that has some
+
+    @property
+    def new_orders(self) -> int:
+        return self.is_create + len(self.legs)
 
     @property
     def opens(self) -> Decimal:
@@ -173,9 +180,15 @@ def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -
         for level, scope in levels:
             if asked.closes and "ApiKey" in scope:
                 continue
+            if asked.leg:
+                _judge_leg(level, scope, asked, state, found)
+                continue
             _judge_stateless(level, scope, asked, found)
             _judge_daily_notional(level, scope, asked, state, found)
-            _judge_price(level, scope, asked, state.reference_price, found)
+            _judge_notional(level, scope, asked, state.reference_price, found)
+            _judge_collar(level, scope, asked, state.reference_price, found)
+            for leg in asked.legs:
+                _judge_leg(level, scope, leg, state, found)
             _judge_exposure(level, scope, asked, state, reached, found)
             _judge_recent(level, scope, asked, state, now, found)
     return tuple(found)
@@ -203,10 +216,19 @@ def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, foun
         found.append(Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol))
 
 
-def _judge_price(
+def _judge_leg(level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]) -> None:
+    """It closes what its entry opens, or is filled in its place: whatever adds up, the entry is judged by."""
+    own: list[Triggered] = []
+    _judge_stateless(level, scope, leg, own)
+    if leg.leg is Leg.TAKE_PROFIT:
+        _judge_collar(level, scope, leg, state.reference_price, own)
+    found += [each for each in own if each not in found]  # it has its entry's quantity and symbol
+
+
+def _judge_notional(
     level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None, found: list[Triggered]
 ) -> None:
-    most, collar = level.max_order_notional, level.price_collar_bps
+    most = level.max_order_notional
     if most is not None:
         price = _highest_price(asked, reference)
         if price is None:
@@ -215,6 +237,12 @@ def _judge_price(
             limit, worth = amount_text(most), amount_text(notional)
             detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
             found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
+
+
+def _judge_collar(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None, found: list[Triggered]
+) -> None:
+    collar = level.price_collar_bps
     if collar is None or asked.limit_price is None:
         return
     if reference is None:
@@ -273,7 +301,7 @@ def _judge_exposure(
     level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, reached: Decimal, found: list[Triggered]
 ) -> None:
     if asked.is_create and level.max_open_orders is not None:
-        orders = (state.account_open_orders if "Account" in scope else state.open_orders) + 1
+        orders = (state.account_open_orders if "Account" in scope else state.open_orders) + asked.new_orders
         if orders > level.max_open_orders:
             detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
             found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders))

@@ -9,7 +9,17 @@ from msgspec import structs
 
 from trading_intents.errors import ControlRejected, PlatformError
 from trading_intents.ids import IdText, IdTextMaker
-from trading_intents.intents.model import Accepted, AccountState, NewOrder, Replayed, Submission, decide
+from trading_intents.intents.deciding.compose import compose_leg
+from trading_intents.intents.deciding.decide import decide
+from trading_intents.intents.model import (
+    Accepted,
+    AccountState,
+    EarlierAction,
+    NewOrder,
+    PlacedLeg,
+    Replayed,
+    Submission,
+)
 from trading_intents.intents.store import ActionPlace
 from trading_intents.intents.writing import effects, statements
 from trading_intents.intents.writing.effects import Append, Effect, Publish, RefusedCommand
@@ -30,12 +40,14 @@ from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, Order
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of the platform's own commands
+NOTHING_OPENS = "0"  # a leg: an exit before its entry's fill, or the other one of a pair, which counts once
 
 
 class Receipt(FrozenStruct, frozen=True):
     intent_id: str
     seq: int
     replayed: bool = False
+    legs: tuple[PlacedLeg, ...] = ()
 
 
 Outcome = Receipt | PlatformError
@@ -133,7 +145,7 @@ def decide_one(
         opens = state.count(submission, decision, met.order)
         return _append(state, submission, decision, opens, make_id)
     if isinstance(decision, Replayed):
-        return Receipt(decision.intent_id, decision.seq, replayed=True), ()
+        return Receipt(decision.intent_id, decision.seq, True, decision.legs), ()
     if isinstance(decision, ControlRejected) and submission.key_id:
         return decision, _refuse(state, submission, decision, make_id)
     return decision, ()
@@ -142,20 +154,38 @@ def decide_one(
 def _append(
     state: BatchState, submission: Submission, accepted: Accepted, opens: str, make_id: IdTextMaker
 ) -> tuple[Receipt, list[Effect]]:
-    command, rules = submission.command, state.rules[submission.organization_id]
-    account = rules.accounts[submission.account_id]
+    """An action, and the CREATEs of its legs right behind it."""
+    command = submission.command
     order = None if isinstance(command, NewOrder) else state.orders[command.ref_intent_id]
     intent_id = order.order_id if order else make_id(state.now)
+    append = _append_one(state, submission, accepted, intent_id, opens)
+    seq, made, legs = append.record.seq, list[Effect]([append]), list[PlacedLeg]()
+    marked = _mark(order, accepted.action_type, seq) if order else None
+    made.append(Publish(append.record, append.broker, marked))
+    if marked:
+        made.append(marked)
+    unkeyed = structs.replace(submission, idempotency_key=None, body_digest=None) if accepted.legs else submission
+    for each in accepted.legs:
+        own = compose_leg(accepted, each, intent_id)
+        appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING_OPENS)
+        made += [appended, Publish(appended.record, appended.broker, None)]
+        assert own.leg is not None
+        legs.append(PlacedLeg(own.leg, appended.record.intent_id, appended.record.seq))
+    answered = EarlierAction(submission.body_digest or "", intent_id, seq, tuple(legs))
+    state.move(submission, answered, accepted, marked)
+    return Receipt(intent_id, seq, legs=answered.legs), made
+
+
+def _append_one(state: BatchState, submission: Submission, accepted: Accepted, intent_id: str, opens: str) -> Append:
+    account = state.rules[submission.organization_id].accounts[submission.account_id]
     seq, previous = state.heads[submission.account_id]
-    seq += 1
-    record = _record(state, submission, accepted, account, intent_id, seq)
+    record = _record(state, submission, accepted, account, intent_id, seq + 1)
     text = canonical(record)
     digest = chain(previous, text)
-    marked = _mark(order, accepted.action_type, seq) if order else None
-    state.move(submission, (seq, digest), intent_id, marked)
-    append = Append(
+    state.heads[submission.account_id] = seq + 1, digest
+    return Append(
         record=record,
-        seq=str(seq),
+        seq=str(seq + 1),
         text=text.decode(),
         hash=digest,
         broker=account.broker,
@@ -163,11 +193,11 @@ def _append(
         body_digest=submission.body_digest,
         trail_amount=accepted.spec.trail_amount,
         trail_bps=None if accepted.spec.trail_bps is None else str(accepted.spec.trail_bps),
+        leg=accepted.leg,
+        group_id=(accepted.parent_intent_id or intent_id) if accepted.is_linked else None,
         closes=str(accepted.closes),
         opens=opens,
     )
-    made: list[Effect] = [append, Publish(record, account.broker, marked)]
-    return Receipt(intent_id, seq), made if marked is None else [*made, marked]
 
 
 def _record(
@@ -176,8 +206,9 @@ def _record(
     spec = accepted.spec
     assert spec.time_in_force is not None
     fields: dict[str, Any] = {}
-    if spec.kind is OrderKind.TRAILING_STOP:
-        fields = {"trail_amount": spec.trail_amount, "trail_bps": spec.trail_bps}
+    if accepted.is_linked or spec.kind is OrderKind.TRAILING_STOP:
+        names = {"leg": accepted.leg, "parent_intent_id": accepted.parent_intent_id}
+        fields = {"trail_amount": spec.trail_amount, "trail_bps": spec.trail_bps} | names
     return (LinkedRecord if fields else Record)(
         account_id=submission.account_id,
         action_type=accepted.action_type,

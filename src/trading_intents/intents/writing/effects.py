@@ -30,6 +30,8 @@ class Append(NamedTuple):
     body_digest: str | None
     trail_amount: str | None
     trail_bps: str | None
+    leg: str | None
+    group_id: str | None  # of linked orders: the id of the one that the others are legs of
     closes: str
     opens: str  # the quantity by which it changes what is open
 
@@ -122,6 +124,8 @@ _COLUMNS = {
     "stop_price": ("numeric", "record.stop_price"),
     "trail_amount": ("numeric", "trail_amount"),
     "trail_bps": ("bigint", "trail_bps"),
+    "leg": ("text", "leg"),
+    "group_id": ("uuid", "group_id"),
     "client_reference_id": ("text", "record.client_reference_id"),
     "closes": ("boolean", "closes"),
     "opens": ("numeric", "opens"),
@@ -142,12 +146,13 @@ _APPEND = """
     ordered AS (
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
                             symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, trail_amount, trail_bps, client_reference_id, received_at, created_at,
-                            updated_at, closes)
+                            stop_price, trail_amount, trail_bps, leg, parent_order_id, active, linked,
+                            client_reference_id, received_at, created_at, updated_at, closes)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-               stop_price, trail_amount, trail_bps, client_reference_id, $1::timestamptz, $1::timestamptz,
-               $1::timestamptz, closes
+               stop_price, trail_amount, trail_bps, leg, nullif(group_id, intent_id),
+               coalesce(leg, 'one_cancels_other') = 'one_cancels_other', group_id IS NOT NULL,
+               client_reference_id, $1::timestamptz, $1::timestamptz, $1::timestamptz, closes
         FROM new WHERE action_type = 'CREATE'
     ),
     exposed AS (
@@ -155,7 +160,8 @@ _APPEND = """
         SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
                coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
                coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
-        FROM new WHERE opens <> 0 GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
+        FROM new WHERE opens <> 0 OR action_type = 'CREATE'
+        GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE
         SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
             open_sell = e.open_sell + excluded.open_sell
@@ -168,7 +174,7 @@ _APPEND = """
     INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
            jsonb_build_object('seq', seq), action_type = 'CANCEL'
-    FROM new
+    FROM new WHERE leg IS NULL OR action_type <> 'CREATE'  -- the order that it is linked to is sent with it
 """
 
 

@@ -129,7 +129,11 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     """Reads the actions of the last 400 days that have these keys of these accounts."""
     return Statement(
         """
-        SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq
+        SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq, (
+            SELECT json_agg(json_build_object('leg', leg, 'intent_id', order_id, 'seq', create_seq) ORDER BY create_seq)
+            FROM orders
+            WHERE a.action_type = 'CREATE' AND account_id = a.account_id AND parent_order_id = a.intent_id
+        )::text
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (
             SELECT * FROM actions WHERE account_id = wanted.account_id

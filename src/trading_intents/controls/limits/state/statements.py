@@ -97,7 +97,7 @@ _READ_RECENT = f"""
         FROM chosen CROSS JOIN LATERAL (
             SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after ORDER BY seq
         ) AS a
-        WHERE chosen.is_read AND a.action_type <> 'CANCEL'
+        WHERE chosen.is_read AND a.action_type <> 'CANCEL' AND a.record NOT LIKE '%"leg":"%'  -- legs never count
           AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
     )
     SELECT 'account', account_id::text, is_known::text, is_read::text FROM chosen

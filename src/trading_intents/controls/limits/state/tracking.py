@@ -122,9 +122,9 @@ class Exposures(LimitPart):
 
     def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
         if account_id in self._open_orders:
-            self._open_orders[account_id] += asked.is_create
+            self._open_orders[account_id] += asked.new_orders
         if known := self._symbols.get((account_id, asked.symbol)):
-            known.open_orders += asked.is_create
+            known.open_orders += asked.new_orders
             if asked.side is OrderSide.BUY:
                 known.open_buy = EXACT.add(known.open_buy, asked.opens)
             else:
@@ -175,7 +175,7 @@ class KeyBudgets(LimitPart):
             met.key_orders_last_minute, met.key_daily_notional = used.orders_last_minute, used.daily_notional
 
     def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
-        if place and place.key_id and not asked.closes:
+        if place and place.key_id and not asked.closes and not asked.leg:
             added = added_notional(asked, self._prices.price_of(place))
             self.used[place.key_id].accept(added or ZERO, self.now)
             self._changed.add(place.key_id)
@@ -242,7 +242,8 @@ class LastMinutes(LimitPart):
             met.orders_last_minute, met.duplicate_at = known.count(self.now), known.find(asked.terms)
 
     def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
-        if known := self.known.get(account_id):
+        known = self.known.get(account_id)
+        if known and not asked.leg:
             known.accept(asked.terms, self.now)
 
 

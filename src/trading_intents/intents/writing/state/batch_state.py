@@ -15,16 +15,20 @@ from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitTr
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents import store
+from trading_intents.intents.deciding.compose import asked_order
 from trading_intents.intents.model import (
     Accepted,
     Cancel,
     Close,
     EarlierAction,
     KnownOrder,
+    LinkedSpec,
     NewOrder,
+    PlacedLeg,
+    Replace,
+    Spec,
     Submission,
     SubmissionState,
-    asked_order,
 )
 from trading_intents.intents.writing import statements
 from trading_intents.intents.writing.state.rules import RulesByOrganization, RulesCache, Subject
@@ -57,6 +61,8 @@ class BatchState:
     heads: dict[str, Head] = field(default_factory=dict)  # of the accounts that are locked
     orders: dict[str, OrderRow] = field(default_factory=dict)  # that REPLACEs and CANCELs name
     earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)  # by account and Idempotency-Key
+    groups: store.Groups = field(default_factory=dict)  # of linked orders that REPLACEs name
+    replacing: dict[str, Spec] = field(default_factory=dict)  # what REPLACEs of linked orders in this batch ask for
     holdings: dict[Place, Holding] = field(default_factory=dict)  # that a Close names
     rules: RulesByOrganization = field(default_factory=dict)
     now: datetime = field(init=False)
@@ -104,7 +110,7 @@ class BatchState:
             key=rules.keys.get(submission.key_id) if submission.key_id else None,
             account=account,
             manifest=self.brokers.find(account.broker) if account else None,
-            order=store.known_order(row) if row else None,
+            order=self._known(row) if row else None,
             earlier=self.earlier.get((account_id, key)) if key else None,
             controls=rules.controls_of(account_id, symbol),
             judge=partial(self.limits.judge, place) if place else None,
@@ -123,16 +129,24 @@ class BatchState:
             self.holdings[place] = held.with_order(asked.side, asked.opens, asked.is_create)
         return str(asked.opens)
 
-    def move(self, submission: Submission, head: Head, intent_id: str, marked: OrderRow | None) -> None:
-        """Takes the action that is appended, and the order as it is then."""
-        self.heads[submission.account_id] = head
+    def move(
+        self, submission: Submission, answered: EarlierAction, accepted: Accepted, marked: OrderRow | None
+    ) -> None:
+        """Takes the action that is appended, with those of its legs, and the order as it is then."""
         if recent := self.limits.minutes.known.get(submission.account_id):
-            recent.head = head
+            recent.head = self.heads[submission.account_id]
         if marked:
-            self.orders[intent_id] = marked
+            self.orders[marked.order_id] = marked
+        if marked and accepted.is_linked and accepted.action_type is ActionType.REPLACE:
+            self.replacing[marked.order_id] = accepted.spec
         if submission.idempotency_key and submission.body_digest is not None:
-            earlier = EarlierAction(submission.body_digest, intent_id, head[0])
-            self.earlier[submission.account_id, submission.idempotency_key] = earlier
+            self.earlier[submission.account_id, submission.idempotency_key] = answered
+
+    def _known(self, row: OrderRow) -> KnownOrder:
+        """With the others of its group, and what this batch asks for of them."""
+        members = self.groups.get(row.order_id, ())
+        asked = [(each.leg, self.replacing[order_id]) for order_id, each in members if order_id in self.replacing]
+        return store.known_order(row, (*(each for _, each in members), *(LinkedSpec(*each) for each in asked)))
 
 
 async def read_state(
@@ -158,6 +172,10 @@ async def read_state(
         replies = await link.run([*locks.values(), *limits.needs(expected)])
         versions = _take(state, dict(zip(locks, replies, strict=False)))
         limits.read(replies[len(locks) :])
+        replaced = {each.command.ref_intent_id for each in submissions if isinstance(each.command, Replace)}
+        if linked := [each for each in replaced if each in state.orders and state.orders[each].linked]:
+            (groups,) = await link.run([store.read_groups(linked)])
+            state.groups = store.parse_groups(groups.texts())
         subjects: dict[str, set[Subject]] = {}
         for each in submissions:
             subjects.setdefault(each.organization_id, set()).add(state.subject_of(each))
@@ -205,8 +223,9 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
         rows = [msgspec.json.decode(text, type=OrderRow) for (text,) in orders.rows if text]
         state.orders = {row.order_id: row for row in rows}
     if earlier := replies.get("earlier"):
-        for account_id, key, digest, intent_id, seq in earlier.texts():
-            state.earlier[account_id, key] = EarlierAction(digest, intent_id, int(seq))
+        for account_id, key, digest, intent_id, seq, legs in earlier.texts():
+            placed = msgspec.json.decode(legs, type=tuple[PlacedLeg, ...]) if legs else ()
+            state.earlier[account_id, key] = EarlierAction(digest, intent_id, int(seq), placed)
     if holdings := replies.get("holdings"):
         state.holdings = parse_holdings(holdings.texts())
     state.limits.begin(state.heads, state.now)

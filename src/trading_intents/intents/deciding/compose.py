@@ -1,0 +1,150 @@
+"""The action that a command asks for, and the order that limits judge."""
+
+from decimal import Decimal
+from typing import Any
+
+from msgspec.structs import replace
+
+from trading_intents.controls.limits.model import AskedOrder
+from trading_intents.errors import NoPosition, NotFound, OpenOrders, ValidationFailed
+from trading_intents.intents.deciding.links import check_replace, leg_side
+from trading_intents.intents.model import (
+    SPEC_AMOUNTS,
+    Accepted,
+    Cancel,
+    ClientCommand,
+    Close,
+    Create,
+    KnownOrder,
+    LinkedSpec,
+    Spec,
+    Submission,
+    SubmissionState,
+)
+from trading_intents.orders.positions import open_quantity
+from trading_intents.trading import (
+    ORDER_TYPES,
+    ZERO,
+    ActionType,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    TimeInForce,
+    VersionTerms,
+    amount_text,
+)
+
+
+def compose(submission: Submission, command: ClientCommand, order: KnownOrder | None) -> Accepted:
+    """The action that the command asks for; `order` is the one that it names."""
+    if isinstance(command, Create):
+        spec = _with_time(command.spec, TimeInForce.DAY)
+        return Accepted(
+            ActionType.CREATE,
+            command.symbol,
+            command.side,
+            command.route,
+            spec,
+            submission.client_reference_id,
+            is_linked=bool(command.legs),
+            legs=command.legs,
+        )
+    if order is None or order.account_id != submission.account_id:
+        raise NotFound("no such intent: /command/payload/ref_intent_id")
+    reference = submission.client_reference_id or order.client_reference_id
+    cancel = Accepted(
+        ActionType.CANCEL,
+        order.symbol,
+        order.side,
+        order.route,
+        order.spec,
+        reference,
+        is_linked=order.is_linked,
+        leg=order.leg,
+        parent_intent_id=order.parent_intent_id,
+    )
+    if isinstance(command, Cancel):
+        return cancel
+    if command.spec.kind is not order.spec.kind:
+        raise ValidationFailed.at("/command/payload/spec", f"must be {order.spec.kind}, as the order is")
+    if (command.spec.trail_bps is None) is not (order.spec.trail_bps is None):
+        trail = "trail_amount" if order.spec.trail_bps is None else "trail_bps"
+        raise ValidationFailed.at(f"/command/payload/spec/{command.spec.kind}", f"must have {trail}, as the order does")
+    assert order.spec.time_in_force is not None
+    spec = _with_time(command.spec, order.spec.time_in_force)
+    if order.is_linked:
+        check_replace(spec, order)
+    return replace(cancel, action_type=ActionType.REPLACE, spec=spec)
+
+
+def compose_leg(entry: Accepted, linked: LinkedSpec, parent_intent_id: str) -> Accepted:
+    """The CREATE of a leg of this CREATE."""
+    assert linked.leg is not None
+    side = leg_side(linked.leg, entry.side)
+    return replace(
+        entry, side=side, spec=linked.spec, leg=linked.leg, parent_intent_id=parent_intent_id, legs=(), closes=False
+    )
+
+
+def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
+    command, holding, manifest = submission.command, state.holding, state.manifest
+    assert isinstance(command, Close)
+    assert holding is not None
+    assert manifest is not None
+    quantity = holding.left_to_close
+    if command.quantity is not None:
+        if holding.open_orders or holding.is_newer:
+            raise OpenOrders("an order of the symbol is open, or came since the position was read")
+        quantity = command.quantity
+    if not quantity:
+        raise NoPosition(f"no position in {command.symbol} is left to close: it is flat, or open orders close it")
+    offered = manifest.times_in_force[OrderKind.MARKET]
+    time_in_force = TimeInForce.DAY if TimeInForce.DAY in offered else offered[0]
+    return Accepted(
+        ActionType.CREATE,
+        command.symbol,
+        OrderSide.SELL if quantity > 0 else OrderSide.BUY,
+        RouteStrategy.SMART if RouteStrategy.SMART in manifest.routes else manifest.routes[0],
+        Spec(OrderKind.MARKET, amount_text(abs(quantity)), time_in_force=time_in_force),
+        submission.client_reference_id,
+        closes=True,
+    )
+
+
+def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
+    """The spec, with this time in force if it has none."""
+    return replace(spec, time_in_force=time_in_force) if spec.time_in_force is None else spec
+
+
+def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
+    """A CREATE as limits judge it, with its legs, or a REPLACE of this order."""
+    symbol, side, spec = accepted.symbol, accepted.side, accepted.spec
+    amounts = _amounts(spec)
+    before, open_before, open_after = None, ZERO, amounts["quantity"]
+    if replaced is not None:
+        before = VersionTerms(**_amounts(replaced.spec))
+        open_before = open_quantity(before.quantity, None, replaced.filled_quantity)
+        open_after = open_quantity(before.quantity, amounts["quantity"], replaced.filled_quantity)
+    terms = (symbol, side, ORDER_TYPES[spec.kind], spec.quantity, spec.limit_price, spec.stop_price, spec.trail_amount)
+    return AskedOrder(
+        is_create=replaced is None,
+        closes=accepted.closes,
+        symbol=symbol,
+        side=side,
+        kind=spec.kind,
+        open_before=open_before,
+        open_after=open_after,
+        terms="|".join(f"{each or ''}" for each in (*terms, spec.trail_bps)) if replaced is None else "",
+        replaced=before,
+        leg=accepted.leg,
+        legs=tuple(asked_order(compose_leg(accepted, each, ""), None) for each in accepted.legs),
+        **amounts,
+    )
+
+
+def _amounts(spec: Spec) -> dict[str, Any]:
+    """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
+    texts = {name: getattr(spec, name) for name in SPEC_AMOUNTS}
+    if spec.kind is OrderKind.TRAILING_STOP:
+        texts["stop_price"] = None
+    return {name: None if text is None else Decimal(text) for name, text in texts.items()}

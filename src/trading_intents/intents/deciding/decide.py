@@ -1,0 +1,169 @@
+"""decide(): gives an action, an earlier answer or a refusal, of a command and the state that it meets."""
+
+from datetime import datetime
+from typing import assert_never
+
+from trading_intents.brokers.registry import Manifest
+from trading_intents.controls.model import Controls, evaluate
+from trading_intents.errors import (
+    AccountClosed,
+    AccountDisabled,
+    CancelPending,
+    ControlRejected,
+    CredentialMissing,
+    EntitlementRequired,
+    Forbidden,
+    IdempotencyConflict,
+    IntentClosed,
+    NotFound,
+    NotHalted,
+    PlatformError,
+    ReplacePending,
+    Unauthorized,
+    Unavailable,
+    ValidationFailed,
+    either,
+)
+from trading_intents.identity.model import Entitlement, Permission
+from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
+from trading_intents.intents.deciding.links import check_offered
+from trading_intents.intents.model import (
+    AccountState,
+    Cancel,
+    Close,
+    Command,
+    Create,
+    Decision,
+    KnownOrder,
+    Replace,
+    Replayed,
+    Submission,
+    SubmissionState,
+)
+from trading_intents.orders.model import FINAL_STATUSES
+from trading_intents.trading import Environment, OrderKind, TimeInForce
+
+
+def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
+    """Gives an action, an earlier answer or a refusal. The checks run in the order that the API documents."""
+    try:
+        account = _check_caller(submission, state, now)
+        _check_broker(submission.command, state)
+        composed = (
+            None if isinstance(submission.command, Close) else compose(submission, submission.command, state.order)
+        )
+        if state.earlier:
+            if state.earlier.body_digest != submission.body_digest:
+                raise IdempotencyConflict(
+                    "the Idempotency-Key was used with a different body; use a new key for a new command"
+                )
+            return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
+        _check_account(submission, account, state.manifest)
+        _check_order(submission, state.order)
+        accepted = composed or compose_close(submission, state)
+        if not isinstance(submission.command, Cancel):
+            controls = _judged_controls(submission, state.controls)
+            triggered = evaluate(controls, accepted.symbol, now)
+            if state.judge:
+                triggered += state.judge(asked_order(accepted, state.order))
+            if triggered:
+                raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
+    except PlatformError as refusal:
+        return refusal
+    return accepted
+
+
+def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:
+    key, account, command = state.key, state.account, submission.command
+    if submission.key_id is None:
+        assert account is not None
+        halts = (state.controls.organization_halt, state.controls.account_halt)
+        if submission.halt_id and submission.halt_id not in {halt.id for halt in halts if halt}:
+            raise NotHalted("the halt is over")
+        return account
+    if key is None or key.disabled or (key.expires_at is not None and key.expires_at <= now):
+        raise Unauthorized("the API key does not verify")
+    if Permission.INTENT_EDIT not in key.permissions:
+        raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
+    if account is None or account.organization_id != key.organization_id:
+        raise NotFound("no such account")
+    if key.environment != account.environment:
+        raise Forbidden(f"the API key is not of environment {account.environment}, which the account is")
+    # A CANCEL lowers risk, so it needs no entitlement.
+    needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
+    if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
+        raise EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
+    return account
+
+
+def _check_broker(command: Command, state: SubmissionState) -> None:
+    """Refuses a command that the account's broker does not offer."""
+    manifest = state.manifest
+    if isinstance(command, Cancel):
+        return
+    if manifest is None:
+        raise Unavailable("the account's broker cannot be used: its integration is not installed here")
+    if isinstance(command, Replace) and not manifest.native_replace:
+        raise ValidationFailed.at(
+            "/command/type", f"the broker {manifest.name} cannot replace an order; use CANCEL and CREATE"
+        )
+    if isinstance(command, Create) and command.route not in manifest.routes:
+        raise ValidationFailed.at(
+            "/command/payload/route_strategy",
+            f"the broker {manifest.name} cannot route there; use {either(manifest.routes)}",
+        )
+    if isinstance(command, Close):
+        if not manifest.times_in_force.get(OrderKind.MARKET):
+            raise ValidationFailed.at("", f"the broker {manifest.name} has no market orders; close it with another")
+        return
+    kind, time_in_force = command.spec.kind, command.spec.time_in_force
+    offered = manifest.times_in_force.get(kind)
+    if offered is None:
+        raise ValidationFailed.at(
+            f"/command/payload/spec/{kind}",
+            f"the broker {manifest.name} has no such order kind; use {either(manifest.times_in_force)}",
+        )
+    if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
+        raise ValidationFailed.at(
+            f"/command/payload/spec/{kind}/time_in_force",
+            f"the broker {manifest.name} does not offer it; use {either(offered)}",
+        )
+    if isinstance(command, Create) and command.legs:
+        check_offered(command, manifest)
+
+
+def _judged_controls(submission: Submission, controls: Controls) -> Controls:
+    """A halt's own orders pass all but the trading window, a caller's that closes a position passes halts."""
+    if submission.halt_id:
+        return controls.window_only()
+    return controls.without_halts() if isinstance(submission.command, Close) else controls
+
+
+def _check_account(submission: Submission, account: AccountState, manifest: Manifest | None) -> None:
+    if account.closed:
+        raise AccountClosed("the account is closed for good: it can be read, not changed")
+    if isinstance(submission.command, Cancel):
+        return
+    if account.disabled and not submission.halt_id:
+        raise AccountDisabled("the account is disabled; it takes CANCEL only")
+    if manifest and manifest.credential_fields and not account.has_credential:
+        raise CredentialMissing("the account's broker needs a credential; store one first")
+
+
+def _check_order(submission: Submission, order: KnownOrder | None) -> None:
+    command = submission.command
+    match command:
+        case Create() | Close():
+            return
+        case Replace() | Cancel():
+            assert order is not None
+            if order.status in FINAL_STATUSES:
+                raise IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
+            if isinstance(command, Cancel) and not command.once:
+                return
+            if order.cancel_requested:
+                raise CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")
+            if order.replace_pending and not isinstance(command, Cancel):
+                raise ReplacePending("a REPLACE of this intent is pending; wait until the broker has answered it")
+        case _:
+            assert_never(command)
