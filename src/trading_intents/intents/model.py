@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.limits.model import AskedOrder
@@ -36,7 +37,15 @@ class Spec(FrozenStruct, frozen=True):
     time_in_force: TimeInForce | None = None  # None: DAY in a CREATE, the order's own in a REPLACE
 
 
-SPEC_AMOUNTS = ("quantity", "limit_price", "stop_price", "trail_amount")
+SPEC_PRICES = ("limit_price", "stop_price")
+SPEC_AMOUNTS = ("quantity", *SPEC_PRICES, "trail_amount")
+
+
+def amounts_of(spec: Spec) -> dict[str, Any]:
+    """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
+    is_trailing = spec.kind is OrderKind.TRAILING_STOP
+    texts = {name: None if is_trailing and name in SPEC_PRICES else getattr(spec, name) for name in SPEC_AMOUNTS}
+    return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
 class LinkedSpec(FrozenStruct, frozen=True):

@@ -6,17 +6,17 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from trading_intents.clock import TimeRange
-from trading_intents.intents.model import SPEC_AMOUNTS, KnownOrder, LinkedSpec, Spec
+from trading_intents.intents.model import SPEC_AMOUNTS, SPEC_PRICES, KnownOrder, LinkedSpec, Spec
 from trading_intents.orders.store import OrderRow, parse_row
 from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
-from trading_intents.storage.pipeline import Statement, array_text
+from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import EventType
-from trading_intents.trading import ORDER_KINDS, FrozenStruct, RouteStrategy, Symbol, maybe_text
+from trading_intents.trading import ORDER_KINDS, RouteStrategy, Symbol, maybe_text
 
 PRUNE_ROWS = 5_000
 
@@ -102,7 +102,7 @@ def _spec_of(row: OrderRow) -> Spec:
 def read_groups(order_ids: Sequence[str]) -> Statement:
     """By these linked orders: the others of their groups, but legs that ended, each with the record of the REPLACE that
     is pending. LATERAL with LIMIT allows only look-ups by key."""
-    return Statement(_READ_GROUPS, (array_text(order_ids),))
+    return Statement(_READ_GROUPS, (pack_array(order_ids),))
 
 
 _READ_GROUPS = """
@@ -119,13 +119,8 @@ _READ_GROUPS = """
     LEFT JOIN LATERAL (
         SELECT record FROM actions WHERE account_id = other.account_id AND seq = other.pending_replace_seq LIMIT 1
     ) AS replacing ON true
-    WHERE own.order_id = ANY ($1::uuid[])
+    WHERE own.order_id = ANY (from_column($1)::uuid[])
 """
-
-
-class _AskedPrices(FrozenStruct, frozen=True):
-    limit_price: str | None
-    stop_price: str | None
 
 
 Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's group, with their ids
@@ -138,7 +133,8 @@ def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
         other = msgspec.json.decode(text, type=OrderRow)
         specs = [_spec_of(other)]
         if record:
-            specs.append(replace(specs[0], **asdict(msgspec.json.decode(record, type=_AskedPrices))))
+            asked = msgspec.json.decode(record)
+            specs.append(replace(specs[0], **{name: asked[name] for name in SPEC_PRICES}))
         found.setdefault(order_id, []).extend((other.order_id, LinkedSpec(other.leg, each)) for each in specs)
     return found
 

@@ -1,8 +1,5 @@
 """The action that a command asks for, and the order that limits judge."""
 
-from decimal import Decimal
-from typing import Any
-
 from msgspec.structs import replace
 
 from trading_intents.controls.limits.model import AskedOrder
@@ -20,6 +17,7 @@ from trading_intents.intents.model import (
     Spec,
     Submission,
     SubmissionState,
+    amounts_of,
 )
 from trading_intents.orders.positions import open_quantity
 from trading_intents.trading import (
@@ -119,13 +117,13 @@ def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
 def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     """A CREATE as limits judge it, with its legs, or a REPLACE of this order."""
     symbol, side, spec = accepted.symbol, accepted.side, accepted.spec
-    amounts = _amounts(spec)
+    amounts = amounts_of(spec)
     before, open_before, open_after = None, ZERO, amounts["quantity"]
     if replaced is not None:
-        before = VersionTerms(**_amounts(replaced.spec))
+        before = VersionTerms(**amounts_of(replaced.spec))
         open_before = open_quantity(before.quantity, None, replaced.filled_quantity)
         open_after = open_quantity(before.quantity, amounts["quantity"], replaced.filled_quantity)
-    terms = (symbol, side, ORDER_TYPES[spec.kind], spec.quantity, spec.limit_price, spec.stop_price, spec.trail_amount)
+    terms = (symbol, side, ORDER_TYPES[spec.kind], *(getattr(spec, name) for name in SPEC_AMOUNTS), spec.trail_bps)
     return AskedOrder(
         is_create=replaced is None,
         closes=accepted.closes,
@@ -134,17 +132,9 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
         kind=spec.kind,
         open_before=open_before,
         open_after=open_after,
-        terms="|".join(f"{each or ''}" for each in (*terms, spec.trail_bps)) if replaced is None else "",
+        terms="|".join(f"{each or ''}" for each in terms) if replaced is None else "",
         replaced=before,
         leg=accepted.leg,
         legs=tuple(asked_order(compose_leg(accepted, each, ""), None) for each in accepted.legs),
         **amounts,
     )
-
-
-def _amounts(spec: Spec) -> dict[str, Any]:
-    """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
-    texts = {name: getattr(spec, name) for name in SPEC_AMOUNTS}
-    if spec.kind is OrderKind.TRAILING_STOP:
-        texts["stop_price"] = None
-    return {name: None if text is None else Decimal(text) for name, text in texts.items()}

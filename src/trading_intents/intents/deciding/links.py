@@ -7,7 +7,7 @@ from decimal import Decimal
 from trading_intents.brokers.port import LinkedOrders
 from trading_intents.brokers.registry import Manifest
 from trading_intents.errors import ValidationFailed, either
-from trading_intents.intents.model import Create, KnownOrder, LinkedSpec, Spec
+from trading_intents.intents.model import SPEC_PRICES, Create, KnownOrder, LinkedSpec, Spec
 from trading_intents.trading import Leg, OrderSide, TimeInForce
 
 EXITS_POINTER, PAIR_POINTER = "/command/payload/exits", "/command/payload/one_cancels_other"
@@ -75,7 +75,7 @@ def _place(order: LinkedSpec, is_pair: bool) -> int:
 
 
 def _prices(spec: Spec) -> Iterator[tuple[str, Decimal]]:
-    for name in ("limit_price", "stop_price"):
+    for name in SPEC_PRICES:
         if text := getattr(spec, name):
             yield name, Decimal(text)
 
