@@ -97,7 +97,6 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
 
 
 def _check_broker(command: Command, state: SubmissionState) -> None:
-    """Refuses a command that the account's broker does not offer."""
     manifest = state.manifest
     if isinstance(command, Cancel):
         return
