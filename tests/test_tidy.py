@@ -44,6 +44,7 @@ TERMS = {"audience", "_audience", "identity_audience", "in_flight", "_in_flight"
 # SQL is in a feature's store.py, in storage/, and in these: each is the store of one table or of one transaction.
 STATEMENT_FILES = {
     "controls/limits/state/statements.py",
+    "execution/claims.py",
     "intents/writing/effects.py",
     "intents/writing/statements.py",
     "orders/ledger/writes.py",

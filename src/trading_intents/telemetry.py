@@ -58,6 +58,7 @@ AlertKind = Literal[
     "pending_too_old",
     "resurrected",
     "tail_lost",
+    "unprotected",
 ]
 
 FixIncident = Literal["garbled", "gap", "reject", "resend", "reset", "skipped"]

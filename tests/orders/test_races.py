@@ -22,6 +22,7 @@ from trading_intents.orders.facts import (
     Fact,
     FactKind,
     admit,
+    event_fact,
     outcome_kind,
     own_fact,
 )
@@ -292,7 +293,7 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
     def who(**ids: str) -> IdText | None:
         kind = E.FILL_BUST if ids.get("replaces", "").startswith("e") else E.STATUS
         event = BrokerEvent(kind=kind, dedupe_key="k", **ids)  # type: ignore[arg-type]  # the fields are texts
-        return find_owner(event, {}, account_id, index)
+        return find_owner(event_fact(event, 0), {}, account_id, index)
 
     assert who(client_order_id="Z", broker_order_id="b9") is None
     assert who() is None

@@ -5,16 +5,18 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.port import OrderTicket
+from trading_intents.brokers.port import LegTicket, OrderTicket
 from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
 from trading_intents.controls.store import controls_from_texts
+from trading_intents.execution.claims import ACTION_TYPES, ClaimedCommand, MarkedCommand
 from trading_intents.execution.model import COMMANDS, CREATE, SendContext
-from trading_intents.execution.store import ClaimedCommand
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.outbox.model import ClaimedRow, Queue
 from trading_intents.trading import (
     ORDER_KINDS,
+    FrozenStruct,
+    Leg,
     OrderSide,
     RouteStrategy,
     Symbol,
@@ -33,6 +35,42 @@ class _Record(VersionTerms, frozen=True, kw_only=True):
     order_side: OrderSide
     order_type: str
     route_strategy: RouteStrategy
+    leg: Leg | None = None
+
+
+class _ClaimedLeg(FrozenStruct, frozen=True):
+    order_id: str
+    seq: int
+    action_id: UUID
+    record: _Record
+
+    @property
+    def ticket(self) -> LegTicket:
+        assert self.record.leg
+        return LegTicket(
+            leg=self.record.leg,
+            client_order_id=client_order_id(self.action_id),
+            symbol=self.record.symbol,
+            side=self.record.order_side,
+            kind=ORDER_KINDS[self.record.order_type],
+            **terms_of(self.record),
+        )
+
+
+def _legs(command: ClaimedCommand) -> list[_ClaimedLeg]:
+    return msgspec.json.decode(command.legs, type=list[_ClaimedLeg]) if command.legs else []
+
+
+def marked_commands(command: ClaimedCommand, client_id: str) -> list[MarkedCommand]:
+    """The command, and the CREATEs of the legs that are sent with it."""
+    account_id, organization_id = command.account_id, command.organization_id
+    own = MarkedCommand(
+        account_id, client_id, organization_id, command.order_id, command.seq, ACTION_TYPES[command.event_type]
+    )
+    return [own] + [
+        own._replace(client_order_id=client_order_id(leg.action_id), order_id=leg.order_id, seq=str(leg.seq))
+        for leg in _legs(command)
+    ]
 
 
 def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
@@ -62,6 +100,7 @@ def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float
         kind=ORDER_KINDS[record.order_type],
         extended_hours=record.time_in_force is TimeInForce.EXT,
         route=record.route_strategy,
+        legs=tuple(leg.ticket for leg in _legs(command)),
         **terms_of(record),
     )
     return SendContext(
@@ -73,6 +112,7 @@ def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float
         claim_seconds=int(command.claim_millis) / 1000,
         order_status=command.order_status,
         acknowledged=command.acknowledged == TRUE,
+        is_leg=command.leg is not None,
         cancel_requested=command.cancel_requested == TRUE,
         is_sent=command.is_open == TRUE if is_cancel else int(command.sends) > 0,
         is_resend=command.is_resend == TRUE,

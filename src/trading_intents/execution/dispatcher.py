@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
-from trading_intents.execution import store
-from trading_intents.execution.claimed import TRUE, claimed_row, send_context
+from trading_intents.execution import claims
+from trading_intents.execution.claimed import TRUE, claimed_row, marked_commands, send_context
+from trading_intents.execution.claims import ClaimedCommand
 from trading_intents.execution.model import (
     COMMANDS,
     Decision,
@@ -28,7 +29,6 @@ from trading_intents.execution.model import (
 from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.execution.store import ClaimedCommand
 from trading_intents.ids import IdMaker, id_text
 from trading_intents.loops import Pacer, Wakeup, finish_tasks, repeat, start_loop
 from trading_intents.orders.facts import CommandKind, FactKind, client_order_id
@@ -150,9 +150,9 @@ class Dispatcher:
                         self._last_lane,
                     ),
                     TRANSACTION_ID,
-                    store.LOCK_CLAIMED_ORDERS,
-                    store.SHARE_HALT_LOCKS,
-                    store.read_claimed(self._leases.worker_id, claimable.lease_tokens),
+                    claims.LOCK_CLAIMED_ORDERS,
+                    claims.SHARE_HALT_LOCKS,
+                    claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
                 ]
             )
             shares = queue.parse_shares(claimed)
@@ -161,10 +161,11 @@ class Dispatcher:
             locked_ids = {row[0].decode() for row in locked.rows if row[0]}
             steady = {row[0].decode() for row in shared.rows if row[0]}
             decided, pacer = [], Pacer()
-            for command in store.parse_claimed(contexts):
+            for command in claims.parse_claimed(contexts):
                 decided.append(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
-            sent = [(each.command, each.client_order_id) for each in decided if isinstance(each.decision, Send)]
+            sending = [each for each in decided if isinstance(each.decision, Send)]
+            sent = [mark for each in sending for mark in marked_commands(each.command, each.client_order_id)]
             held = {
                 int(each.command.row_id): each.decision.after_seconds
                 for each in decided
@@ -173,7 +174,7 @@ class Dispatcher:
             try:
                 await tx.commit(
                     [
-                        *([store.mark_sent(sent)] if sent else ()),
+                        *([claims.mark_sent(sent)] if sent else ()),
                         *([releasing(held, [token] * len(held))] if held else ()),
                     ]
                 )

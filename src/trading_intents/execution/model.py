@@ -65,6 +65,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
     account_disabled: bool
     controls: Controls
     max_age_seconds: float
+    is_leg: bool = False
     closes: bool = False  # a CREATE that closes a position: it passes a halt
     is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
@@ -115,8 +116,9 @@ def decide(context: SendContext) -> Decision:
         # Not marked, and yet it arrived: a worker that was paused before its call has resumed.
         return Settle(unclear=True)
     if context.command is CommandKind.CANCEL:
-        waits = not context.acknowledged and not context.lookups and context.age_seconds < HOLD_SECONDS
-        return _hold(context) if waits else _send(context, None)
+        # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its entry.
+        may_wait = context.is_leg or (not context.lookups and context.age_seconds < HOLD_SECONDS)
+        return _hold(context) if may_wait and not context.acknowledged else _send(context, None)
     if given_up := _given_up(context):
         return Settle((given_up,))
     if context.command is CommandKind.REPLACE and not context.acknowledged:
@@ -203,6 +205,7 @@ class UnresolvedOrder(FrozenStruct, frozen=True):
     is_pending: bool  # the broker accepted a command and has not carried it out
     lookups: int
     absent_seconds: float | None  # since a command was first found not to have arrived
+    is_entry_acknowledged: bool | None = None  # of a leg
     was_halted: bool = False  # a halt came since it was accepted
     is_cancelling: bool = False  # a CANCEL is queued, or was sent lately
 
@@ -222,6 +225,9 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
     """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
+    if not unresolved.acknowledged and unresolved.is_entry_acknowledged is not None:
+        # While its entry is not known either, that one is looked up, and the leg is named or ends with it.
+        return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
     if not unresolved.acknowledged:
         if not unresolved.is_sent:
             return Verdict.KNOWN  # it is in the queue

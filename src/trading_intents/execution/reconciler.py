@@ -1,5 +1,5 @@
-"""Looks up unresolved orders at their brokers, cancels stale ones, and fails outbox rows without an attempt left
-together with their orders."""
+"""Looks up unresolved orders at their brokers, cancels stale ones, flags entries without enough exits, and fails outbox
+rows without an attempt left together with their orders."""
 
 import asyncio
 from collections import Counter
@@ -41,6 +41,7 @@ from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.ids import OrganizationId, id_text
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import FactKind, client_order_id
+from trading_intents.orders.ledger.booking import UNCOVERED_TIME
 from trading_intents.orders.ledger.matching import AccountRecording, PlatformFact
 from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
@@ -71,6 +72,7 @@ class LookupResult:
     capabilities: Capabilities
     order: Lookup
     replaced: Lookup | None
+    entry: Lookup | None  # of a leg that the broker has not named yet
 
     @property
     def create_id(self) -> str:
@@ -78,7 +80,8 @@ class LookupResult:
 
     @property
     def events(self) -> list[BrokerEvent]:
-        found = [each for each in (self.order, self.replaced) if isinstance(each, OrderSnapshot)]
+        answers = self.order, self.replaced, self.entry
+        found = [each for each in answers if isinstance(each, OrderSnapshot)]
         return [event for each in found for event in each.events]
 
 
@@ -125,24 +128,30 @@ class Reconciler:
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not links or not (free or is_second):
             return
-        stale, used_up_rows = list[Row](), list[Row]()
+        stale, used_up_rows, uncovered = list[Row](), list[Row](), list[Row]()
         busy = frozenset(self._looking)  # a look-up that ends while this is read may be read as still due
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             due = await store.due_lookups(tx, free, MAX_LOOKUPS) if free else []
             if is_second:
                 self._polled_seconds = now
                 used_up_rows = await store.used_up(tx, list(links), self._limits.attempt_limit, CLAIM_SECONDS)
+                uncovered = await store.uncovered_entries(tx, list(links), UNCOVERED_TIME.total_seconds())
                 if self._cancelling is None or self._cancelling.done():
                     stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE)
         self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
-        for account_id in sorted({row["lane"] for row in used_up_rows}):
-            if link := links.get(account_id):
-                try:
-                    await self._fail(link, [row for row in used_up_rows if row["lane"] == account_id])
-                except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
-                    self._log_failed("fail", error)
+        for link in list(links.values()):
+            account_id = link.account_ref.account_id
+            failing = [row for row in used_up_rows if row["lane"] == account_id]
+            flagged = frozenset(row["order_id"] for row in uncovered if row["account_id"] == account_id)
+            try:
+                if failing:
+                    await self._fail(link, failing)
+                if flagged:
+                    await self._settle_again(link, flagged)
+            except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
+                self._log_failed("fail", error)
 
     def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -166,8 +175,11 @@ class Reconciler:
         try:
             order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
             replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
+            entry = None
+            if row["is_entry_acknowledged"] and row["external_order_id"] is None and isinstance(order, Absent):
+                entry = await link.look_up(client_order_id(row["entry_action_id"]), row["entry_external_id"])
             self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[LookupUnknown])).inc()
-            await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced))
+            await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced, entry))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
             await asyncio.sleep(POLL_SECONDS)
@@ -176,7 +188,7 @@ class Reconciler:
         """Records what was found; what is still unresolved then decides whether and when to look again."""
         order_id, link, capabilities = looked_up.row["order_id"], looked_up.link, looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
-            (order,) = await store.lock_orders(tx, [order_id])
+            order = (await store.lock_orders(tx, [order_id]))[order_id]
             found = AccountRecording(link.account_ref, looked_up.events, also_locked=frozenset({order_id}))
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
@@ -267,6 +279,14 @@ class Reconciler:
             found = await store.look_up_unanswered(tx, up, ANSWER_SECONDS)
         if found:
             self._wakeup.set()
+
+    async def _settle_again(self, link: BrokerSession, order_ids: frozenset[UUID]) -> None:
+        """Settles orders that change by time alone."""
+        async with self._pool.transaction(plans="by_key") as tx:
+            waited = AccountRecording(link.account_ref, also_locked=order_ids)
+            recorded = await self._recorder.record_in_tx(tx, waited)
+            await self._recorder.publish(tx, recorded)
+        self._recorder.notify_committed(recorded)
 
     async def _fail(self, link: BrokerSession, found: Sequence[Row]) -> None:
         """Fails rows that have no attempt left, and records the facts that end their commands."""

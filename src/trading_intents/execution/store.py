@@ -1,160 +1,27 @@
-"""Commands and look-ups in the database, one function per statement. Never decides. Times are the database's."""
+"""Sent commands and look-ups in the database, one function per statement. Never decides. Times are the database's."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
-from trading_intents.controls.limits import store as limits
-from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS, was_halted
-from trading_intents.orders.model import ALIVE
-from trading_intents.outbox.intents_queue import CLAIMED_IDS
+from trading_intents.controls.store import was_halted
+from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.orders.ledger.store import WITH_LINKED
 from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pipeline import Reply, Statement, array_text
+from trading_intents.storage.pipeline import Statement, array_text
 
 SWEEP_ROWS = 100
-ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
-_ALIVE = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
 
 
-async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> list[Row]:
-    return await tx.fetch(
-        "SELECT * FROM orders WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE", sorted(order_ids)
-    )
+async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
+    """With those that are linked to them, as a recording locks them."""
+    rows = await tx.fetch(_LOCK_LINKED, sorted(order_ids))
+    return {row["order_id"]: row for row in rows}
 
 
-# Locks the orders of the rows that this transaction has claimed, without those that another transaction holds: a
-# transaction that holds an order and waits for a row must not wait for us.
-LOCK_CLAIMED_ORDERS = Statement(
-    f"""
-    SELECT order_id FROM orders
-    WHERE order_id = ANY (ARRAY (SELECT order_key FROM outbox WHERE id = ANY ({CLAIMED_IDS})))
-    ORDER BY order_id FOR UPDATE SKIP LOCKED
-    """  # noqa: S608 - our own constants
-)
-# Gives the organizations of the claimed rows in which no halt begins or ends before this transaction's end.
-SHARE_HALT_LOCKS = Statement(
-    f"""
-    SELECT organization_id FROM (
-        SELECT DISTINCT organization_id FROM outbox WHERE id = ANY ({CLAIMED_IDS})
-    ) AS claimed
-    WHERE NOT EXISTS (SELECT FROM stream_epoch WHERE lost_tail IS NOT NULL)
-      AND pg_try_advisory_xact_lock_shared({HALT_LOCK}, hashtext(organization_id::text))
-    """  # noqa: S608 - our own constants
-)
-
-
-class ClaimedCommand(NamedTuple):
-    """A claimed row, its order, and all that decides whether it is sent, as PostgreSQL's texts. `claim_millis` is None
-    when the account's lease is not ours any more."""
-
-    row_id: str
-    event_type: str
-    attempts: str
-    organization_id: str
-    account_id: str
-    order_id: str
-    seq: str
-    action_id: str
-    confirmed_action_id: str
-    record: str
-    order_status: str
-    external_order_id: str | None
-    cancel_requested: str
-    lookups: str
-    now: str
-    age_millis: str
-    claim_millis: str | None
-    sends: str  # attempts that are marked
-    is_open: str  # whether the last attempt's outcome is not recorded
-    is_resend: str
-    acknowledged: str
-    closes: str  # whether it is a CREATE that closes a position
-    is_halted_since: str  # whether a halt has ended since it was accepted
-    halt_stands: str | None  # of the halt that made it; None: no halt did
-    last_error: str | None  # of its last attempt
-    account_disabled: str
-    controls: tuple[str | None, ...]  # and the limits of the three levels
-
-
-# LATERAL with LIMIT allows only look-ups by key.
-_READ_CLAIMED = f"""
-    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id, asked.order_id,
-        asked.seq, act.action_id, confirmed.action_id, act.record, asked.order_status, asked.external_order_id,
-        asked.cancel_requested, asked.lookups, clock_timestamp(),
-        (extract(epoch FROM clock_timestamp() - act.created_at) * 1000)::bigint,
-        CASE WHEN lease.is_ours THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
-        marked.sends, marked.is_open, asked.is_resend,
-        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({_ALIVE}) OFFSET 0),
-        asked.closes,
-        EXISTS (
-            SELECT FROM halts h
-            WHERE h.scope_id IN (asked.organization_id, asked.account_id) AND h.resumed_at >= act.created_at OFFSET 0
-        ),
-        CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
-            SELECT FROM halts h
-            WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL OFFSET 0
-        ) END,
-        asked.last_error, a.disabled, {COLUMNS}, {limits.COLUMNS}
-    FROM (
-        SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
-            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
-            r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
-            ord.lookups, ord.command_seq, ord.closes AND r.event_type = 'intent.create' AS closes
-        FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
-        WHERE r.id = ANY ({CLAIMED_IDS})
-    ) AS asked
-    {JOINS} {limits.JOINS}
-    CROSS JOIN LATERAL (
-        SELECT action_id, record, created_at FROM actions
-        WHERE account_id = asked.account_id AND seq = asked.seq LIMIT 1
-    ) act
-    CROSS JOIN LATERAL (
-        SELECT action_id FROM actions WHERE account_id = asked.account_id AND seq = asked.command_seq LIMIT 1
-    ) confirmed
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS sends,
-            coalesce((array_agg(c.unclear_at IS NULL ORDER BY c.sent_at DESC))[1], false) AS is_open
-        FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
-    ) marked
-    LEFT JOIN LATERAL (
-        SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
-        WHERE l.account_id = asked.account_id AND w.id = $1::uuid AND w.expires_at > clock_timestamp()
-          AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
-        LIMIT 1
-    ) lease ON true
-    ORDER BY asked.row_id
+_LOCK_LINKED = f"""
+    SELECT * FROM orders WHERE order_id = ANY (ARRAY ({WITH_LINKED.format(named="SELECT unnest($1::uuid[])")}))
+    ORDER BY order_id FOR UPDATE
 """  # noqa: S608 - our own constants
-
-
-def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
-    """Reads the commands that this transaction has claimed, under the locks of their orders."""
-    return Statement(
-        _READ_CLAIMED, (str(worker_id), array_text(lease_tokens), array_text(map(str, lease_tokens.values())))
-    )
-
-
-def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
-    columns = len(ClaimedCommand._fields) - 1
-    rows: list[list[Any]] = [[None if value is None else value.decode() for value in row] for row in reply.rows]
-    return [ClaimedCommand._make((*row[:columns], tuple(row[columns:]))) for row in rows]
-
-
-def mark_sent(commands: Sequence[tuple[ClaimedCommand, str]]) -> Statement:
-    """Marks commands, each with its client order id: once this has committed, they may have been sent."""
-    values = [
-        (c.account_id, client_order_id, c.organization_id, c.order_id, c.seq, ACTION_TYPES[c.event_type])
-        for c, client_order_id in commands
-    ]
-    return Statement(
-        """
-        INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-        SELECT account_id, client_order_id, organization_id, order_id, seq, action_type, clock_timestamp()
-        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
-             AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
-        ON CONFLICT (account_id, client_order_id) DO UPDATE SET sent_at = excluded.sent_at, unclear_at = NULL
-        """,
-        tuple(array_text(column) for column in zip(*values, strict=True)),
-    )
 
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
@@ -228,6 +95,8 @@ _UNRESOLVED = f"""
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
+        entry.confirmed_action_id AS entry_action_id, entry.external_order_id AS entry_external_id, entry.acknowledged
+            AS is_entry_acknowledged,
         EXISTS (
             SELECT FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL OFFSET 0
@@ -261,6 +130,14 @@ _UNRESOLVED = f"""
     CROSS JOIN LATERAL (
         SELECT action_id FROM actions WHERE account_id = o.account_id AND seq = o.command_seq LIMIT 1
     ) AS confirmed
+    LEFT JOIN LATERAL (
+        SELECT p.external_order_id, (
+            SELECT action_id FROM actions WHERE account_id = p.account_id AND seq = p.command_seq
+        ) AS confirmed_action_id, EXISTS (
+            SELECT FROM facts f WHERE f.order_id = p.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
+        ) AS acknowledged
+        FROM orders p WHERE p.order_id = o.parent_order_id LIMIT 1
+    ) AS entry ON true
     CROSS JOIN LATERAL (
         SELECT count(*) > 0 AS is_cancel FROM outbox r
         WHERE r.order_key = o.order_id AND r.queue = 'intents' AND r.event_type = 'intent.cancel'
@@ -339,7 +216,7 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
         CROSS JOIN LATERAL (
             SELECT * FROM orders
             WHERE account_id = t.account_id AND symbol = t.symbol AND finished_at IS NULL AND NOT cancel_requested
-              AND order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE')
+              AND order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE') AND leg IS NULL
             OFFSET 0
         ) AS o
         CROSS JOIN LATERAL (
@@ -358,6 +235,24 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
         account_ids,
         again_seconds,
         limit,
+    )
+
+
+async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> list[Row]:
+    """Final entries whose exits have not covered their fills for so long, and that are not flagged yet."""
+    return await tx.fetch(
+        """
+        SELECT found.order_id, asked.account_id FROM unnest($1::uuid[]) AS asked (account_id)
+        CROSS JOIN LATERAL (
+            SELECT order_id FROM orders
+            WHERE account_id = asked.account_id
+              AND uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
+            ORDER BY uncovered_since LIMIT $3
+        ) AS found
+        """,
+        account_ids,
+        seconds,
+        SWEEP_ROWS,
     )
 
 

@@ -102,9 +102,10 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
         return self.kind, self.quantity if self.kind is FactKind.FEE else None
 
     @property
-    def moment(self) -> tuple[datetime, str]:
-        """A sort key that does not depend on the order of arrival."""
-        return self.venue_time or LONG_AGO, self.key
+    def moment(self) -> tuple[datetime, int, str]:
+        """A sort key that does not depend on the order of arrival. Of one moment the longer key is the later one: many
+        venues number their events."""
+        return self.venue_time or LONG_AGO, len(self.key), self.key
 
 
 def event_fact(event: BrokerEvent, arrival: int) -> Fact:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import REPLACED_BY_BROKER
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
-from trading_intents.trading import ZERO, FrozenStruct, VersionTerms, exact, normalized, quotient, total
+from trading_intents.trading import EXITS, ZERO, FrozenStruct, Leg, VersionTerms, exact, normalized, quotient, total
 
 
 class OrderStatus(StrEnum):
@@ -40,6 +40,7 @@ class OrderFlag(StrEnum):
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
     RESURRECTED = "resurrected"  # the broker has it though it had ended
+    UNPROTECTED = "unprotected"  # a final entry of which the exits do not cover what it filled
 
 
 class OrderVersion(VersionTerms, frozen=True, kw_only=True):
@@ -53,6 +54,9 @@ class OrderTerms(FrozenStruct, frozen=True):
     order_id: str
     versions: tuple[OrderVersion, ...]
     bust_reopens: bool = True  # at its broker
+    leg: Leg | None = None
+    is_linked: bool = False  # an entry, or a leg: how much it works is the broker's business
+    may_grow: bool = False  # an exit whose entry may still fill
 
 
 class PendingCommands(FrozenStruct, frozen=True):
@@ -83,6 +87,8 @@ class OrderView(ShownOrder, frozen=True, kw_only=True):
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
     is_unwanted: bool  # the broker may work it though it was shown as ended: open until the venue ends it
     trades: tuple[TradeView, ...]
+    leg: Leg | None = None
+    active: bool = True  # False: an exit whose entry has no fill
 
 
 _FINAL = {
@@ -114,7 +120,7 @@ _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED}
 def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -> OrderView:
     seen, conflict = distinct(facts)
     versions = _confirmed_versions(terms, seen)
-    confirmed, changed = _as_changed(versions[-1], seen)
+    confirmed, changed = _as_changed(versions[-1], seen, terms.is_linked)
     versions = (*versions[:-1], confirmed)
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
     booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
@@ -123,7 +129,11 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     acknowledged = bool(filled) or is_acknowledged(own)
     is_refuted = _is_refuted(own, filled)
     stays_filled = not terms.bust_reopens and _was_filled(own, quantity, {None, confirmed.client_order_id})
-    status = _status({fact.kind for fact in own}, quantity if stays_filled else filled, quantity, is_refuted)
+    kinds = {fact.kind for fact in own}
+    # An exit that has sold all that was bought so far may still be cancelled.
+    may_be_filled = not terms.may_grow and not (terms.leg in EXITS and kinds & {_F.CANCELLED, _F.EXPIRED})
+    is_filled = may_be_filled and (filled >= quantity > 0 or stays_filled)
+    status = _status(kinds, is_filled, bool(filled), is_refuted)
     unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
     why = _ends(status, own) or _refused_command(status, terms, confirmed, seen, unanswered) or changed
     return OrderView(
@@ -140,7 +150,7 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
         pending=unanswered,
         acknowledged=acknowledged,
-        is_unwanted=is_refuted and status not in _FINAL,
+        is_unwanted=is_refuted and status not in _FINAL and terms.leg is None,  # a leg's end is its entry's
         trades=booked,
     )
 
@@ -160,6 +170,10 @@ def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
 
 
+def with_flag(view: OrderView, added: OrderFlag) -> OrderView:
+    return replace(view, flags=tuple(flag for flag in OrderFlag if flag is added or flag in view.flags))
+
+
 def state_of(status: OrderStatus) -> OrderState:
     return _FINAL.get(status, OrderState.OPEN)
 
@@ -176,16 +190,20 @@ def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[Order
     return create, *(version for version in others if version.client_order_id in ids)
 
 
-def _as_changed(version: OrderVersion, facts: Sequence[Fact]) -> tuple[OrderVersion, Sequence[Fact]]:
-    """The version with the terms that the broker itself gave it last, as at a split, and the fact of that."""
-    own = (f for f in facts if f.kind is FactKind.REPLACED and f.client_order_id == version.client_order_id)
-    changes = [fact for fact in own if fact.reason == REPLACED_BY_BROKER and fact.quantity]
-    if not changes:
+def _as_changed(version: OrderVersion, facts: Sequence[Fact], is_linked: bool) -> tuple[OrderVersion, Sequence[Fact]]:
+    """The version with the terms that the broker itself gave it last, as at a split, and the fact of that. A linked
+    order keeps through a REPLACE the quantity that the broker gave it."""
+    changes = [f for f in facts if f.kind is FactKind.REPLACED and f.reason == REPLACED_BY_BROKER and f.quantity]
+    if is_linked and changes:
+        version = replace(version, quantity=changes[-1].quantity)
+    own = [fact for fact in changes if fact.client_order_id == version.client_order_id]
+    if not own:
         return version, ()
-    last, priced = changes[-1], "stop_price" if version.limit_price is None else "limit_price"
+    last, priced = own[-1], "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
-    is_trailing = version.trail_amount is not None or version.trail_bps is not None  # its stop moves all the time
-    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_trailing else (last,)
+    # The stop of the one moves all the time, the quantity of the other with every fill of the group.
+    is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
+    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_usual else (last,)
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:
@@ -223,15 +241,15 @@ def _is_refuted(facts: Sequence[Fact], filled: Decimal) -> bool:
     return bool(filled) or any(not refused or (fact.venue_time or LONG_AGO) > max(refused) for fact in shows)
 
 
-def _status(kinds: Set[FactKind], filled: Decimal, quantity: Decimal, is_refuted: bool) -> OrderStatus:
+def _status(kinds: Set[FactKind], is_filled: bool, has_fills: bool, is_refuted: bool) -> OrderStatus:
     """The status of the first rule that matches."""
-    if filled >= quantity > 0:
+    if is_filled:
         return OrderStatus.FILLED
     standing = kinds - _REFUTABLE if is_refuted else kinds
     for status, ends in _ENDED.items():
         if standing & ends:
             return status
-    if filled:
+    if has_fills:
         return OrderStatus.PARTIALLY_FILLED
     if kinds & ALIVE:
         return OrderStatus.NEW
@@ -296,7 +314,7 @@ def _flags(
         OrderFlag.CONFLICTING_EXECUTION: conflict or bool(kinds & _CONFLICTING),
         OrderFlag.RESURRECTED: is_refuted,
     }
-    return tuple(flag for flag in OrderFlag if holds[flag])
+    return tuple(flag for flag, is_held in holds.items() if is_held)
 
 
 def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:

@@ -59,6 +59,8 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     parent_order_id: IdText | None = None
     active: bool = True  # False: an exit whose entry has no fill yet
     linked: bool = False  # it is a leg, or has some
+    # Since when the exits of this final entry do not cover its fills; None once it is flagged `unprotected`.
+    uncovered_since: datetime | None = None
 
 
 class BookedTrade(FrozenStruct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ on it. Never decides."""
 from collections.abc import Sequence
 from uuid import UUID
 
-from trading_intents.execution.store import ACTION_TYPES
+from trading_intents.execution.claims import ACTION_TYPES
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Row, Tx
@@ -68,11 +68,23 @@ async def mark_sent_commands(tx: Tx) -> None:
 
 
 async def list_queued_commands(tx: Tx) -> list[Row]:
+    """With the CREATEs of the legs that are sent with them."""
     return await tx.fetch(
         """
-        SELECT r.lane AS account_id, r.organization_id, r.order_key AS order_id, r.event_type, a.seq, a.action_id
-        FROM outbox r JOIN actions a ON a.account_id = r.lane AND a.seq = (r.payload ->> 'seq')::bigint
-        WHERE r.queue = 'intents' AND r.finished_at IS NULL AND r.event_type <> 'intent.cancel'
+        WITH queued AS MATERIALIZED (
+            SELECT lane AS account_id, organization_id, order_key AS order_id, event_type,
+                (payload ->> 'seq')::bigint AS seq
+            FROM outbox WHERE queue = 'intents' AND finished_at IS NULL AND event_type <> 'intent.cancel'
+        )
+        SELECT q.*, a.action_id
+        FROM (
+            SELECT * FROM queued
+            UNION ALL
+            SELECT o.account_id, o.organization_id, o.order_id, q.event_type, o.create_seq
+            FROM queued q JOIN orders o ON o.account_id = q.account_id AND o.parent_order_id = q.order_id
+            WHERE q.event_type = 'intent.create'
+        ) AS q
+        JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
         """,
         timeout=STATEMENT_LIMIT_SECONDS,
     )

@@ -1,7 +1,7 @@
 """Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no clock."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -10,6 +10,7 @@ from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.ids import IdText, id_text, named_id
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, client_order_id, is_conflict
+from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
     OrderFlag,
     OrderState,
@@ -19,16 +20,25 @@ from trading_intents.orders.model import (
     PendingCommands,
     ShownOrder,
     carry_flags,
-    derive,
     is_acknowledged,
     state_of,
+    with_flag,
 )
-from trading_intents.orders.positions import Booking, PositionRow, from_trades, open_quantity, take_fee
+from trading_intents.orders.positions import (
+    Booking,
+    PositionRow,
+    SummedOrder,
+    from_trades,
+    open_quantity,
+    open_sums,
+    take_fee,
+)
 from trading_intents.orders.store import OrderHistory, OrderRow, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
 from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, OrderSide, exact, terms_of
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
+UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
 
 
 class TradeChange(FrozenStruct, frozen=True):
@@ -66,7 +76,7 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
 
 
 class ExposureChange(FrozenStruct, frozen=True):
-    """What an order changes of the sums of a symbol's open orders. SELL and SELL_SHORT are one side."""
+    """What a group of linked orders, or one order, changes of the sums of a symbol's open orders."""
 
     account_id: IdText
     symbol: str
@@ -87,10 +97,11 @@ class SettledOrder(FrozenStruct, frozen=True):
     trades: tuple[TradeChange, ...]
     entries: tuple[StatsEntry, ...]
     conflicts: tuple[Fact, ...]  # executions that came again under another key, with other numbers
-    exposure: ExposureChange | None
+    is_newly_unprotected: bool
+    exposure: ExposureChange | None = None  # of its group, with the group's first
 
 
-def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderTerms, Sequence[Fact], PendingCommands]:
+def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
     """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = tuple(
@@ -105,34 +116,54 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> tuple[OrderT
         replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
         for fact in history.facts
     ]
-    return OrderTerms(history.row.order_id, versions, bust_reopens), facts, PendingCommands(cancels, replacing)
+    terms = OrderTerms(history.row.order_id, versions, bust_reopens, history.row.leg)
+    return OrderInputs(terms, facts, PendingCommands(cancels, replacing))
 
 
 def settle(
-    history: OrderHistory, new: Collection[str], places: Mapping[str, int], now: datetime, bust_reopens: bool
-) -> SettledOrder:
-    """`new` are the keys of new facts; `places` gives each event's place in the batch."""
-    row = history.row
-    terms, facts, pending = history_of(history, bust_reopens)
-    shown = ShownOrder(
+    group: Sequence[OrderHistory], new: Collection[str], places: Mapping[str, int], now: datetime, bust_reopens: bool
+) -> list[SettledOrder]:
+    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `places` gives each event's
+    place in the batch."""
+    inputs = [history_of(history, bust_reopens) for history in group]
+    views = [carry_flags(_shown(each.row), view) for each, view in zip(group, derive_group(inputs), strict=True)]
+    uncovered_since = group[0].row.uncovered_since or now if uncovered(views) else None
+    if uncovered_since and now - uncovered_since >= UNCOVERED_TIME:
+        views[0] = with_flag(views[0], OrderFlag.UNPROTECTED)
+    if OrderFlag.UNPROTECTED in views[0].flags:
+        uncovered_since = None
+    settled = []
+    for history, (terms, _, _), view in zip(group, inputs, views, strict=True):
+        row = history.row
+        after, visible = _row_after(history, terms, view, new, now, uncovered_since if row.leg is None else None)
+        changes = _trade_changes(history, terms, view, after, places, now)
+        was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
+        resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
+        conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
+        entries = _entries(history, view, changes, new, now)
+        unprotected = OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags)
+        change = after, view, after != row, visible, resurrected, changes, entries, conflicts, unprotected
+        settled.append(SettledOrder(*change))
+    settled[0] = replace(settled[0], exposure=_exposure_change(group, settled))
+    return settled
+
+
+def _shown(row: OrderRow) -> ShownOrder:
+    return ShownOrder(
         status=row.order_status,
         filled_quantity=row.filled_quantity,
         average_price=row.average_price,
         flags=row.flags,
     )
-    view = carry_flags(shown, derive(terms, facts, pending))
-    after, visible = _row_after(history, terms, view, new, now)
-    changes = _trade_changes(history, terms, view, after, places, now)
-    was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
-    resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
-    conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
-    entries = _entries(history, view, changes, new, now)
-    exposure = _exposure_change(row, after, {action.seq: action.record.quantity for action in history.actions})
-    return SettledOrder(after, view, after != row, visible, resurrected, changes, entries, conflicts, exposure)
 
 
 def _row_after(
-    history: OrderHistory, terms: OrderTerms, view: OrderView, new: Collection[str], now: datetime
+    history: OrderHistory,
+    terms: OrderTerms,
+    view: OrderView,
+    new: Collection[str],
+    now: datetime,
+    uncovered_since: datetime | None,
 ) -> tuple[OrderRow, bool]:
     """The order's row, and whether a reader sees a change."""
     row, confirmed = history.row, view.confirmed
@@ -151,6 +182,7 @@ def _row_after(
             reason=view.reason,
             detail=view.detail,
             flags=view.flags,
+            active=view.active,
             broker_sent_at=max((fact.venue_time for fact in history.facts if fact.venue_time), default=None),
         )
     seqs = {version.client_order_id: version.seq for version in terms.versions}
@@ -159,6 +191,7 @@ def _row_after(
         pending_replace_seq=seqs[view.pending.replace] if view.pending.replace else None,
         cancel_requested=bool(view.pending.cancels),
         finished_at=None if view.state is OrderState.OPEN else row.finished_at or now,
+        uncovered_since=uncovered_since,
     )
     if after == row:
         return row, False
@@ -242,20 +275,22 @@ def _entries(
     return tuple(entries)
 
 
-def _exposure_change(before: OrderRow, after: OrderRow, quantities: Mapping[int, Decimal]) -> ExposureChange | None:
-    """What an order's row changes. `quantities` are those of its commands, by seq."""
-    unfilled = [
-        ZERO
-        if row.finished_at
-        else open_quantity(row.quantity, quantities.get(row.pending_replace_seq or 0), row.filled_quantity)
-        for row in (before, after)
-    ]
-    opened = (after.finished_at is None) - (before.finished_at is None)
-    moved = EXACT.subtract(unfilled[1], unfilled[0])
-    if not opened and not moved:
+def _exposure_change(group: Sequence[OrderHistory], settled: Sequence[SettledOrder]) -> ExposureChange | None:
+    quantities = [{action.seq: action.record.quantity for action in history.actions} for history in group]
+    before = open_sums(_summed([history.row for history in group], quantities))
+    after = open_sums(_summed([each.row for each in settled], quantities))
+    if before == after:
         return None
-    sides = (moved, ZERO) if after.order_side is OrderSide.BUY else (ZERO, moved)
-    return ExposureChange(after.account_id, after.symbol, after.organization_id, opened, *sides)
+    row, moved = group[0].row, map(EXACT.subtract, after[1:], before[1:])
+    return ExposureChange(row.account_id, row.symbol, row.organization_id, after.orders - before.orders, *moved)
+
+
+def _summed(rows: Sequence[OrderRow], quantities: Sequence[Mapping[int, Decimal]]) -> Iterator[SummedOrder]:
+    """The open ones of a group. `quantities` are those of each one's commands, by seq."""
+    for row, asked in zip(rows, quantities, strict=True):
+        if row.finished_at is None:
+            unfilled = open_quantity(row.quantity, asked.get(row.pending_replace_seq or 0), row.filled_quantity)
+            yield SummedOrder(rows[0].order_id, row.order_side, unfilled, row.active)
 
 
 class PositionChange(FrozenStruct, frozen=True):

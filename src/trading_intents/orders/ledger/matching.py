@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from trading_intents.balances.model import AccountBalance
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
 from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
@@ -12,7 +14,7 @@ from trading_intents.ids import IdText, OrganizationId, id_text
 from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, admit, conflict_with, event_fact, own_fact
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
 from trading_intents.orders.store import CommandRow
-from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.trading import ActionType, Environment, FrozenStruct
 
 NEW_ARRIVAL = 1 << 60  # later than all that the database has numbered
 
@@ -115,6 +117,7 @@ def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
             names.client_order_ids.update(AccountName(account_id, name) for name in clients if name)
             if fact.broker_order_id:
                 names.broker_order_ids.add(AccountName(account_id, fact.broker_order_id))
+        names.client_order_ids.update(AccountName(account_id, event.parent) for event in each.events if event.parent)
         names.keys.update(AccountName(account_id, fact.key) for fact in each.event_facts.values())
         held = (event.symbol for event in each.events if event.kind in (EventKind.POSITION, EventKind.FEE))
         names.symbols.update(AccountName(account_id, symbol) for symbol in held if symbol)
@@ -134,9 +137,25 @@ class LedgerIndex:
         for sent in sorted(self.clients.values(), key=lambda each: each.sent_at or LONG_AGO):
             if sent.broker_order_id:
                 self.brokers.setdefault(AccountName(sent.account_id, sent.broker_order_id), []).append(sent)
+        self.legs: dict[IdText, list[IdText]] = {}  # of an entry
+        for history in sorted(read.histories.values(), key=lambda each: each.row.create_seq):
+            if history.row.parent_order_id:
+                self.legs.setdefault(history.row.parent_order_id, []).append(history.row.order_id)
         self.unmatched: list[StoredFact] = [
             fact for fact in self.facts.values() if fact.order_id is None and fact.client_order_id is None
         ]
+
+    def entry_of(self, order_id: IdText) -> IdText:
+        """The order itself, if it is no leg."""
+        return self.histories[order_id].row.parent_order_id or order_id
+
+    def find_leg(self, account_id: IdText, event: BrokerEvent) -> CommandRow | None:
+        """The CREATE of the leg that an event names by the order that it was sent with."""
+        sent = self.clients.get(AccountName(account_id, event.parent or ""))
+        legs = self.legs.get(self.entry_of(sent.order_id), ()) if sent else ()
+        found = (self.histories[each].commands for each in legs if self.histories[each].row.leg is event.leg)
+        commands = next(found, ())
+        return next((each for each in commands if each.action_type is ActionType.CREATE), None)
 
 
 class LedgerMoved(Exception):
@@ -154,9 +173,9 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
             known[fact.key], owners[fact.key] = found, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
     new_facts = NewFacts()
-    for place, reported in prepared.event_facts.items():
-        fact = reported
-        order_id = owners.get(fact.key) or find_owner(prepared.events[place], own_clients, account_id, index)
+    for place, unnamed in prepared.event_facts.items():
+        fact = reported = _named(unnamed, prepared.events[place], account_id, index)
+        order_id = owners.get(fact.key) or find_owner(fact, own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
         if order_id and sent and sent.order_id != order_id:
             # The key was used for another order before: that order keeps its fact, and this fact is lost.
@@ -177,6 +196,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
             new_facts.places[admitted.key] = place
             if recorded and order_id:
                 new_facts.adopted[admitted.key] = recorded, order_id
+                if fact.client_order_id and fact.broker_order_id:
+                    new_facts.named[fact.client_order_id] = fact.broker_order_id
             else:
                 new_facts.facts[admitted.key] = admitted, order_id
     _add_own(prepared, index, new_facts)
@@ -201,38 +222,50 @@ def _command(fact: Fact) -> tuple[str | None, str | None]:
     return fact.client_order_id, fact.broker_order_id
 
 
+def _named(fact: Fact, event: BrokerEvent, account_id: IdText, index: LedgerIndex) -> Fact:
+    """A leg that its venue names in its own way is known by that name, once it is, else by the order that it was sent
+    with."""
+    if event.parent is None or AccountName(account_id, fact.client_order_id or "") in index.clients:
+        return fact
+    known = index.brokers.get(AccountName(account_id, fact.broker_order_id or ""))
+    command = known[-1] if known else index.find_leg(account_id, event)
+    return replace(fact, client_order_id=command.client_order_id) if command else fact
+
+
 def find_owner(
-    event: BrokerEvent, own_clients: Mapping[str | None, IdText], account_id: IdText, index: LedgerIndex
+    fact: Fact, own_clients: Mapping[str | None, IdText], account_id: IdText, index: LedgerIndex
 ) -> IdText | None:
-    """Finds the order of an event; None: an order that the platform did not send, which never belongs to an intent."""
-    names = [event.client_order_id]
-    if event.kind not in (EventKind.FILL_BUST, EventKind.FILL_CORRECT):  # which replace an execution
-        names.append(event.replaces)
+    """Finds the order of a fact; None: an order that the platform did not send, which never belongs to an intent."""
+    names = [fact.client_order_id]
+    if fact.kind not in (FactKind.FILL_BUST, FactKind.FILL_CORRECT):  # which replace an execution
+        names.append(fact.replaces)
     for name in filter(None, names):
         sent = index.clients.get(AccountName(account_id, name))
         if order_id := own_clients.get(name) or (sent.order_id if sent else None):
             return order_id
-    sent_as = index.brokers.get(AccountName(account_id, event.broker_order_id or ""))
+    sent_as = index.brokers.get(AccountName(account_id, fact.broker_order_id or ""))
     return sent_as[-1].order_id if sent_as else None
 
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
     """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such an id."""
     account_id = prepared.account_id
-    concerned = {order_id for _, order_id in new_facts.facts.values() if order_id}
+    owned = (*new_facts.facts.values(), *new_facts.adopted.values())
+    concerned = {order_id for _, order_id in owned if order_id}
     senders: dict[str, list[tuple[datetime, IdText]]] = {}
-    for fact, order_id in new_facts.facts.values():
-        if order_id and fact.broker_order_id and fact.client_order_id:
-            new_facts.named[fact.client_order_id] = fact.broker_order_id
-            sent = index.clients.get(AccountName(account_id, fact.client_order_id))
-            if sent and sent.sent_at and sent.broker_order_id in (None, fact.broker_order_id):
-                senders.setdefault(fact.broker_order_id, []).append((sent.sent_at, order_id))
+    names = [*new_facts.named.items()]
+    names += [(f.client_order_id, f.broker_order_id) for f, o in owned if o and f.client_order_id and f.broker_order_id]
+    for client_id, broker_id in names:
+        new_facts.named[client_id] = broker_id
+        sent = index.clients.get(AccountName(account_id, client_id))
+        if sent and sent.sent_at and sent.broker_order_id in (None, broker_id):
+            senders.setdefault(broker_id, []).append((sent.sent_at, sent.order_id))
     for each in index.unmatched:
         if each.account_id != account_id or each.broker_order_id is None:
             continue
         named = index.brokers.get(AccountName(account_id, each.broker_order_id), ())
         sent_as = [*senders.get(each.broker_order_id, ()), *((e.sent_at, e.order_id) for e in named if e.sent_at)]
-        owned = [(at, order_id) for at, order_id in sent_as if at <= each.recorded_at]
-        owner_id = max(owned)[1] if owned else None
+        earlier = [(at, order_id) for at, order_id in sent_as if at <= each.recorded_at]
+        owner_id = max(earlier)[1] if earlier else None
         if owner_id is not None and owner_id in concerned and each.key not in new_facts.adopted:
             new_facts.adopted[each.key] = each, owner_id

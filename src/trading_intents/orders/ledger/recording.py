@@ -2,7 +2,7 @@
 transaction. Never talks to a broker; orders/model.py decides what an order is."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -64,7 +64,7 @@ class RecordedAccount(FrozenStruct, frozen=True):
     account_ref: AccountRef
     new_facts: NewFacts
     orders: Mapping[IdText, SettledOrder]
-    resurrected: tuple[UUID, ...]  # open again, though they had ended: they are looked up
+    resurrected: tuple[UUID, ...]  # open again, though they had ended, and entries of such legs: they are looked up
     trades: Sequence[TradeChange]  # as they are booked
     positions: Sequence[PositionChange]
     events: Sequence[tuple[Event, IdText | None]]  # to be published, with the trade that each reports
@@ -124,7 +124,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         account_ref,
         new_facts,
         {each.row.order_id: each for each in settled},
-        tuple(UUID(each.row.order_id) for each in settled if each.resurrected),
+        tuple(dict.fromkeys(map(UUID, _resurrected(settled)))),
         changes,
         positions,
         await _collect_events(account_ref, settled, positions, balance, index.now, pacer),
@@ -134,6 +134,14 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         balance,
         (*new_facts.conflicts, *((fact, each.row.order_id) for each in settled for fact in each.conflicts)),
     )
+
+
+def _resurrected(settled: Sequence[SettledOrder]) -> Iterator[IdText]:
+    for each in settled:
+        if each.resurrected:
+            yield each.row.order_id
+            if each.row.parent_order_id:
+                yield each.row.parent_order_id
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
@@ -209,16 +217,19 @@ async def _collect_events(
 async def _settle(
     prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex, pacer: Pacer
 ) -> list[SettledOrder]:
+    """Settles each order with its group: what happens to an entry may change its legs."""
     by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
         if order_id:
             by_order.setdefault(order_id, []).append(fact)
-    settled = []
-    for order_id, facts in sorted(by_order.items()):
+    for order_id, facts in by_order.items():
         history = index.histories[order_id]
-        history = index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
-        new, bust_reopens = {fact.key for fact in facts}, prepared.account_ref.bust_reopens
-        settled.append(settle(history, new, new_facts.places, index.now, bust_reopens))
+        index.histories[order_id] = replace(history, facts=(*history.facts, *facts))
+    new = {fact.key for facts in by_order.values() for fact in facts}
+    settled = []
+    for entry_id in sorted({index.entry_of(order_id) for order_id in by_order}):
+        group = [index.histories[order_id] for order_id in (entry_id, *index.legs.get(entry_id, ()))]
+        settled += settle(group, new, new_facts.places, index.now, prepared.account_ref.bust_reopens)
         await pacer.pause_if_due()
     return settled
 

@@ -17,6 +17,9 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
             metrics.orders.labels(*labels).inc()
         elif entry.measure is Measure.FINISHED and entry.key == OrderStatus.REJECTED and entry.amount > 0:
             metrics.order_rejects.labels(*labels).inc()
+    for entry_row in (order.row for order in recorded.orders.values() if order.is_newly_unprotected):
+        metrics.alert("unprotected")
+        log.error("entry unprotected", account=entry_row.account_id, order=entry_row.order_id)
     for key in recorded.left_out:
         metrics.alert("event_left_out")
         log.error("broker event left out", account=str(recorded.account_ref.account_id), key=key)

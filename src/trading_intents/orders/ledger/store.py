@@ -34,13 +34,24 @@ class ConcernedNames(NamedTuple):
 
 _NAMES = {"account_id": "uuid", "name": "text"}
 _FIRST, _SECOND, _THIRD = (RowParameters(_NAMES, number) for number in (1, 3, 5))
+# The orders of `named` and those that their brokers link to them, which are locked and settled together.
+WITH_LINKED = """
+    SELECT linked.order_id FROM ({named}) AS named (order_id)
+    CROSS JOIN LATERAL (
+        SELECT account_id, coalesce(parent_order_id, order_id) AS entry_id FROM orders
+        WHERE order_id = named.order_id OFFSET 0
+    ) AS own
+    CROSS JOIN LATERAL (
+        SELECT own.entry_id
+        UNION ALL
+        (SELECT order_id FROM orders
+         WHERE account_id = own.account_id AND parent_order_id BETWEEN own.entry_id AND own.entry_id
+         ORDER BY parent_order_id)
+    ) AS linked (order_id)
+"""
 # LATERAL with OFFSET or ORDER BY allows only look-ups by key, and so does ANY beside a join (decision 0039). What was
 # locked is kept for the statements that follow in the same transaction, which each see what was committed before them.
-_LOCK_ORDERS = f"""
-    SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{{}}')::text, true)
-    FROM (
-        SELECT order_id FROM orders
-        WHERE order_id = ANY (ARRAY (
+_NAMED = f"""
             SELECT unnest($7::text::uuid[])
             UNION
             SELECT found.order_id FROM {_FIRST.rows} AS asked
@@ -61,7 +72,12 @@ _LOCK_ORDERS = f"""
                 SELECT order_id FROM facts
                 WHERE account_id = asked.account_id AND key = asked.name AND order_id IS NOT NULL OFFSET 0
             ) AS found
-        ))
+"""  # noqa: S608 - our own constants
+_LOCK_ORDERS = f"""
+    SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{{}}')::text, true)
+    FROM (
+        SELECT order_id FROM orders
+        WHERE order_id = ANY (ARRAY ({WITH_LINKED.format(named=_NAMED)}))
         ORDER BY order_id FOR UPDATE
     ) AS held
 """  # noqa: S608 - our own constants
