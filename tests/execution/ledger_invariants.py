@@ -10,8 +10,10 @@ from trading_intents.ids import id_text
 from trading_intents.orders import store
 from trading_intents.orders.facts import LONG_AGO
 from trading_intents.orders.ledger.booking import history_of
+from trading_intents.orders.ledger.matching import LedgerIndex
 from trading_intents.orders.ledger.store import ConcernedNames, parse_ledger, read_ledger
-from trading_intents.orders.model import OrderView, derive
+from trading_intents.orders.linked import derive_group, uncovered
+from trading_intents.orders.model import OrderFlag, OrderView
 from trading_intents.orders.positions import (
     NetPosition,
     SummedOrder,
@@ -34,34 +36,49 @@ async def assert_true_books(database: Database, bust_reopens: bool = True) -> in
     """How many orders there are; all of them, their trades and the positions hold, or it fails."""
     orders = 0
     after = UUID(int=0)
-    while page := await _page(database, after):
-        for book in page:
-            assert_true_order(book, bust_reopens)
-        orders += len(page)
-        after = UUID(page[-1].row.order_id)
+    while groups := await _page(database, after):
+        for group in groups:
+            assert_true_group(group, bust_reopens)
+        orders += sum(map(len, groups))
+        after = UUID(groups[-1][0].row.order_id)
     await _assert_true_positions(database)
     await assert_true_exposures(database)
     return orders
 
 
-async def _page(database: Database, after: UUID) -> list[OrderHistory]:
+async def _page(database: Database, after: UUID) -> list[list[OrderHistory]]:
+    """Each order, with its legs behind it."""
     async with database.worker.transaction(isolation="repeatable read") as tx:
         rows = await tx.fetch(
-            "SELECT order_id FROM orders WHERE order_id > $1 ORDER BY order_id LIMIT $2", after, PAGE_ORDERS
+            "SELECT order_id FROM orders WHERE order_id > $1 AND leg IS NULL ORDER BY order_id LIMIT $2",
+            after,
+            PAGE_ORDERS,
         )
         order_ids = [id_text(row["order_id"]) for row in rows]
         names = ConcernedNames(set(order_ids), set(), set(), set(), set())
-        read = parse_ledger(await PoolTransaction(tx).run(read_ledger(names)))
-        return [read.histories[order_id] for order_id in order_ids]
+        index = LedgerIndex(parse_ledger(await PoolTransaction(tx).run(read_ledger(names))))
+        return [[index.histories[name] for name in (order_id, *index.legs.get(order_id, ()))] for order_id in order_ids]
 
 
-def assert_true_order(book: OrderHistory, bust_reopens: bool = True) -> None:
-    row, seen = book.row, derive(*history_of(book, bust_reopens))
-    name = f"order {row.order_id}"
+def assert_true_group(group: Sequence[OrderHistory], bust_reopens: bool = True) -> None:
+    views = derive_group([history_of(book, bust_reopens) for book in group])
+    assert all(book.row.linked == (len(group) > 1) for book in group)
+    for book, seen in zip(group, views, strict=True):
+        _assert_true_order(book, seen)
+    entry = group[0].row
+    # What became uncovered by time alone has no new fact: it is settled again within a second.
+    assert entry.uncovered_since is None or uncovered(views), entry
+    assert not uncovered(views) or entry.uncovered_since or OrderFlag.UNPROTECTED in entry.flags, entry
+
+
+def _assert_true_order(book: OrderHistory, seen: OrderView) -> None:
+    row, name = book.row, f"order {book.row.order_id}"
     is_replaced = len(history_of(book)[0].versions) > 1
-    # A REPLACE that is confirmed once the order is over no longer changes what it shows.
-    if seen.state == "OPEN" or row.flags or not is_replaced:
+    # A REPLACE that is confirmed once the order is over no longer changes what it shows, nor does the end of an entry
+    # what a leg shows that had ended.
+    if seen.state == "OPEN" or row.flags or not (is_replaced or row.leg):
         assert {field: getattr(row, field) for field in SHOWN} == _shown(seen), name
+        assert row.active == seen.active, name
     assert row.filled_quantity == seen.filled_quantity, name
     assert set(row.flags) >= set(seen.flags), name
     assert (row.finished_at is None) == (seen.state == "OPEN"), name

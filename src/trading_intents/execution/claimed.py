@@ -35,20 +35,19 @@ class _Record(VersionTerms, frozen=True, kw_only=True):
     order_side: OrderSide
     order_type: str
     route_strategy: RouteStrategy
-    leg: Leg | None = None
 
 
 class _ClaimedLeg(FrozenStruct, frozen=True):
     order_id: str
     seq: int
+    leg: Leg
     action_id: UUID
     record: _Record
 
     @property
     def ticket(self) -> LegTicket:
-        assert self.record.leg
         return LegTicket(
-            leg=self.record.leg,
+            leg=self.leg,
             client_order_id=client_order_id(self.action_id),
             symbol=self.record.symbol,
             side=self.record.order_side,

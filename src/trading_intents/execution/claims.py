@@ -93,7 +93,8 @@ _READ_CLAIMED = f"""
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
             r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
-            ord.lookups, ord.command_seq, ord.leg, ord.closes AND r.event_type = 'intent.create' AS closes
+            ord.lookups, ord.command_seq, ord.leg, ord.linked AND r.event_type = 'intent.create' AS has_legs,
+            ord.closes AND r.event_type = 'intent.create' AS closes
         FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
         WHERE r.id = ANY ({CLAIMED_IDS})
     ) AS asked
@@ -112,12 +113,13 @@ _READ_CLAIMED = f"""
     ) marked
     CROSS JOIN LATERAL (
         SELECT json_agg(json_build_object(
-            'order_id', o.order_id, 'seq', o.create_seq, 'action_id', made.action_id, 'record', made.record::json
+            'order_id', o.order_id, 'seq', o.create_seq, 'leg', o.leg, 'action_id', made.action_id,
+            'record', made.record::json
         )) AS legs
         FROM (
-            SELECT order_id, create_seq FROM orders
-            WHERE account_id = asked.account_id AND parent_order_id BETWEEN asked.order_id AND asked.order_id
-              AND asked.event_type = 'intent.create'
+            SELECT order_id, create_seq, leg FROM orders
+            WHERE asked.has_legs AND account_id = asked.account_id
+              AND parent_order_id BETWEEN asked.order_id AND asked.order_id
             ORDER BY parent_order_id, create_seq
         ) AS o
         CROSS JOIN LATERAL (

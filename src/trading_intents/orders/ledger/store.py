@@ -38,14 +38,14 @@ _FIRST, _SECOND, _THIRD = (RowParameters(_NAMES, number) for number in (1, 3, 5)
 WITH_LINKED = """
     SELECT linked.order_id FROM ({named}) AS named (order_id)
     CROSS JOIN LATERAL (
-        SELECT account_id, coalesce(parent_order_id, order_id) AS entry_id FROM orders
+        SELECT account_id, linked, coalesce(parent_order_id, order_id) AS entry_id FROM orders
         WHERE order_id = named.order_id OFFSET 0
     ) AS own
     CROSS JOIN LATERAL (
         SELECT own.entry_id
         UNION ALL
         (SELECT order_id FROM orders
-         WHERE account_id = own.account_id AND parent_order_id BETWEEN own.entry_id AND own.entry_id
+         WHERE own.linked AND account_id = own.account_id AND parent_order_id BETWEEN own.entry_id AND own.entry_id
          ORDER BY parent_order_id)
     ) AS linked (order_id)
 """

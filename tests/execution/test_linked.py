@@ -1,0 +1,169 @@
+"""Entries and legs, recorded in whatever order answer, stream, look-up and snapshot come."""
+
+from collections.abc import AsyncIterator
+from itertools import permutations
+from uuid import uuid4
+
+import pytest
+
+from tests.conftest import Urls
+from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, told
+from trading_intents.brokers.port import BrokerEvent, EventKind
+from trading_intents.orders.facts import FactKind
+from trading_intents.orders.ledger.recording import RecordedAccount
+from trading_intents.storage.database import Database
+from trading_intents.trading import EXITS, Leg
+
+E, F = EventKind, FactKind
+
+
+@pytest.fixture
+async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
+    async with open_books(urls, database) as opened:
+        yield opened
+        await assert_true_books(database)
+
+
+async def group(books: Books, *legs: Leg) -> list[Sent]:
+    """An entry and its legs of 100, as they are accepted and sent."""
+    orders = [await books.create("100", limit="10")]
+    for leg in legs:
+        orders.append(await books.create("100", limit="20", side="BUY" if leg not in EXITS else "SELL"))
+        change = "UPDATE orders SET linked = true, leg = $2, parent_order_id = $3, active = $4 WHERE order_id = $1"
+        await books.owner.execute(change, orders[-1].order_id, leg, orders[0].order_id, leg not in EXITS)
+    await books.owner.execute("UPDATE orders SET linked = true WHERE order_id = $1", orders[0].order_id)
+    await books.owner.execute("UPDATE exposures SET open_sell = 0, open_buy = 100")
+    return orders
+
+
+async def shown(books: Books, orders: list[Sent]) -> list[str]:
+    rows = [await books.order(order) for order in orders]
+    return [
+        " ".join([row["order_status"], row["reason"] or "", *row["flags"]]).replace("  ", " ").strip() for row in rows
+    ]
+
+
+def named(leg: Leg, kind: EventKind, broker_order_id: str, parent: Sent | None = None, **more: object) -> BrokerEvent:
+    """What a venue says of a leg that it has named itself; `parent` is said by answers, look-ups and snapshots."""
+    key = str(more.pop("key", f"{kind}/{broker_order_id}"))
+    known = {"parent": parent.client_order_id, "leg": leg} if parent else {}
+    return told(kind, None, key, broker_order_id=broker_order_id, **known, **more)
+
+
+async def test_legs_are_booked_with_their_entry(books: Books) -> None:
+    entry, profit, loss = orders = await group(books, *EXITS)
+    await books.tell(*(told(E.ACCEPTED, order, broker_order_id=f"b{n}") for n, order in enumerate(orders)))
+    assert await shown(books, orders) == ["NEW", "NEW", "NEW"]
+    assert [(await books.order(order))["active"] for order in orders] == [True, False, False]
+    await books.tell(fill(entry, "e1", "40"))
+    assert [(await books.order(order))["active"] for order in orders] == [True, True, True]
+    assert [event.order_id for event in (await books.events())[-3:-1]] == [str(leg.order_id) for leg in (profit, loss)]
+    await books.tell(*(told(E.REPLACED, leg, quantity="40", reason="replaced_by_broker") for leg in (profit, loss)))
+    assert [(await books.order(leg))["quantity"] for leg in (profit, loss)] == [40, 40]
+    await books.tell(fill(profit, "e2", "40", "20"))
+    assert await shown(books, orders) == ["PARTIALLY_FILLED", "PARTIALLY_FILLED", "NEW"]
+    await books.tell(told(E.CANCELLED, entry, cum_quantity="40"), told(E.CANCELLED, loss, reason="pair_filled"))
+    assert await shown(books, orders) == ["CANCELLED", "FILLED", "CANCELLED pair_filled"]
+    assert (await books.position())["quantity"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (F.REFUSED, "REJECTED"),
+        (F.STALE, "EXPIRED stale"),
+        (F.NOT_DELIVERED, "REJECTED not_delivered"),
+        (F.CANCELLED_BEFORE_SEND, "CANCELLED before_send"),
+    ],
+)
+async def test_an_entry_that_never_arrived_ends_its_legs(books: Books, kind: FactKind, expected: str) -> None:
+    orders = await group(books, *EXITS)
+    await books.tell(own=(ours(orders[0], kind),))
+    assert await shown(books, orders) == [expected, *["REJECTED entry_rejected"] * 2]
+    # It is there all the same: all are open again, and the entry alone is cancelled.
+    recorded = await books.tell(told(E.ACCEPTED, orders[1], at=5))
+    assert set(recorded.resurrected) == {orders[0].order_id, orders[1].order_id}  # both are looked up
+    recorded = await books.tell(told(E.ACCEPTED, orders[0], at=4), told(E.ACCEPTED, orders[2], at=5))
+    assert await shown(books, orders) == ["NEW resurrected"] * 3
+    assert [order.view.is_unwanted for order in recorded.orders.values()] == [True, False, False]
+
+
+async def test_an_entry_that_ends_unfilled_ends_its_legs_until_a_late_fill(books: Books) -> None:
+    entry, profit, loss = orders = await group(books, *EXITS)
+    await books.tell(*(told(E.ACCEPTED, order) for order in orders), told(E.CANCELLED, entry, at=1))
+    assert await shown(books, orders) == ["CANCELLED", *["CANCELLED entry_ended"] * 2]
+    await books.tell(fill(entry, "e1", "40", at=2))
+    assert await shown(books, orders) == ["CANCELLED late_fill", "NEW resurrected", "NEW resurrected"]
+
+
+async def test_legs_that_the_venue_names_are_found_in_whatever_order_it_tells(books: Books) -> None:
+    for order in permutations(range(4)):
+        entry, profit, loss = orders = await group(books, *EXITS)
+        name = uuid4().hex
+        events = [
+            told(E.ACCEPTED, entry, broker_order_id=f"{name}e"),
+            named(Leg.TAKE_PROFIT, E.ACCEPTED, f"{name}t", parent=entry),  # in the answer or a look-up
+            named(Leg.TAKE_PROFIT, E.FILL, f"{name}t", exec_id=f"{name}f", quantity="100", price="20"),  # streamed
+            fill(entry, f"{name}b", "100", broker_order_id=f"{name}e"),
+        ]
+        for number in order:
+            await books.tell(events[number])
+        assert await shown(books, orders) == ["FILLED", "FILLED", "PENDING_NEW"], order
+        assert (await books.order(profit))["external_order_id"] == f"{name}t"
+        await books.tell(named(Leg.STOP_LOSS, E.CANCELLED, f"{name}s", parent=entry, reason="pair_filled"))
+        assert await shown(books, orders) == ["FILLED", "FILLED", "CANCELLED pair_filled"], order
+
+
+async def test_the_same_report_of_a_leg_names_it_when_it_comes_again(books: Books) -> None:
+    entry, profit, loss = orders = await group(books, *EXITS)
+    await books.tell(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1"))
+    await books.tell(named(Leg.TAKE_PROFIT, E.TRIGGERED, "t1"))
+    assert await shown(books, orders) == ["PENDING_NEW"] * 3
+    await books.tell(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1", parent=entry))
+    assert await shown(books, orders) == ["PENDING_NEW", "NEW", "PENDING_NEW"]
+    await books.tell(named(Leg.TAKE_PROFIT, E.EXPIRED, "t1"))
+    assert await shown(books, orders) == ["PENDING_NEW", "EXPIRED", "PENDING_NEW"]
+    unmatched = await books.owner.fetchval("SELECT count(*) FROM facts WHERE order_id IS NULL")
+    assert unmatched == 0
+
+
+async def test_exits_that_both_fill_are_booked_and_flagged(books: Books) -> None:
+    entry, profit, loss = orders = await group(books, *EXITS)
+    await books.tell(fill(entry, "e1", "100"), fill(profit, "e2", "100"), fill(loss, "e3", "30"))
+    assert await shown(books, orders) == ["FILLED", "FILLED overfill", "PARTIALLY_FILLED overfill"]
+    assert (await books.position())["quantity"] == -30
+
+
+async def test_one_cancels_other_counts_once_and_is_never_unprotected(books: Books) -> None:
+    limit, stop = orders = await group(books, Leg.ONE_CANCELS_OTHER)
+    await books.tell(told(E.ACCEPTED, limit), told(E.ACCEPTED, stop))
+    assert [(await books.order(order))["active"] for order in orders] == [True, True]
+    await books.tell(fill(limit, "e1", "40"), told(E.REPLACED, stop, quantity="60", reason="replaced_by_broker"))
+    await books.tell(told(E.CANCELLED, limit))
+    assert await shown(books, orders) == ["CANCELLED", "NEW"]
+    assert (await books.order(limit))["uncovered_since"] is None
+    await books.tell(told(E.CANCELLED, stop))
+
+
+async def settle_later(books: Books, entry: Sent) -> RecordedAccount:
+    """As if five seconds had gone: what the worker does each second with such orders."""
+    await books.owner.execute("UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'")
+    return await books.tell(told(E.STATUS, entry, key=uuid4().hex))
+
+
+async def test_an_entry_whose_exits_end_early_is_flagged_after_five_seconds(books: Books) -> None:
+    entry, profit, loss = orders = await group(books, *EXITS)
+    await books.tell(*(told(E.ACCEPTED, order) for order in orders), fill(entry, "e1", "100"))
+    await books.tell(told(E.CANCELLED, profit))
+    recorded = await settle_later(books, entry)
+    assert (await books.order(entry))["uncovered_since"] is None
+    await books.tell(told(E.CANCELLED, loss, reason="pair_cancelled"))
+    assert (await books.order(entry))["uncovered_since"] is not None
+    assert await shown(books, orders) == ["FILLED", "CANCELLED", "CANCELLED pair_cancelled"]
+    recorded = await settle_later(books, entry)
+    assert [order.is_newly_unprotected for order in recorded.orders.values()] == [True, False, False]
+    assert await shown(books, orders) == ["FILLED unprotected", "CANCELLED", "CANCELLED pair_cancelled"]
+    recorded = await settle_later(books, entry)
+    assert not any(order.is_newly_unprotected for order in recorded.orders.values())
+    assert (await books.order(entry))["uncovered_since"] is None
