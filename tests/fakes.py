@@ -1,6 +1,7 @@
 """Fakes that a test controls. Nothing here sleeps or reads the machine's clock."""
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from trading_intents.brokers.port import (
     Outcome,
     StreamGap,
 )
-from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
+from trading_intents.trading import Environment, Leg, OrderKind, RouteStrategy, TimeInForce, terms_of
 
 START = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 
@@ -74,6 +75,8 @@ class VenueOrder:
     events: list[BrokerEvent] = field(default_factory=list)
     filled: Decimal = Decimal(0)
     over: bool = False
+    parent: str | None = None  # a leg's
+    leg: Leg | None = None
 
 
 class FakeVenue:
@@ -105,6 +108,8 @@ class FakeVenue:
         self.is_mute = False  # takes commands, and its stream reports nothing
         self.fails_snapshots = False
         self.hides = False  # look-ups have no result
+        self.names_legs = False  # in its own way: it keeps no client order ids of legs
+        self.accepts_legs = True  # with their entry; False: `accept_legs` does
         self.lookups: list[str] = []
         self.answers_lookups = asyncio.Event()  # cleared: they wait
         self.answers_lookups.set()
@@ -176,6 +181,20 @@ class FakeVenue:
         if command == "submit":
             made = self.orders[ticket.client_order_id] = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
             self._emit(made, EventKind.ACCEPTED)
+            for leg in ticket.legs:
+                own = OrderTicket(
+                    client_order_id=leg.client_order_id,
+                    symbol=leg.symbol,
+                    side=leg.side,
+                    kind=leg.kind,
+                    **terms_of(leg),
+                )
+                number = f"{made.number}-{leg.leg}"
+                self.orders[leg.client_order_id] = VenueOrder(
+                    account_id, own, number, parent=ticket.client_order_id, leg=leg.leg
+                )
+            if self.accepts_legs:
+                self.accept_legs()
             return CommandResult(outcome=Outcome.ACKED, broker_order_id=made.number)
         order = self.orders.get(ticket.orig_client_order_id or "")
         if order is None or order.over:
@@ -190,12 +209,20 @@ class FakeVenue:
             self._emit(order, EventKind.CANCELLED)
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.number)
 
+    def accept_legs(self) -> None:
+        for order in list(self.orders.values()):
+            if order.leg and not order.events:
+                self._emit(order, EventKind.ACCEPTED)
+
     def _emit(self, order: VenueOrder, kind: EventKind, **more: object) -> None:
         self._count += 1
+        client_order_id: str | None = order.ticket.client_order_id
+        if order.leg and self.names_legs and kind is not EventKind.REPLACED:
+            client_order_id, more = None, {**more, "parent": order.parent, "leg": order.leg}
         event = BrokerEvent(
             kind=kind,
             dedupe_key=f"{self.capabilities.name}:{self._count}",
-            client_order_id=order.ticket.client_order_id,
+            client_order_id=client_order_id,
             broker_order_id=order.number,
             **more,  # type: ignore[arg-type] # fields of the event
         )
@@ -235,7 +262,16 @@ class VenueLink:
         if self._venue.is_away or self._venue.hides:
             return LookupUnknown("scripted")
         order = self._venue.orders.get(client_order_id)
-        return _snapshot(order) if order else Absent()
+        if order and order.leg and self._venue.names_legs:
+            order = order if broker_order_id == order.number else None
+        return self._snapshot(order) if order else Absent()
+
+    def _snapshot(self, order: VenueOrder) -> OrderSnapshot:
+        """With its legs, if the venue names them."""
+        legs = [leg for leg in self._venue.orders.values() if leg.parent == order.ticket.client_order_id]
+        own = _snapshot(order)
+        events = [event for leg in legs for event in leg.events] if self._venue.names_legs else []
+        return dataclasses.replace(own, events=(*own.events, *events))
 
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while (event := await self.received.get()) is not None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_books
+from tests.execution.linked_orders import link_orders
 from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, told
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import FactKind
@@ -27,14 +28,10 @@ async def books(urls: Urls, database: Database) -> AsyncIterator[Books]:
 
 async def group(books: Books, *legs: Leg) -> list[Sent]:
     """An entry and its legs of 100, as they are accepted and sent."""
-    orders = [await books.create("100", limit="10")]
-    for leg in legs:
-        orders.append(await books.create("100", limit="20", side="BUY" if leg not in EXITS else "SELL"))
-        change = "UPDATE orders SET linked = true, leg = $2, parent_order_id = $3, active = $4 WHERE order_id = $1"
-        await books.owner.execute(change, orders[-1].order_id, leg, orders[0].order_id, leg not in EXITS)
-    await books.owner.execute("UPDATE orders SET linked = true WHERE order_id = $1", orders[0].order_id)
-    await books.owner.execute("UPDATE exposures SET open_sell = 0, open_buy = 100")
-    return orders
+    entry = await books.create("100", limit="10")
+    made = {leg: await books.create("100", limit="20", side="SELL" if leg in EXITS else "BUY") for leg in legs}
+    await link_orders(books.owner, entry.order_id, {leg: sent.order_id for leg, sent in made.items()})
+    return [entry, *made.values()]
 
 
 async def shown(books: Books, orders: list[Sent]) -> list[str]:
@@ -90,7 +87,7 @@ async def test_an_entry_that_never_arrived_ends_its_legs(books: Books, kind: Fac
 
 
 async def test_an_entry_that_ends_unfilled_ends_its_legs_until_a_late_fill(books: Books) -> None:
-    entry, profit, loss = orders = await group(books, *EXITS)
+    entry, *_ = orders = await group(books, *EXITS)
     await books.tell(*(told(E.ACCEPTED, order) for order in orders), told(E.CANCELLED, entry, at=1))
     assert await shown(books, orders) == ["CANCELLED", *["CANCELLED entry_ended"] * 2]
     await books.tell(fill(entry, "e1", "40", at=2))
@@ -99,7 +96,7 @@ async def test_an_entry_that_ends_unfilled_ends_its_legs_until_a_late_fill(books
 
 async def test_legs_that_the_venue_names_are_found_in_whatever_order_it_tells(books: Books) -> None:
     for order in permutations(range(4)):
-        entry, profit, loss = orders = await group(books, *EXITS)
+        entry, profit, _ = orders = await group(books, *EXITS)
         name = uuid4().hex
         events = [
             told(E.ACCEPTED, entry, broker_order_id=f"{name}e"),
@@ -116,7 +113,7 @@ async def test_legs_that_the_venue_names_are_found_in_whatever_order_it_tells(bo
 
 
 async def test_the_same_report_of_a_leg_names_it_when_it_comes_again(books: Books) -> None:
-    entry, profit, loss = orders = await group(books, *EXITS)
+    entry, *_ = orders = await group(books, *EXITS)
     await books.tell(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1"))
     await books.tell(named(Leg.TAKE_PROFIT, E.TRIGGERED, "t1"))
     assert await shown(books, orders) == ["PENDING_NEW"] * 3
