@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from itertools import permutations
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -41,10 +42,10 @@ async def shown(books: Books, orders: list[Sent]) -> list[str]:
     ]
 
 
-def named(leg: Leg, kind: EventKind, broker_order_id: str, parent: Sent | None = None, **more: object) -> BrokerEvent:
+def named(leg: Leg, kind: EventKind, broker_order_id: str, parent: Sent | None = None, **more: Any) -> BrokerEvent:
     """What a venue says of a leg that it has named itself; `parent` is said by answers, look-ups and snapshots."""
     key = str(more.pop("key", f"{kind}/{broker_order_id}"))
-    known = {"parent": parent.client_order_id, "leg": leg} if parent else {}
+    known: dict[str, Any] = {"parent": parent.client_order_id, "leg": leg} if parent else {}
     return told(kind, None, key, broker_order_id=broker_order_id, **known, **more)
 
 

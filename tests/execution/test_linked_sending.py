@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from decimal import Decimal
 from uuid import UUID
 
 import pytest
@@ -77,7 +78,8 @@ async def test_a_send_carries_the_legs(trading: InProcessExecution) -> None:
             (Leg.TAKE_PROFIT, OrderKind.LIMIT, OrderSide.SELL, await trading.coid(orders[1])),
             (Leg.STOP_LOSS, OrderKind.STOP, OrderSide.SELL, await trading.coid(orders[2])),
         ]
-        assert (ticket.legs[0].limit_price, ticket.legs[1].stop_price, ticket.legs[0].quantity) == (110, 90, 10)
+        amounts = [ticket.legs[0].limit_price, ticket.legs[1].stop_price, ticket.legs[0].quantity]
+        assert amounts == [Decimal(110), Decimal(90), Decimal(10)]
         trading.fill(await trading.coid(orders[0]))
         await until_shown(trading, orders, "FILLED", "NEW", "NEW")
         assert [(await trading.order(order))["active"] for order in orders] == [True, True, True]

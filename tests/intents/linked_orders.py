@@ -8,7 +8,7 @@ BOTH: dict[str, Any] = {"take_profit": {"limit_price": "200.0"}, "stop_loss": {"
 SHORT: dict[str, Any] = {"take_profit": {"limit_price": "180"}, "stop_loss": {"stop_price": "200"}}
 
 
-def bracket(spec: Any = None, side: str = "BUY", symbol: str = "AAPL", **exits: Any) -> Body:
+def bracket(spec: Any = None, side: Any = "BUY", symbol: Any = "AAPL", **exits: Any) -> Body:
     return create(spec or limit("10", "190"), symbol, side, exits=exits or BOTH)
 
 

@@ -1,5 +1,6 @@
 """decide(): a pure rule. By table in the order of its checks, and for any state that can be made up."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from tests.installed.remote_broker import CAPABILITIES as REMOTE
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
+from trading_intents.brokers.port import LinkedOrders
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
@@ -26,6 +28,7 @@ from trading_intents.intents.model import (
     EarlierAction,
     KeyState,
     KnownOrder,
+    LinkedSpec,
     Replace,
     Replayed,
     Spec,
@@ -34,7 +37,16 @@ from trading_intents.intents.model import (
 )
 from trading_intents.orders.model import FINAL_STATUSES
 from trading_intents.orders.positions import Holding
-from trading_intents.trading import ActionType, Environment, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    ActionType,
+    Environment,
+    Leg,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))
@@ -119,6 +131,44 @@ def test_a_create_is_completed_by_its_defaults() -> None:
     made = decide(submission(CREATE, client_reference_id="r"), state(order=None), NOW)
     spec = structs.replace(LIMIT, time_in_force=TimeInForce.DAY)
     assert made == Accepted(ActionType.CREATE, AAPL, OrderSide.BUY, RouteStrategy.SMART, spec, "r")
+
+
+PROFIT = LinkedSpec(Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", "190", time_in_force=TimeInForce.GOOD_TILL_CANCEL))
+BRACKET = structs.replace(CREATE, legs=(PROFIT,))
+BUYS = LinkedOrders((OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, TimeInForce.GOOD_TILL_CANCEL))
+
+
+@pytest.mark.parametrize(
+    ("offered", "said"),
+    [
+        (None, "does not link orders in this way"),
+        (replace(BUYS, order_sides=(OrderSide.SELL_SHORT,)), "links it to no BUY; use SELL_SHORT"),
+        (replace(BUYS, order_kinds=(OrderKind.MARKET,)), "links it to no Limit order; use Market"),
+        (replace(BUYS, times_in_force=(TimeInForce.DAY,)), "time_in_force GOOD_TILL_CANCEL; use DAY"),
+        (replace(BUYS, times_in_force=(TimeInForce.GOOD_TILL_CANCEL,)), "time_in_force DAY; use GOOD_TILL_CANCEL"),
+        (
+            replace(BUYS, one_time_in_force=True),
+            "has one time_in_force for linked orders; the entry's is DAY and the exits' is GOOD_TILL_CANCEL",
+        ),
+    ],
+)
+def test_a_broker_refuses_legs_that_it_does_not_link_so(offered: LinkedOrders | None, said: str) -> None:
+    met = state(order=None, manifest=replace(PAPER, exits=offered))
+    refusal = decide(submission(BRACKET), met, NOW)
+    assert isinstance(refusal, PlatformError)
+    assert refusal.code == "validation_failed"
+    assert "/command/payload/exits" in str(refusal)
+    assert said in str(refusal)
+    assert isinstance(
+        decide(submission(CREATE), state(order=None, manifest=replace(PAPER, exits=offered)), NOW), Accepted
+    )
+
+
+def test_a_broker_with_one_time_in_force_takes_a_group_that_has_one() -> None:
+    manifest = replace(PAPER, exits=replace(BUYS, one_time_in_force=True))
+    made = decide(submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, manifest=manifest), NOW)
+    assert isinstance(made, Accepted)
+    assert (made.is_linked, made.legs) == (True, (PROFIT,))
 
 
 def test_a_replace_is_completed_by_the_order() -> None:

@@ -185,7 +185,7 @@ def test_a_chain_of_both_versions_is_what_it_was_hashed_as(trading_client: Tradi
     assert [each["hash_version"] for each in trading_client.actions()] == [1, 2, 2, 2, 1, 2, 2]
 
 
-EQUAL = {"take_profit": {"limit_price": "190"}}
+EQUAL: dict[str, Any] = {"take_profit": {"limit_price": "190"}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""Linked orders from the POST to their end, at the whole platform as `make run` starts it, and its paper broker."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.conftest import Urls
+from tests.intents.http_client import (
+    Body,
+    Tables,
+    TradingClient,
+    cancel,
+    create,
+    limit,
+    market,
+    open_trading_client,
+    replace,
+)
+from tests.tenants import Tenants
+from tests.waiting import eventually
+
+WAIT_SECONDS = 60.0
+EXITS = {"take_profit": {"limit_price": "110"}, "stop_loss": {"stop_price": "90"}}
+COVERED = {"entry": "FILLED", "take_profit": "NEW", "stop_loss": "NEW"}
+
+
+class Group:
+    """An order and its legs, at a symbol of its own."""
+
+    def __init__(self, client: TradingClient) -> None:
+        self.client, self.symbol = client, uuid4().hex[:12].upper()
+        self.ids: dict[str, str] = {}
+
+    def quote(self, bid: str, ask: str, size: str = "500") -> None:
+        body = {"bid": bid, "ask": ask, "bid_size": size, "ask_size": size}
+        url = f"/v1/paper/quotes/{self.symbol}"
+        assert self.client.client.put(url, json=body, headers=self.client.headers).status_code == 200
+
+    def submit(self, spec: Body, side: str, **more: Any) -> None:
+        answer = self.client.submit(create(spec, self.symbol, side, **more))
+        assert answer.status_code == 202, answer.text
+        made = answer.json()
+        self.ids = {"entry": made["intent_id"]} | {each["leg"]: each["intent_id"] for each in made["legs"]}
+
+    def orders(self) -> dict[str, Body]:
+        url = f"/v1/accounts/{self.client.account['id']}/orders"
+        found = self.client.client.get(url, params={"symbol": self.symbol}, headers=self.client.headers).json()["data"]
+        return {each["leg"] or "entry": each for each in found}
+
+    def until(self, **statuses: str) -> dict[str, Body]:
+        wanted: dict[str, Body] = {}
+
+        def is_reached() -> bool:
+            nonlocal wanted
+            wanted = self.orders()
+            return {name: wanted[name]["order_status"] for name in statuses} == statuses
+
+        eventually(is_reached, WAIT_SECONDS)
+        return wanted
+
+    def position(self) -> str:
+        url = f"/v1/accounts/{self.client.account['id']}/positions"
+        held = self.client.client.get(url, headers=self.client.headers).json()["data"]
+        return next((str(each["quantity"]) for each in held if each["symbol"] == self.symbol), "0")
+
+    def exposure(self) -> list[Any]:
+        query = "SELECT open_orders, open_buy, open_sell FROM exposures WHERE symbol = $1"
+        return [value for row in self.client.tables.fetch(query, self.symbol) for value in row.values()]
+
+
+@pytest.fixture
+def group(tenants: Tenants, tenants_database: Urls) -> Iterator[Group]:
+    tables = Tables(tenants_database.owner)
+    made = Group(open_trading_client(tenants, tables))
+    made.quote("99", "100")
+    yield made
+    tables.close()
+
+
+@pytest.mark.parametrize(
+    ("bid", "filled", "ended"), [("111", "take_profit", "stop_loss"), ("85", "stop_loss", "take_profit")]
+)
+def test_one_exit_closes_a_filled_entry_and_ends_the_other(
+    group: Group, tenants: Tenants, bid: str, filled: str, ended: str
+) -> None:
+    group.submit(market("10"), "BUY", exits=EXITS)
+    covered = group.until(**COVERED)
+    for name in ("take_profit", "stop_loss"):
+        assert (covered[name]["active"], covered[name]["quantity"]) == (True, "10")
+        assert covered[name]["parent_intent_id"] == group.ids["entry"]
+    assert group.position() == "10"
+    assert group.exposure() == [2, 0, 10]
+    group.quote(bid, str(int(bid) + 1))
+    over = group.until(**{filled: "FILLED", ended: "CANCELLED"})
+    assert (over[ended]["reason"], over[ended]["filled_quantity"], over["entry"]["flags"]) == ("pair_filled", "0", [])
+    assert group.position() == "0"
+    assert group.exposure() in ([], [0, 0, 0])
+    done = tenants.platform.run("audit", "verify", "--account", group.client.account["id"])
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 accounts, 3 actions followed, 0 accounts damaged")
+
+
+def test_exits_of_an_entry_that_is_cancelled_unfilled_end_with_it(group: Group) -> None:
+    group.submit(limit("10", "95", time_in_force="GOOD_TILL_CANCEL"), "BUY", exits=EXITS)
+    waiting = group.until(entry="NEW", take_profit="NEW", stop_loss="NEW")
+    assert [waiting[name]["active"] for name in COVERED] == [True, False, False]
+    assert group.exposure() == [3, 10, 0]
+    group.client.accepted(cancel(group.ids["entry"]))
+    over = group.until(entry="CANCELLED", take_profit="CANCELLED", stop_loss="CANCELLED")
+    assert [over[name]["reason"] for name in ("take_profit", "stop_loss")] == ["entry_ended"] * 2
+    assert group.exposure() in ([], [0, 0, 0])
+
+
+def test_an_exit_is_replaced_by_its_caller(group: Group) -> None:
+    group.submit(market("10"), "BUY", exits=EXITS)
+    group.until(**COVERED)
+    group.client.accepted(replace(group.ids["take_profit"], limit("10", "105")))
+
+    def is_moved() -> bool:
+        shown = group.orders()["take_profit"]
+        return bool((shown["limit_price"], shown["order_status"]) == ("105", "NEW"))
+
+    eventually(is_moved, WAIT_SECONDS)
+    group.quote("106", "107")
+    assert group.until(take_profit="FILLED", stop_loss="CANCELLED")["stop_loss"]["reason"] == "pair_filled"
+
+
+def test_of_a_limit_and_the_stop_beside_it_one_is_filled(group: Group) -> None:
+    group.submit(limit("10", "95"), "BUY", one_cancels_other={"stop_price": "105"})
+    both = group.until(entry="NEW", one_cancels_other="NEW")
+    assert (both["one_cancels_other"]["active"], both["one_cancels_other"]["order_side"]) == (True, "BUY")
+    assert group.exposure() == [2, 10, 0]
+    group.quote("105", "106")
+    over = group.until(entry="CANCELLED", one_cancels_other="FILLED")
+    assert over["entry"]["reason"] == "pair_filled"
+    assert (group.position(), over["entry"]["flags"]) == ("10", [])
