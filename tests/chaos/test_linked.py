@@ -206,6 +206,8 @@ def test_groups_end_true_though_everything_dies(
             processes.tables = Tables(urls.owner)
             processes.heal()
             workers.over.set()
+            for _ in range(10 * len(SYMBOLS)):
+                trader.jump()
             until_calm(processes)
         print(f"\n{workers.kills} workers killed, {trader.groups} groups: {processes.statuses(with_reason=True)}")
         check(processes, trader.groups)

@@ -78,8 +78,10 @@ async def test_a_send_carries_the_legs(trading: InProcessExecution) -> None:
             (Leg.TAKE_PROFIT, OrderKind.LIMIT, OrderSide.SELL, await trading.coid(orders[1])),
             (Leg.STOP_LOSS, OrderKind.STOP, OrderSide.SELL, await trading.coid(orders[2])),
         ]
-        amounts = [ticket.legs[0].limit_price, ticket.legs[1].stop_price, ticket.legs[0].quantity]
-        assert amounts == [Decimal(110), Decimal(90), Decimal(10)]
+        assert [(leg.limit_price, leg.stop_price, leg.quantity) for leg in ticket.legs] == [
+            (Decimal(110), None, Decimal(10)),
+            (None, Decimal(90), Decimal(10)),
+        ]
         trading.fill(await trading.coid(orders[0]))
         await until_shown(trading, orders, "FILLED", "NEW", "NEW")
         assert [(await trading.order(order))["active"] for order in orders] == [True, True, True]

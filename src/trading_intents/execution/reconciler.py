@@ -141,14 +141,14 @@ class Reconciler:
         self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
-        for link in list(links.values()):
-            account_id = link.account_ref.account_id
+        for account_id in sorted({row["lane"] for row in used_up_rows} | {row["account_id"] for row in uncovered}):
+            link = links.get(account_id)
             failing = [row for row in used_up_rows if row["lane"] == account_id]
             flagged = frozenset(row["order_id"] for row in uncovered if row["account_id"] == account_id)
             try:
-                if failing:
+                if link and failing:
                     await self._fail(link, failing)
-                if flagged:
+                if link and flagged:
                     await self._settle_again(link, flagged)
             except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
                 self._log_failed("fail", error)

@@ -242,13 +242,11 @@ async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float)
     """Final entries whose exits have not covered their fills for so long, and that are not flagged yet."""
     return await tx.fetch(
         """
-        SELECT found.order_id, asked.account_id FROM unnest($1::uuid[]) AS asked (account_id)
-        CROSS JOIN LATERAL (
-            SELECT order_id FROM orders
-            WHERE account_id = asked.account_id
-              AND uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
-            ORDER BY uncovered_since LIMIT $3
-        ) AS found
+        SELECT order_id, account_id FROM (
+            SELECT * FROM orders
+            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY uncovered_since
+        ) AS uncovered
+        WHERE account_id = ANY ($1::uuid[]) LIMIT $3
         """,
         account_ids,
         seconds,

@@ -824,7 +824,7 @@ CREATE INDEX orders_by_status ON orders (account_id, order_status, create_seq) W
 CREATE INDEX orders_by_reference ON orders (account_id, client_reference_id, create_seq)
 WHERE client_reference_id IS NOT NULL;
 CREATE INDEX orders_by_parent ON orders (account_id, parent_order_id, create_seq) WHERE parent_order_id IS NOT NULL;
-CREATE INDEX orders_uncovered ON orders (account_id, uncovered_since) WHERE uncovered_since IS NOT NULL;
+CREATE INDEX orders_uncovered ON orders (uncovered_since) WHERE uncovered_since IS NOT NULL;
 CREATE INDEX orders_to_look_up ON orders (account_id, lookup_due_at) WHERE lookup_due_at IS NOT NULL;
 ALTER TABLE orders ENABLE ROW LEVEL SECURITY;
 ALTER TABLE orders FORCE ROW LEVEL SECURITY;

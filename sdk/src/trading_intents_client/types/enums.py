@@ -151,6 +151,7 @@ class OrderFlag(OpenEnum):
     OVERFILL = "overfill"
     CONFLICTING_EXECUTION = "conflicting_execution"
     RESURRECTED = "resurrected"
+    UNPROTECTED = "unprotected"
 
 
 class TradeFlag(OpenEnum):
