@@ -10,7 +10,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 INDEX = Path(__file__).with_name("index.toml")
 # What the sections say today. A sentence that is dropped takes its promise with it: do not lower these lightly.
-MIN_SENTENCES = {4: 62, 5: 20, 7: 15, 8: 19, 9: 24, 10: 7, 11: 20, 12: 40}
+MIN_SENTENCES = {4: 62, 5: 20, 7: 15, 8: 19, 9: 24, 10: 7, 11: 20, 12: 40, 13: 28}
 
 
 def sentences() -> list[dict[str, Any]]:
