@@ -102,7 +102,8 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     client_order_id: str | None = None  # of the version; where a command is answered, of that command
     broker_order_id: str | None = None
     # Of a leg that the venue names in its own way: the client order id of the order that it was sent with, and which
-    # one it is. Whatever else names the leg, such as `broker_order_id`, is the venue's.
+    # one it is. Its `broker_order_id` names it then; it has no `client_order_id`, nor has a report without its parent,
+    # which waits for one that has both.
     parent: str | None = None
     leg: Leg | None = None
     replaces: str | None = None  # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant

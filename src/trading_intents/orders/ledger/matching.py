@@ -138,9 +138,10 @@ class LedgerIndex:
             if sent.broker_order_id:
                 self.brokers.setdefault(AccountName(sent.account_id, sent.broker_order_id), []).append(sent)
         self.legs: dict[IdText, list[IdText]] = {}  # of an entry
-        for history in sorted(read.histories.values(), key=lambda each: each.row.create_seq):
-            if history.row.parent_order_id:
-                self.legs.setdefault(history.row.parent_order_id, []).append(history.row.order_id)
+        rows = (history.row for history in read.histories.values())
+        legs = [(row.create_seq, row.parent_order_id, row.order_id) for row in rows if row.parent_order_id]
+        for _, entry_id, order_id in sorted(legs):
+            self.legs.setdefault(entry_id, []).append(order_id)
         self.unmatched: list[StoredFact] = [
             fact for fact in self.facts.values() if fact.order_id is None and fact.client_order_id is None
         ]
@@ -152,9 +153,8 @@ class LedgerIndex:
     def find_leg(self, account_id: IdText, event: BrokerEvent) -> CommandRow | None:
         """The CREATE of the leg that an event names by the order that it was sent with."""
         sent = self.clients.get(AccountName(account_id, event.parent or ""))
-        legs = self.legs.get(self.entry_of(sent.order_id), ()) if sent else ()
-        found = (self.histories[each].commands for each in legs if self.histories[each].row.leg is event.leg)
-        commands = next(found, ())
+        legs = [self.histories[each] for each in self.legs.get(sent.order_id, ())] if sent else []
+        commands = (each for leg in legs if leg.row.leg is event.leg for each in leg.commands)
         return next((each for each in commands if each.action_type is ActionType.CREATE), None)
 
 
