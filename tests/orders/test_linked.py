@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
@@ -64,7 +65,8 @@ class Play:
         order = book.orders.get(number)
         match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 1, 4))[0]:
             case "quote":
-                book.feed(self.market.next_quote(self.quote()))
+                at = self.market.now - timedelta(seconds=self.chance.choice((0, 0, 1)))  # a command may overtake it
+                book.feed(replace(self.market.next_quote(self.quote()), at=at))
             case "later":
                 self.market.later(seconds=self.chance.choice((0, 1, 20)))
                 book.keep_time(self.market.now)

@@ -76,15 +76,18 @@ def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fac
 
 
 def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]:
-    """Flags what was filled of a pair, if that is more together than one of them should have filled."""
+    """Flags what was filled of a pair, if that is more together than one of them should have filled. The quantity that
+    the broker last gave one of them says less: of its reports some may come later."""
     entry, *legs = views
     if legs[0].leg is Leg.ONE_CANCELS_OTHER:
         pair, most = views, quantity
     else:
         pair, most = legs, entry.quantity if entry.state is OrderState.OPEN else entry.filled_quantity
-    if total(each.filled_quantity for each in pair) <= most:
-        return views
-    return [with_flag(each, OrderFlag.OVERFILL) if each in pair and each.filled_quantity else each for each in views]
+    is_too_much = total(each.filled_quantity for each in pair) > most
+    return [
+        with_flag(each, OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0) if each in pair else each
+        for each in views
+    ]
 
 
 def uncovered(views: Sequence[OrderView]) -> Decimal:

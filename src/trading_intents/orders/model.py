@@ -170,8 +170,9 @@ def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
 
 
-def with_flag(view: OrderView, added: OrderFlag) -> OrderView:
-    return replace(view, flags=tuple(flag for flag in OrderFlag if flag is added or flag in view.flags))
+def with_flag(view: OrderView, changed: OrderFlag, is_set: bool = True) -> OrderView:
+    flags = {*view.flags, changed} if is_set else {*view.flags} - {changed}
+    return replace(view, flags=tuple(flag for flag in OrderFlag if flag in flags))
 
 
 def state_of(status: OrderStatus) -> OrderState:

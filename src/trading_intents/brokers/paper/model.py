@@ -132,7 +132,7 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     is_held: bool = False  # an exit whose entry has no fill yet
     best_price: Decimal | None = None  # of the market since a trailing stop works
     told_stop: Decimal | None = None  # a trailing stop's, as it was last reported
-    told_at: datetime | None = None
+    told_at: datetime | None = None  # the last change that no command asked for
     accepted_at: datetime
     expires_at: datetime
 

@@ -276,9 +276,12 @@ class OrderBook:
 
     def _change(self, changes: Iterable[linked.Change], at: datetime) -> None:
         for order, kind, reason in changes:
+            if kind is EventKind.REPLACED:
+                # A quote may be older than a command that was worked before it: the last report must be the latest.
+                order = replace(order, told_at=max(at, order.told_at or at))
             self._put(order)
             if kind is EventKind.REPLACED:
-                self._report_change(order, at)
+                self._report_change(order, order.told_at or at)
             elif kind:
                 self._emit(order, kind, at, reason=reason)
 
