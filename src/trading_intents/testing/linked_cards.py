@@ -137,10 +137,12 @@ def _leg(
 
 
 def _of_leg(run: CardRun, sent: Sent, leg: Leg) -> list[BrokerEvent]:
-    """The events of the leg, each once, from the stream and the answer: by its id, or through the entry."""
-    seen = {event.dedupe_key: event for event in (*sent.result.updates, *run.received)}
-    named = {event.broker_order_id for event in seen.values() if _is_of(event, sent, leg)} - {None}
-    return [event for event in seen.values() if _is_of(event, sent, leg) or event.broker_order_id in named]
+    """The events of the leg, each once, from the stream and the answer: by its id, or through the entry. The stream may
+    tell of it by its id alone before the answer names it."""
+    told = [*sent.result.updates, *run.received]
+    named = {event.broker_order_id for event in told if _is_of(event, sent, leg)} - {None}
+    found = [event for event in told if _is_of(event, sent, leg) or event.broker_order_id in named]
+    return list({event.dedupe_key: event for event in found}.values())
 
 
 def _is_of(event: BrokerEvent, sent: Sent, leg: Leg) -> bool:

@@ -9,57 +9,13 @@ from decimal import Decimal
 from typing import Any
 from uuid import uuid4
 
-ZERO = Decimal(0)
+from tests.brokers.alpaca import groups
+from tests.brokers.alpaca.order import ZERO, Order, Refused, make_order, plain, stamp
+
 CASH = Decimal(1_000_000)
-FINAL = {"filled", "canceled", "expired", "rejected", "replaced"}
-REPLACEABLE = {"new", "partially_filled"}
+REPLACEABLE = {"new", "partially_filled", "held"}
 ULID_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-FIELDS_BY_TYPE: dict[str, tuple[str, ...]] = {
-    "market": (),
-    "limit": ("limit_price",),
-    "stop": ("stop_price",),
-    "stop_limit": ("limit_price", "stop_price"),
-    "trailing_stop": (),
-}
 NO_PUNCTUATION = str.maketrans("", "", "-:.T")
-TIMES_IN_FORCE = {"day", "gtc", "opg", "cls", "ioc", "fok"}
-
-
-class Refused(Exception):
-    def __init__(self, status: int, code: int | None, message: str) -> None:
-        super().__init__(message)
-        self.status, self.body = status, {"message": message} | ({"code": code} if code else {})
-
-
-def stamp(moment: datetime | None = None) -> str:
-    return (moment or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def plain(amount: Decimal) -> str:
-    text = format(amount, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-@dataclass
-class Order:
-    """An order as its JSON, with the numbers that matching needs."""
-
-    json: dict[str, Any]
-    qty: Decimal
-    filled: Decimal = ZERO
-    paid: Decimal = ZERO
-    is_triggered: bool = False
-
-    @property
-    def leaves(self) -> Decimal:
-        return self.qty - self.filled
-
-    @property
-    def is_open(self) -> bool:
-        return self.json["status"] not in FINAL
-
-    def price(self, name: str) -> Decimal | None:
-        return Decimal(self.json[name]) if self.json[name] is not None else None
 
 
 @dataclass
@@ -92,12 +48,16 @@ class Account:
     holds_cancels: bool = False
     is_garbling: bool = False  # the next execution is told in a way that nobody can read
     tells_versions: bool = True  # those that replace others, as new
+    tells_groups: bool = True  # by the fields that orders have for it since October 2026
+    stop_replaces: bool = False  # a stop that is reached replaces the limit beside it, as users report; else it cancels
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     # What callers ask for.
 
     def submit(self, body: dict[str, Any]) -> Order:
-        order = self._checked(body, replaces=None)
+        body = {**body}
+        legs = groups.check(self, body)
+        order = make_order(body, self.by_client)
         symbol, signed = body["symbol"], order.qty if body["side"] == "buy" else -order.qty
         held = self.positions.get(symbol, (ZERO, ZERO))[0]
         quote = self.quotes.get(symbol)
@@ -110,7 +70,9 @@ class Account:
             text = f"insufficient qty available for order (requested: {plain(-signed)}, available: {plain(held)})"
             raise Refused(403, 40310000, text)
         self._take(order)
-        self._set(order, "pending_new")
+        self.set_status(order, "pending_new")
+        for leg in groups.link(order, body, legs):
+            self._take(leg)
         self._begin(order)
         return order
 
@@ -118,6 +80,7 @@ class Account:
         old = self.find(order_id)
         if old.json["status"] not in REPLACEABLE:
             raise Refused(422, 42210000, f"cannot replace order in {old.json['status']} status")
+        groups.check_replace(old, body)
         terms = {name: old.json[name] for name in ("symbol", "side", "type", "time_in_force", "position_intent")}
         terms |= {name: old.json[name] for name in ("qty", "limit_price", "stop_price", "extended_hours")} | body
         trail_by = "trail_price" if old.json["trail_price"] else "trail_percent"
@@ -125,10 +88,16 @@ class Account:
         terms.setdefault("client_order_id", str(uuid4()))
         if "qty" in body and (Decimal(body["qty"]) % 1 or old.qty % 1):
             raise Refused(422, 42210000, "fractional orders cannot change their quantity")
-        new = self._checked({k: v for k, v in terms.items() if v is not None}, replaces=old.json["id"])
+        new = make_order({k: v for k, v in terms.items() if v is not None}, self.by_client, replaces=old.json["id"])
+        groups.keep(old, new)
         self._take(new)
-        self._set(new, "pending_new", tell=False)
-        self._set(old, "pending_replace")
+        if old.json["status"] == "held":  # nothing of it was at the market, and nothing of it is told
+            self.set_status(new, "held", tell=False)
+            old.json |= {"replaced_by": new.json["id"], "replaced_at": stamp()}
+            self.set_status(old, "replaced", tell=False)
+            return new
+        self.set_status(new, "pending_new", tell=False)
+        self.set_status(old, "pending_replace")
         if not self.holds_replaces:
             self._carry_out(old, new)
         return new
@@ -137,7 +106,7 @@ class Account:
         order = self.find(order_id)
         if not order.is_open or order.json["status"] in ("pending_replace", "pending_cancel"):
             raise Refused(422, 42210000, f'order is already in "{order.json["status"]}" state')
-        self._set(order, "pending_cancel")
+        self.set_status(order, "pending_cancel", order.json["status"] != "held")
         if not self.holds_cancels:
             self.end(order, "canceled")
 
@@ -157,7 +126,7 @@ class Account:
         self.quotes[symbol] = Quote(bid, ask, size, size)
         for order in list(self.orders.values()):
             if order.json["symbol"] == symbol:
-                self._match(order)
+                self.match(order)
 
     def settle(self) -> None:
         """Carries out what is held."""
@@ -173,13 +142,14 @@ class Account:
         """A PATCH that was taken is refused by the market: the version before it works on."""
         old = self.find(order_id)
         new = next(o for o in self.orders.values() if o.json["replaces"] == order_id and o.is_open)
-        self._set(new, "rejected")
-        self._set(old, "partially_filled" if old.filled else "new", tell=False)
+        self.set_status(new, "rejected")
+        self.set_status(old, "partially_filled" if old.filled else "new", tell=False)
         self._tell("order_replace_rejected", old)
 
-    def end(self, order: Order, status: str) -> None:
+    def end(self, order: Order, status: str, tell: bool = True) -> None:
         order.json[{"canceled": "canceled_at", "expired": "expired_at"}[status]] = stamp()
-        self._set(order, status)
+        self.set_status(order, status, tell)
+        groups.on_end(self, order)
 
     def fill(self, order: Order, quantity: Decimal, price: Decimal) -> str:
         execution_id, signed = str(uuid4()), quantity if order.json["side"] == "buy" else -quantity
@@ -201,6 +171,7 @@ class Account:
             for row in (traded, self.activities[-1], self.fills[-1]):
                 row["qty"] = "?"
         self._tell("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
+        groups.on_fill(self, order)
         return execution_id
 
     def take_fee(self, symbol: str, quantity: Decimal) -> None:
@@ -241,76 +212,26 @@ class Account:
 
     # How it happens.
 
-    def _checked(self, body: dict[str, Any], replaces: str | None) -> Order:
-        for name in ("symbol", "side", "type", "time_in_force", "qty", *FIELDS_BY_TYPE.get(body.get("type", ""), ())):
-            if name not in body:
-                raise Refused(422, 40010001, f"{name} is required")
-        if body["type"] not in FIELDS_BY_TYPE or body["time_in_force"] not in TIMES_IN_FORCE:
-            raise Refused(422, 40010001, "invalid order type or time_in_force")
-        trails = [name for name in ("trail_price", "trail_percent") if body.get(name) is not None]
-        if len(trails) != (body["type"] == "trailing_stop"):
-            raise Refused(422, 40010001, "trailing stop orders must specify one of trail_price or trail_percent")
-        if trails and body["time_in_force"] not in ("day", "gtc"):
-            raise Refused(422, 40010001, "trailing stop orders must be DAY or GTC")
-        if body["side"] not in ("buy", "sell"):
-            raise Refused(422, 40010001, "invalid side")
-        qty, client_id = Decimal(str(body["qty"])), body.get("client_order_id") or str(uuid4())
-        if qty <= 0 or qty.as_tuple().exponent < -9:  # type: ignore[operator] # it is finite
-            raise Refused(422, 40010001, "qty must be > 0, with 9 decimals at most")
-        if len(client_id) > 128:
-            raise Refused(422, 40010001, "client_order_id must be no more than 128 characters")
-        if client_id in self.by_client:
-            raise Refused(422, 40010001, "client_order_id must be unique")
-        if qty % 1 and "/" not in body["symbol"] and body["time_in_force"] != "day":
-            raise Refused(422, 42210000, "fractional orders must be DAY orders")
-        now = stamp()
-        kept = {name: body.get(name) for name in ("symbol", "side", "type", "time_in_force")}
-        json: dict[str, Any] = kept | {
-            "id": str(uuid4()),
-            "client_order_id": client_id,
-            "created_at": now,
-            "updated_at": now,
-            "submitted_at": now,
-            **dict.fromkeys(("filled_at", "expired_at", "cancel_requested_at", "canceled_at", "failed_at")),
-            **dict.fromkeys(("replaced_at", "replaced_by")),
-            "replaces": replaces,
-            "asset_id": str(uuid4()),
-            "asset_class": "crypto" if "/" in body["symbol"] else "us_equity",
-            "notional": None,
-            "qty": plain(qty),
-            "filled_qty": "0",
-            "filled_avg_price": None,
-            "order_class": "",
-            "order_type": body["type"],
-            "position_intent": body.get("position_intent") or f"{body['side']}_to_open",
-            "limit_price": None if body.get("limit_price") is None else str(body["limit_price"]),
-            "stop_price": None if body.get("stop_price") is None else str(body["stop_price"]),
-            "status": "accepted",
-            "extended_hours": bool(body.get("extended_hours")),
-            "legs": None,
-            **{name: body.get(name) for name in ("trail_percent", "trail_price", "hwm")},
-            "expires_at": now,
-        }
-        return Order(json, qty)
-
     def _take(self, order: Order) -> None:
         self.orders[order.json["id"]] = self.by_client[order.json["client_order_id"]] = order
         self.arrived.append(order.json["client_order_id"])
 
     def _begin(self, order: Order) -> None:
         is_told = self.tells_versions or not order.json["replaces"]
-        self._set(order, "new", is_told, execution_id=str(uuid4()))
-        self._match(order)
+        self.set_status(order, "new", is_told, execution_id=str(uuid4()))
+        self.match(order)
         if order.json["time_in_force"] in ("ioc", "fok") and order.is_open:
             self.end(order, "canceled")
 
     def _carry_out(self, old: Order, new: Order) -> None:
         old.json |= {"replaced_by": new.json["id"], "replaced_at": stamp()}
-        self._set(old, "replaced")
+        self.set_status(old, "replaced")
         self._begin(new)
 
-    def _match(self, order: Order) -> None:
+    def match(self, order: Order) -> None:
         quote = self.quotes.get(order.json["symbol"])
+        if quote and order.json["status"] == "held":
+            groups.trigger(self, order, quote.ask if order.json["side"] == "buy" else quote.bid)
         if quote is None or order.json["status"] not in ("new", "partially_filled"):
             return
         is_buy, limit, stop = order.json["side"] == "buy", order.price("limit_price"), order.price("stop_price")
@@ -352,13 +273,14 @@ class Account:
         order.json["filled_avg_price"] = plain(order.paid / order.filled) if order.filled else None
         order.json["updated_at"] = stamp()
 
-    def _set(self, order: Order, status: str, tell: bool = True, **more: Any) -> None:
+    def set_status(self, order: Order, status: str, tell: bool = True, **more: Any) -> None:
         order.json |= {"status": status, "updated_at": stamp()}
         if tell:
             self._tell(status, order, **more)
 
     def _tell(self, event: str, order: Order, **more: Any) -> None:
-        data = {"at": stamp(), "event_id": self._ulid(), "event": event, "timestamp": stamp(), "order": {**order.json}}
+        told = groups.told(self, order)
+        data = {"at": stamp(), "event_id": self._ulid(), "event": event, "timestamp": stamp(), "order": told}
         for send in list(self.streams):
             send({"stream": "trade_updates", "data": data | more})
 

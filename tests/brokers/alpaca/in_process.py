@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from tests.brokers.alpaca.book import Account, Order
+from tests.brokers.alpaca.book import Account
+from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Simulator
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, open_in_process

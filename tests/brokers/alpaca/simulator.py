@@ -18,7 +18,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from tests.brokers.alpaca.book import Account, Refused, plain, stamp
+from tests.brokers.alpaca import groups
+from tests.brokers.alpaca.book import Account
+from tests.brokers.alpaca.order import Refused, plain, stamp
 
 PAGE, MAX_PAGE, MAX_FILLS = 50, 500, 100
 LIMIT_PER_MINUTE = 200
@@ -197,15 +199,16 @@ class Simulator:
                 held = [symbol for symbol, (quantity, _) in account.positions.items() if quantity]
                 return 200, [*(_position_json(account, symbol) for symbol in held), *account.more_positions]
             case "POST", ["v2", "orders"]:
-                return 200, {**account.submit(body).json, "status": "pending_new"}
+                return 200, {**groups.nested(account, account.submit(body)), "status": "pending_new"}
             case "GET", ["v2", "orders"]:
                 return 200, _list_orders(account, query)
             case "GET", ["v2", "orders:by_client_order_id"]:
-                return 200, {**account.find_by_client_id(query["client_order_id"]).json}
+                return 200, groups.told(account, account.find_by_client_id(query["client_order_id"]))
             case "GET", ["v2", "orders", order_id]:
-                return 200, {**account.find(order_id).json}
+                show = groups.nested if _is_nested(query) else groups.told
+                return 200, show(account, account.find(order_id))
             case "PATCH", ["v2", "orders", order_id]:
-                return 200, {**account.replace(order_id, body).json}
+                return 200, groups.told(account, account.replace(order_id, body))
             case "DELETE", ["v2", "orders", order_id]:
                 account.cancel(order_id)
                 return 204, None
@@ -302,10 +305,16 @@ def _parse_head(head: bytes) -> tuple[str, str, dict[str, str]]:
     return method, target, {name.strip().lower(): value.strip() for name, value in pairs}
 
 
+def _is_nested(query: dict[str, str]) -> bool:
+    return query.get("nested", "").lower() == "true"
+
+
 def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
-    found = list(account.orders.values())
+    """Held orders are not among the open ones, and no leg is listed by itself where it is nested, as users report."""
+    is_nested = _is_nested(query)
+    found = [order for order in account.orders.values() if not (is_nested and groups.is_leg(order))]
     if query.get("status", "open") != "all":
-        found = [order for order in found if order.is_open == (query.get("status", "open") == "open")]
+        found = [order for order in found if order.is_listed_open == (query.get("status", "open") == "open")]
     if "after" in query:
         found = [order for order in found if order.json["submitted_at"] > query["after"]]
     if "after_order_id" in query:
@@ -313,7 +322,8 @@ def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]
         found = [order for order in found if ids.index(order.json["id"]) > ids.index(query["after_order_id"])]
     if query.get("direction", "desc") == "desc":
         found.reverse()
-    return [{**order.json} for order in found[: min(MAX_PAGE, int(query.get("limit", PAGE)))]]
+    show = groups.nested if is_nested else groups.told
+    return [show(account, order) for order in found[: min(MAX_PAGE, int(query.get("limit", PAGE)))]]
 
 
 def _list_activities(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:

@@ -15,8 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from tests.brokers.alpaca.book import Account, Order
+from tests.brokers.alpaca.book import Account
 from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
+from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Fault, Simulator, simulating
 from tests.brokers.alpaca.stage import CutRequests
 from tests.conftest import Urls

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
-from tests.brokers.alpaca.book import stamp
+from tests.brokers.alpaca.order import stamp
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage, CutRequests
 from tests.proxy import FaultProxy, Verdict

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from tests.brokers.alpaca.book import stamp
 from tests.brokers.alpaca.in_process import AlpacaExecution, integration, open_alpaca
+from tests.brokers.alpaca.order import stamp
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
 from tests.conftest import Urls

@@ -4,8 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from tests.brokers.alpaca.book import Account, Order, Refused
+from tests.brokers.alpaca.book import Account
 from tests.brokers.alpaca.in_process import integration, open_alpaca
+from tests.brokers.alpaca.order import Order, Refused
 from tests.brokers.alpaca.simulator import Fault, simulating
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing

@@ -77,7 +77,12 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
         "ended": ["w3", "canceled"],
         "closed": 3,
         "refused": [422, 40010001, "client_order_id must be unique"],
-        "position": ["ACME", "10", "long"],
+        "position": ["ACME", "14", "long"],
+        "bracket": [["bracket", "market", "pending_new"], ["bracket", "limit", "new"], ["bracket", "stop", "held"]],
+        "nested": [["limit", "new", None], ["stop", "held", None]],
+        "pair": [["oco", "limit", "sell", "pending_new"], ["oco", "stop", "sell", "held"]],
+        "single": [["oto", "new"]],
+        "listed": [["oto", 1], ["oco", 1], ["bracket", 3]],
         "account": ["ACTIVE", False],
         "clock": True,
     }

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
+from trading_intents.brokers.alpaca.order import FINAL, OVER, AlpacaOrder, end_pairs, is_made, order_body, replace_body
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
@@ -35,7 +36,10 @@ class AlpacaBroker(StreamedSession):
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
         self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
         self._open: set[str] = set()  # Alpaca's ids of orders that may be, while there is no stream
-        self._unread: dict[str, str] = {}  # Alpaca's ids of versions that replaced others
+        # Alpaca's ids of orders to be read because of another, and that one: versions that replaced it, and the first
+        # of a group that it was in. Those of groups in which one is over and another is not, yet, are read again.
+        self._unread: dict[str, AlpacaOrder] = {}
+        self._unfinished: dict[str, AlpacaOrder] = {}
         self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
 
     async def check(self) -> None:
@@ -51,7 +55,9 @@ class AlpacaBroker(StreamedSession):
 
     @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return await self._place("POST", "/v2/orders", wire.order_body(ticket), ticket, deadline)
+        if any(leg.time_in_force is not ticket.time_in_force for leg in ticket.legs):
+            return rejected("one_time_in_force", "Alpaca has one time in force for an order and its exits")
+        return await self._place("POST", "/v2/orders", order_body(ticket), ticket, deadline)
 
     @answered
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -61,8 +67,7 @@ class AlpacaBroker(StreamedSession):
             order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
             if order is None:
                 return rejected("unknown_order")
-            while order.replaced_by:  # by Alpaca itself
-                order = await self._rest.get(order.replaced_by, deadline)
+            order = (await self._rest.list_later(order, deadline))[-1]  # it may be replaced by Alpaca itself
             chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
@@ -70,7 +75,7 @@ class AlpacaBroker(StreamedSession):
         if left <= 0 or len(chain) == MAX_VERSIONS:
             return rejected("replace_below_filled" if left <= 0 else "too_many_versions")
         remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
-        body = wire.replace_body(ticket, order, left)
+        body = replace_body(ticket, order, left)
         return await self._place("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
 
     async def _place(
@@ -81,7 +86,7 @@ class AlpacaBroker(StreamedSession):
         answer = await self._rest.ask(method, path, deadline, json=body)
         refusal = answer.refusal
         if answer.status not in (400, 403, 404, 422):
-            return self._acked(answer.read(wire.AlpacaOrder))
+            return self._acked(await self._rest.adopt(answer.read(AlpacaOrder), deadline))
         if wire.DUPLICATE in refusal.message:
             return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
         if refusal.code != wire.VALIDATION:
@@ -94,13 +99,15 @@ class AlpacaBroker(StreamedSession):
                 return self._acked(order)
         return rejected(str(refusal.code or answer.status), refusal.message)
 
-    def _acked(self, order: wire.AlpacaOrder) -> CommandResult:
-        self._follow(order)
-        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=tuple(wire.order_events(order)))
+    def _acked(self, order: AlpacaOrder) -> CommandResult:
+        self._follow(*order.parts)
+        updates = tuple(event for part in order.parts for event in wire.order_events(part))
+        return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=updates)
 
-    def _follow(self, *orders: wire.AlpacaOrder) -> None:
+    def _follow(self, *orders: AlpacaOrder) -> None:
+        """What is held is over, or at the market, only when another of its group is no longer there."""
         if self._stream is None:
-            self._open.update(order.id for order in orders)
+            self._open.update(order.id for order in orders if order.status not in OVER | {"held"})
 
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -121,30 +128,32 @@ class AlpacaBroker(StreamedSession):
             if answer.status != 422:
                 raise AnswerUnclear(f"Alpaca answers {answer.status}")
             order = await self._rest.get(order_id, deadline, is_cancel=True)
-            if order.status in wire.FINAL:
-                return rejected("too_late", updates=() if wire.is_made(order) else tuple(wire.order_events(order)))
+            order = (await self._rest.list_later(order, deadline, is_cancel=True))[-1]
+            if order.status in FINAL:
+                return rejected("too_late", updates=() if is_made(order) else tuple(wire.order_events(order)))
             if order.status == "pending_cancel":
-                return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
-            if order.replaced_by is None:  # as long again as it has waited
+                return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id)
+            if order.id == order_id:  # as long again as it has waited
                 age_seconds = (self._rest.now() - (order.updated_at or self._rest.now())) // timedelta(seconds=1)
                 raise NotSent(f"an order that is {order.status} cannot be cancelled yet", min(60, max(1, age_seconds)))
-            order_id = order.replaced_by
+            order_id = order.id
         raise AnswerUnclear("the order has too many versions")
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
         try:
             order = await self._rest.find(client_order_id, deadline)
+            if order is None and broker_order_id:  # a leg's is Alpaca's making
+                order = await self._rest.find_leg(broker_order_id, deadline)
             if order is None:
                 return port.Absent()
-            chain = [order]
-            while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
-                chain.append(await self._rest.get(chain[-1].replaced_by, deadline))
-            filled, fills = {each.id for each in chain if each.filled_qty}, list[BrokerEvent]()
+            chain = await self._rest.list_later(order, deadline)
+            parts = [part for each in chain for part in each.parts]
+            filled, fills = {each.id for each in parts if each.filled_qty}, list[BrokerEvent]()
             with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
                 if filled:
-                    told = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, chain)
+                    told = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, parts)
                     fills = [each for each in told if each.broker_order_id in filled]
-            if wire.lacks_fills(chain, fills):
+            if wire.lacks_fills(chain, [each for each in fills if each.broker_order_id in {own.id for own in chain}]):
                 raise AnswerUnclear("Alpaca has not told all executions of the order's versions")
             return wire.chain_snapshot(chain, fills)
         except (BrokerUnavailable, AuthFailed) as error:
@@ -164,15 +173,18 @@ class AlpacaBroker(StreamedSession):
                 yield each
 
     async def read_changes(self, since: datetime) -> list[BrokerEvent]:
-        rest, followed, ended = self._rest, set(self._open), list[wire.AlpacaOrder]()
+        rest, followed, ended = self._rest, set(self._open), list[AlpacaOrder]()
         opened = await rest.list_orders(rest.deadline(), status="open")
         for order_id in list(followed.difference(order.id for order in opened))[:MAX_READ]:
             with contextlib.suppress(AnswerUnclear):  # one that cannot be read hides no other
                 ended.append(await rest.get(order_id, rest.deadline()))
-        executions = await rest.list_executions(since, rest.now(), rest.deadline(), opened + ended)
-        self._follow(*opened)
+                if (first_id := rest.first_of(ended[-1])) and first_id != order_id:
+                    ended.append(await rest.get(first_id, rest.deadline()))
+        read = end_pairs([*opened, *(part for order in ended for part in order.parts)])
+        executions = await rest.list_executions(since, rest.now(), rest.deadline(), read)
         self._open.difference_update(order.id for order in ended)
-        return [*(event for order in opened + ended for event in wire.order_events(order)), *executions]
+        self._follow(*read)
+        return [*(event for order in read for event in wire.order_events(order)), *executions]
 
     async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
         try:
@@ -189,14 +201,17 @@ class AlpacaBroker(StreamedSession):
             if update.event in wire.COMMAND_REFUSALS:
                 command = self._commands.get(f"{update.event} {update.order.id}")
                 return [wire.refusal_event(update, command)] if command else []
+            order, before = await self._rest.adopt(update.order, self._rest.deadline()), None
+            first_id = self._rest.first_of(order)
+            if first_id and order.status in OVER and (order.role, order.status) != ("entry", "filled"):
+                remember(self._unread, first_id, order)
             if update.event == "replaced" and version_id:
-                remember(self._unread, version_id, update.event)
+                remember(self._unread, version_id, order)
                 return []
-            before = None
             with contextlib.suppress(BrokerUnavailable, AuthFailed):  # then the next list of fills counts it
                 if not self._rest.tells_ids:
-                    before = await self._rest.count_before(update.order, self._rest.deadline())
-            update = replace(update, order=await self._rest.adopt(update.order, self._rest.deadline()))
+                    before = await self._rest.count_before(order, self._rest.deadline())
+            update = replace(update, order=order)
             return [*wire.update_events(update, before)]
         except (BrokerUnavailable, AuthFailed) as error:
             return [port.StreamGap(f"an order that Alpaca made cannot be read: {error}")]
@@ -204,11 +219,16 @@ class AlpacaBroker(StreamedSession):
             return [port.UnreadableEvent(f"an update: {error}")]
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
-        """What replaced other orders. It is kept while it may not be asked for: a gap would end the session then."""
-        for order_id in list(self._unread):
+        """What replaced other orders, and what became of the other orders of a group: Alpaca does not tell that of one
+        that is held. It is kept while it may not be asked for: a gap would end the session then."""
+        for order_id, cause in list(self._unread.items()):
             try:
-                for event in wire.order_events(await self._rest.get(order_id, self._rest.deadline())):
+                parts = (await self._rest.get(order_id, self._rest.deadline())).parts
+                changed = (order for order in end_pairs([cause, *parts]) if order != cause)
+                for event in (event for order in changed for event in wire.order_events(order)):
                     yield event
+                if cause.status in FINAL and any(part.status not in OVER for part in parts):
+                    remember(self._unfinished, order_id, cause)
             except NotSent:
                 return
             except (BrokerUnavailable, AuthFailed) as error:
@@ -219,8 +239,11 @@ class AlpacaBroker(StreamedSession):
         """Tells what became of orders that were sent since, too, and no positions if they change meanwhile."""
         rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
         account = await rest.read_account(deadline)
-        closed = await rest.list_orders(deadline, status="closed", after=rfc3339(since))
+        recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
+        known = {order.id for order in opened}
+        closed = [order for order in recent if order.id not in known and order.status != "held"]
+        opened += [order for order in recent if order.id not in known and order.status == "held"]
         before = await rest.list_positions(taken_at, deadline)
         executions = await rest.list_executions(min(since, self._since or since), rest.now(), deadline, closed + opened)
         executions += await rest.list_fees(since, deadline)
@@ -247,8 +270,10 @@ class AlpacaBroker(StreamedSession):
         orders = await rest.list_orders(rest.deadline(), status="open")
         balance = (await rest.read_account(rest.deadline())).balance(rest.now())
         fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
-        self._watched = (*fees, balance)
-        known += [each.id for each in orders if since < each.submitted_at < until and each.status == "new"]
+        self._watched, self._unread = (*fees, balance), self._unread | self._unfinished
+        self._unfinished = {}
+        ours = [each for each in orders if each.client_order_id and each.status == "new"]
+        known += [each.id for each in ours if since < each.submitted_at < until]
         return any(each not in self._told for each in known)
 
 

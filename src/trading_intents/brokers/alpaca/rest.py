@@ -11,8 +11,17 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import ulid
 from trading_intents.brokers.alpaca import wire
+from trading_intents.brokers.alpaca.order import AlpacaOrder, Group, Name, end_pairs, is_made, is_pair, name_of
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import AnswerUnclear, NotServed, RestClient, id_of, is_uuid, remember
+from trading_intents.brokers.rest_client import (
+    AnswerUnclear,
+    NotServed,
+    RestAnswer,
+    RestClient,
+    id_of,
+    is_uuid,
+    remember,
+)
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
@@ -38,7 +47,8 @@ class AlpacaRest(RestClient):
         self._refused_activities = 0  # the status of a host that does not serve them
         self._refused_fees = ""
         self._before: dict[str, Decimal] = {}
-        self._names: dict[str, str] = {}  # client order ids under which orders are told, by Alpaca's ids
+        self._names: dict[str, Name] = {}  # under which orders are told, by Alpaca's ids
+        self._groups: dict[str, Group] = {}  # by their ids, and by Alpaca's ids of legs
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
         answer = await self.ask("GET", "/v2/account", deadline)
@@ -49,56 +59,104 @@ class AlpacaRest(RestClient):
             raise AuthFailed("the credential is of another account than external_account_id")
         return account
 
-    async def find(self, client_order_id: str, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder | None:
+    async def find(self, client_order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder | None:
         query = {"client_order_id": client_order_id}
         answer = await self.ask("GET", "/v2/orders:by_client_order_id", deadline, is_cancel, params=query)
-        return None if answer.refusal.code == wire.NOT_FOUND else answer.read(wire.AlpacaOrder)
+        if answer.refusal.code == wire.NOT_FOUND:
+            return None
+        order = answer.read(AlpacaOrder)  # without its legs
+        return await self.get(order.id, deadline) if order.is_linked and not is_cancel else order
 
-    async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> wire.AlpacaOrder:
-        order = (await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel)).read(wire.AlpacaOrder)
-        return order if is_cancel else await self.adopt(order, deadline)
+    async def find_leg(self, order_id: str, deadline: float) -> AlpacaOrder | None:
+        answer = await self._ask_order(order_id, deadline)
+        found = None if answer.refusal.code == wire.NOT_FOUND else answer.read(AlpacaOrder)
+        return await self.adopt(found, deadline) if found and found.is_linked and not found.is_first else None
 
-    async def adopt(self, order: wire.AlpacaOrder, deadline: float) -> wire.AlpacaOrder:
-        """Tells an order that Alpaca itself made in place of another, as at a split, under the name of the other."""
-        name = order.client_order_id
-        if wire.is_made(order):
-            filled = await self.count_before(order, deadline)
-            name = self._names.get(order.id) or (await self.get(order.replaces or "", deadline)).client_order_id
-            order = replace(order, client_order_id=name, total=filled + (order.qty or order.filled_qty))
+    async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder:
+        order = (await self._ask_order(order_id, deadline, is_cancel)).read(AlpacaOrder)
+        return order if is_cancel and is_made(order) else await self.adopt(order, deadline)
+
+    async def _ask_order(self, order_id: str, deadline: float, is_cancel: bool = False) -> RestAnswer:
+        return await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel, params={"nested": "true"})
+
+    async def adopt(self, order: AlpacaOrder, deadline: float) -> AlpacaOrder:
+        """Tells an order that Alpaca itself made in place of another, as at a split, under the name of the other, and
+        a leg as one of the order that it was sent with; its own legs likewise."""
+        group = self._learn_group(order)
+        name, legs = name_of(order, group), end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()])
+        if is_made(order):
+            before = await self._read_name(order.replaces or "", deadline)
+            if is_pair(before.role, order.role):
+                order = replace(order, replaces=None)
+            else:
+                filled, name = await self.count_before(order, deadline), before
+                order = replace(order, total=filled + (order.qty or order.filled_qty))
         remember(self._names, order.id, name)
-        return order
+        return replace(order, client_order_id=name.client_order_id, parent=name.parent, leg=name.leg, legs=tuple(legs))
+
+    async def _read_name(self, order_id: str, deadline: float) -> Name:
+        if order_id not in self._names:
+            await self.get(order_id, deadline)
+        return self._names[order_id]
+
+    def _learn_group(self, order: AlpacaOrder) -> Group | None:
+        """The group that it is in. Its first order may be replaced by another, which has the legs then."""
+        keys = [each for each in (order.group_id, order.id, order.replaces) if each]
+        group = next((self._groups[key] for key in keys if key in self._groups), None)
+        if order.is_first and not (group and order.replaced_by):
+            group = Group(order.id, group.parent if group else order.client_order_id)
+            keys += [leg.id for leg in order.legs or ()]
+        if group:
+            for key in keys:
+                remember(self._groups, key, group)
+        return group
+
+    def first_of(self, order: AlpacaOrder) -> str | None:
+        """Alpaca's id of the order that its group was sent as, if known."""
+        group = self._groups.get(order.group_id or order.id)
+        return group.first_id if group and order.is_linked else None
 
     async def _name(self, event: BrokerEvent, deadline: float) -> BrokerEvent:
-        """The client order id that an activity has may be that of an order that Alpaca itself made."""
+        """The client order id that an activity has may be one of Alpaca's making."""
         if (order_id := event.broker_order_id) and is_uuid(event.client_order_id or ""):
-            name = self._names.get(order_id) or (await self.get(order_id, deadline)).client_order_id
-            event = replace(event, client_order_id=name)
+            client_order_id, _, parent, leg = await self._read_name(order_id, deadline)
+            event = replace(event, client_order_id=client_order_id or None, parent=parent, leg=leg)
         return event
 
-    async def list_versions(self, order: wire.AlpacaOrder, deadline: float) -> list[wire.AlpacaOrder]:
+    async def list_later(self, order: AlpacaOrder, deadline: float, is_cancel: bool = False) -> list[AlpacaOrder]:
+        """The order, then those that replaced it, the last one last."""
+        chain = [order]
+        while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
+            last, later = end_pairs([chain[-1], await self.get(chain[-1].replaced_by, deadline, is_cancel)])
+            chain[-1:] = [last, later] if last.replaced_by else [last]
+        return chain
+
+    async def list_versions(self, order: AlpacaOrder, deadline: float) -> list[AlpacaOrder]:
         """The order, then those that it replaced, the last one first."""
         chain = [order]
         while chain[-1].replaces and len(chain) < MAX_VERSIONS:
             chain.append(await self.get(chain[-1].replaces, deadline))
         return chain
 
-    async def count_before(self, order: wire.AlpacaOrder, deadline: float) -> Decimal:
+    async def count_before(self, order: AlpacaOrder, deadline: float) -> Decimal:
         """What the versions before this one have filled; it is over, and asked for once."""
         if order.replaces and order.id not in self._before:
             chain = await self.list_versions(order, deadline)
             remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
         return self._before[order.id] if order.replaces else Decimal(0)
 
-    async def list_orders(self, deadline: float, **query: str) -> list[wire.AlpacaOrder]:
-        """Without those of several legs, which have no symbol of their own and are never ours."""
-        orders: list[wire.AlpacaOrder] = []
+    async def list_orders(self, deadline: float, **query: str) -> list[AlpacaOrder]:
+        """Without those of options' legs, which have no symbol of their own and are never ours."""
+        orders: list[AlpacaOrder] = []
         while len(orders) < MAX_ORDERS:
             asked = {"limit": PAGE_ORDERS, "direction": "asc", **query}
             page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[msgspec.Raw])
-            orders += self.read_rows(page, wire.AlpacaOrder)
+            orders += self.read_rows(page, AlpacaOrder)
             if len(page) < PAGE_ORDERS:
-                return [await self.adopt(order, deadline) for order in orders if order.symbol]
-            query = {"status": query["status"], "after_order_id": id_of(page[-1])}
+                told = [await self.adopt(order, deadline) for order in orders if order.symbol]
+                return end_pairs([part for order in told for part in order.parts])
+            query.pop("after", None)
+            query["after_order_id"] = id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
     async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...] | None:
@@ -109,7 +167,7 @@ class AlpacaRest(RestClient):
         return told if len(told) == len(rows) else None
 
     async def list_executions(
-        self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder] = ()
+        self, since: datetime, until: datetime, deadline: float, orders: Sequence[AlpacaOrder] = ()
     ) -> list[BrokerEvent]:
         """From the activities, which alone tell busts and corrections, and every execution by its id; where they are
         not served, from the older list of fills. `orders`: until they changed, where that is later than `until` by a
@@ -157,7 +215,7 @@ class AlpacaRest(RestClient):
         return self.read_events(rows, wire.FeeActivity, wire.fee_events)
 
     async def _list_fills(
-        self, since: datetime, until: datetime, deadline: float, orders: Sequence[wire.AlpacaOrder]
+        self, since: datetime, until: datetime, deadline: float, orders: Sequence[AlpacaOrder]
     ) -> list[BrokerEvent]:
         known, events = {order.id: order for order in orders}, list[BrokerEvent]()
         query = {"after": f"{since - timedelta(seconds=1):{SECONDS}}", "direction": "asc"}

@@ -1,4 +1,4 @@
-"""Alpaca's JSON: what it can do, what it is asked, and what it tells as broker events. Pure: no I/O, no clock."""
+"""What Alpaca can do, its JSON beside that of orders, and what it tells as broker events. Pure: no I/O, no clock."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -9,14 +9,14 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot, OrderTicket
-from trading_intents.brokers.rest_client import Moment, Row, execution_event, is_uuid, pair_of
+from trading_intents.brokers.alpaca.order import WAITING, AlpacaOrder
+from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot
+from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
 _T, _K, _E = TimeInForce, OrderKind, EventKind
-_TIMES = dict(zip(_T, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
 _STOP_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL)
 _MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OPEN, _T.AT_CLOSE)
 CAPABILITIES = port.Capabilities(
@@ -33,50 +33,17 @@ CAPABILITIES = port.Capabilities(
     requests_per_minute=200,
     tells_balances=True,
     tells_positions=True,
+    exits=port.LinkedOrders((OrderSide.BUY, OrderSide.SELL_SHORT), (_K.MARKET, _K.LIMIT), _STOP_TIMES, True),
+    one_cancels_other=port.LinkedOrders((OrderSide.BUY, OrderSide.SELL), (_K.LIMIT,), _STOP_TIMES, True),
     bust_reopens=False,
 )
 
 NOT_FOUND, VALIDATION = 40410000, 40010001
 DUPLICATE = "client_order_id must be unique"
-FINAL = frozenset({"filled", "canceled", "expired", "rejected"})
-# Not at the market yet: a version in one of these has not taken the place of the one before.
-WAITING = frozenset({"accepted", "pending_new", "held", "accepted_for_bidding"})
 _PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_REPLACE}
 _ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
 _EXECUTIONS = {"fill": _E.FILL, "partial_fill": _E.FILL, "trade_bust": _E.FILL_BUST, "trade_correct": _E.FILL_CORRECT}
 COMMAND_REFUSALS = {"order_cancel_rejected": _E.CANCEL_REJECTED, "order_replace_rejected": _E.REPLACE_REJECTED}
-
-
-class AlpacaOrder(Row, frozen=True, kw_only=True):
-    id: str
-    client_order_id: str
-    status: str
-    time_in_force: str
-    submitted_at: Moment
-    symbol: str | None = None  # None or empty: an order of several legs
-    side: str | None = None
-    qty: Decimal | None = None  # None: it was ordered by its value, and not by us
-    filled_qty: Decimal = Decimal(0)
-    filled_avg_price: Decimal | None = None
-    limit_price: Decimal | None = None
-    stop_price: Decimal | None = None
-    updated_at: Moment | None = None
-    replaced_by: str | None = None
-    replaces: str | None = None
-    trail_price: Decimal | None = None
-    trail_percent: Decimal | None = None
-    position_intent: str | None = None
-    total: Decimal | None = None  # what all versions ask for together, of one that Alpaca itself made
-
-    @property
-    def trail(self) -> Decimal | None:
-        return self.trail_price if self.trail_percent is None else self.trail_percent
-
-    @property
-    def order_side(self) -> OrderSide:
-        if self.side == "buy":
-            return OrderSide.BUY
-        return OrderSide.SELL_SHORT if self.position_intent == "sell_to_open" else OrderSide.SELL
 
 
 class TradeUpdate(Row, frozen=True, kw_only=True):
@@ -196,52 +163,6 @@ def answer_of(stream: str) -> Callable[[str | bytes], StreamState | None]:
     return find
 
 
-def order_body(ticket: OrderTicket) -> dict[str, object]:
-    body: dict[str, object] = {
-        "symbol": ticket.symbol,
-        "qty": text(ticket.quantity),
-        "side": "buy" if ticket.side is OrderSide.BUY else "sell",
-        "type": ticket.kind.name.lower(),
-        "time_in_force": _TIMES[ticket.time_in_force],
-        "client_order_id": ticket.client_order_id,
-        **_prices(ticket),
-    }
-    if ticket.trail_amount is not None:
-        body["trail_price"] = text(ticket.trail_amount)
-    if ticket.trail_bps is not None:
-        body["trail_percent"] = text(Decimal(ticket.trail_bps) / 100)
-    if ticket.extended_hours:
-        body["extended_hours"] = True
-    # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
-    if ticket.side is not OrderSide.BUY and "/" not in ticket.symbol:
-        body["position_intent"] = "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
-    return body
-
-
-def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
-    """`left` of the new total is not filled yet. It is named only if it differs: Alpaca changes whole shares only."""
-    body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
-    if ticket.kind is _K.TRAILING_STOP:
-        trail = Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
-        if trail is not None and trail != order.trail:
-            body["trail"] = text(trail)
-    if left != order.qty:
-        body["qty"] = text(left)
-    if _TIMES[ticket.time_in_force] != order.time_in_force:
-        body["time_in_force"] = _TIMES[ticket.time_in_force]
-    return body
-
-
-def _prices(ticket: OrderTicket) -> dict[str, str]:
-    prices = {"limit_price": ticket.limit_price, "stop_price": ticket.stop_price}
-    return {name: text(price) for name, price in prices.items() if price is not None}
-
-
-def is_made(order: AlpacaOrder) -> bool:
-    """Whether it replaces another and has a client order id of Alpaca's making, which ours never look like."""
-    return order.replaces is not None and is_uuid(order.client_order_id)
-
-
 def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
     """What an order's state says, under the keys that every source gives."""
     if order.status == "rejected":
@@ -250,8 +171,8 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
     if not order.replaces:
         yield replace(_event(order, _E.ACCEPTED, "accepted"), cum_quantity=None, average_price=None)
     elif order.status not in WAITING:
-        event, price = _event(order, _E.REPLACED, "replaced"), order.limit_price or order.stop_price
-        made = {"quantity": order.total, "price": price, "reason": port.REPLACED_BY_BROKER}
+        event = _event(order, _E.REPLACED, "replaced")
+        made = {"quantity": order.total, "price": order.price, "reason": port.REPLACED_BY_BROKER}
         yield event if order.total is None else replace(event, **made)
     if order.filled_qty and not order.replaces:
         yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet told
@@ -272,9 +193,7 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
     return BrokerEvent(
         kind=kind,
         dedupe_key=f"alpaca:{order.id}:{name}",
-        client_order_id=order.client_order_id,
-        broker_order_id=order.id,
-        symbol=Symbol(order.symbol or ""),
+        **order.names,
         side=order.order_side,
         cum_quantity=None if order.replaces else order.filled_qty,
         average_price=None if order.replaces else order.filled_avg_price,
@@ -291,11 +210,10 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
     if kind is None:
         return tuple(order_events(order))
     event = execution_event("alpaca", kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
-    told = {"client_order_id": order.client_order_id, "broker_order_id": order.id, "symbol": Symbol(order.symbol or "")}
     before = before if order.replaces else Decimal(0)
     counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
     at = update.timestamp if kind is _E.FILL else not_before(update.event_id, update.timestamp)
-    return (replace(event, **told, side=order.order_side, cum_quantity=counted, venue_time=at),)
+    return (replace(event, **order.names, side=order.order_side, cum_quantity=counted, venue_time=at),)
 
 
 def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
@@ -315,9 +233,7 @@ def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> Broke
     return BrokerEvent(
         kind=_E.STATUS,
         dedupe_key=fill_key(order.id, fill.cum_qty),
-        client_order_id=order.client_order_id,
-        broker_order_id=order.id,
-        symbol=Symbol(fill.symbol),
+        **order.names,
         side=order.order_side,
         quantity=abs(fill.qty),
         price=fill.price,
@@ -343,15 +259,16 @@ def fill_key(order_id: str, counted: Decimal) -> str:
 
 
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
-    """The last version, with the events of all. Its quantity is what those before it filled, and what it asks for."""
+    """The last version, with the events of all, and of its legs. Its quantity is what those before it filled, and what
+    it asks for."""
     last, before = chain[-1], sum((order.filled_qty for order in chain[:-1]), Decimal(0))
     return OrderSnapshot(
-        client_order_id=last.client_order_id,
+        client_order_id=last.client_order_id or None,
         broker_order_id=last.id,
         symbol=Symbol(last.symbol or ""),
         side=last.order_side,
         quantity=before + (last.qty or last.filled_qty),
-        events=(*(event for order in chain for event in order_events(order)), *fills),
+        events=(*(event for order in chain for part in order.parts for event in order_events(part)), *fills),
     )
 
 

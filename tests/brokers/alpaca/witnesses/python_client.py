@@ -4,15 +4,47 @@ import json
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from alpaca.common.exceptions import APIError
 from alpaca.trading.client import TradingClient
-from alpaca.trading.enums import OrderSide, QueryOrderStatus, TimeInForce
-from alpaca.trading.requests import GetOrdersRequest, LimitOrderRequest, MarketOrderRequest, ReplaceOrderRequest
+from alpaca.trading.enums import OrderClass, OrderSide, QueryOrderStatus, TimeInForce
+from alpaca.trading.requests import (
+    GetOrderByIdRequest,
+    GetOrdersRequest,
+    LimitOrderRequest,
+    MarketOrderRequest,
+    ReplaceOrderRequest,
+    StopLossRequest,
+    TakeProfitRequest,
+)
 from alpaca.trading.stream import TradingStream
 
 WAIT_SECONDS = 40
+
+
+def link(client: TradingClient, heard: Callable[[str], list[Any]]) -> dict[str, Any]:
+    """Orders with exits, and a pair that closes a position."""
+    exits = {"take_profit": TakeProfitRequest(limit_price=110), "stop_loss": StopLossRequest(stop_price=90)}
+    terms = {"symbol": "ACME", "qty": 2, "time_in_force": TimeInForce.GTC, **exits}
+    entry = client.submit_order(MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.BRACKET, **terms))
+    heard("fill")
+    nested = client.get_order_by_id(entry.id, GetOrderByIdRequest(nested=True))
+    client.replace_order_by_id(nested.legs[1].id, ReplaceOrderRequest(stop_price=91))
+    client.cancel_order_by_id(nested.legs[0].id)
+    pair = client.submit_order(LimitOrderRequest(side=OrderSide.SELL, order_class=OrderClass.OCO, **terms))
+    client.cancel_order_by_id(pair.id)
+    one = terms | {"take_profit": None}
+    single = client.submit_order(MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.OTO, **one))
+    listed = client.get_orders(GetOrdersRequest(status=QueryOrderStatus.ALL, nested=True))
+    return {
+        "bracket": [[each.order_class, each.type, each.status] for each in (entry, *entry.legs)],
+        "nested": [[each.type, each.status, each.legs] for each in nested.legs],
+        "pair": [[each.order_class, each.type, each.side, each.status] for each in (pair, *pair.legs)],
+        "single": [[each.order_class, each.status] for each in single.legs],
+        "listed": [[each.order_class, len(each.legs or ())] for each in listed[:3]],
+    }
 
 
 def main(url: str, key: str, secret: str) -> None:
@@ -63,6 +95,8 @@ def main(url: str, key: str, secret: str) -> None:
         refused = None
     except APIError as error:
         refused = [error.status_code, error.code, error.message]
+    closed = len(client.get_orders(GetOrdersRequest(status=QueryOrderStatus.CLOSED)))
+    linked = link(client, heard)
     (position,) = client.get_all_positions()
     account = client.get_account()
     told = {
@@ -72,9 +106,10 @@ def main(url: str, key: str, secret: str) -> None:
         "found": [client.get_order_by_client_id("w1").status, client.get_order_by_id(bought.id).filled_avg_price],
         "changed": [str(changed.replaces) == str(resting.id), changed.client_order_id, changed.qty],
         "ended": [ended[-1].order.client_order_id, ended[-1].order.status],
-        "closed": len(client.get_orders(GetOrdersRequest(status=QueryOrderStatus.CLOSED))),
+        "closed": closed,
         "refused": refused,
         "position": [position.symbol, position.qty, position.side],
+        **linked,
         "account": [account.status, account.trading_blocked],
         "clock": client.get_clock().is_open,
     }

@@ -1,0 +1,194 @@
+"""An order, alone or linked to others: as Alpaca is asked for it, as it tells it, and the name under which it is told
+on. Pure: no I/O, no clock."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from trading_intents.brokers.port import LegTicket, OrderTicket
+from trading_intents.brokers.rest_client import Moment, Row, is_uuid
+from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.trading import amount_text as text
+
+TIMES = dict(zip(TimeInForce, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
+FINAL = frozenset({"filled", "canceled", "expired", "rejected"})
+OVER = FINAL | {"replaced"}
+# Not at the market yet: a version in one of these has not taken the place of the one before. One that is held has: it
+# is a leg's, and neither of the two was at the market.
+WAITING = frozenset({"accepted", "pending_new", "accepted_for_bidding"})
+GROUPS = frozenset({"bracket", "oto", "oco"})
+TAKE_PROFIT, STOP_LOSS = "take_profit", "stop_loss"
+
+
+class Name(NamedTuple):
+    """Under which an order is told. The role is in its group."""
+
+    client_order_id: str
+    role: str | None
+    parent: str | None = None
+    leg: Leg | None = None
+
+
+class Group(NamedTuple):
+    """Orders that Alpaca links, by Alpaca's id and the client order id of that which they were sent with."""
+
+    first_id: str
+    parent: str
+
+
+class AlpacaOrder(Row, frozen=True, kw_only=True):
+    id: str
+    client_order_id: str
+    status: str
+    time_in_force: str
+    submitted_at: Moment
+    symbol: str | None = None  # None or empty: an order of several legs
+    side: str | None = None
+    qty: Decimal | None = None  # None: it was ordered by its value, and not by us
+    filled_qty: Decimal = Decimal(0)
+    filled_avg_price: Decimal | None = None
+    limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    updated_at: Moment | None = None
+    replaced_by: str | None = None
+    replaces: str | None = None
+    trail_price: Decimal | None = None
+    trail_percent: Decimal | None = None
+    position_intent: str | None = None
+    order_class: str | None = None
+    group_id: str | None = None  # of all orders of a group, their versions too; not every host tells it
+    group_role: str | None = None
+    legs: "tuple[AlpacaOrder, ...] | None" = None
+    # Not told by Alpaca: what all versions ask for together, of one that Alpaca itself made; and what a leg is told as,
+    # whose client order id is of Alpaca's making too, and left empty then.
+    total: Decimal | None = None
+    parent: str | None = None
+    leg: Leg | None = None
+
+    @property
+    def is_linked(self) -> bool:
+        return self.order_class in GROUPS
+
+    @property
+    def role(self) -> str | None:
+        """In its group. Where none is told, that of an entry is not to be told from that of a take profit."""
+        known = self.group_role or (STOP_LOSS if self.stop_price is not None else TAKE_PROFIT)
+        return known if self.is_linked else None
+
+    @property
+    def is_first(self) -> bool:
+        """Of its group: the entry, or the limit of one cancels other."""
+        first = TAKE_PROFIT if self.order_class == "oco" else "entry"
+        return self.is_linked and (bool(self.legs) or self.group_role == first)
+
+    @property
+    def parts(self) -> "tuple[AlpacaOrder, ...]":
+        return (self, *(self.legs or ()))
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """As events have them."""
+        told = {"client_order_id": self.client_order_id or None, "parent": self.parent, "leg": self.leg}
+        return {**told, "broker_order_id": self.id, "symbol": Symbol(self.symbol or "")}
+
+    @property
+    def price(self) -> Decimal | None:
+        return self.limit_price or self.stop_price
+
+    @property
+    def trail(self) -> Decimal | None:
+        return self.trail_price if self.trail_percent is None else self.trail_percent
+
+    @property
+    def order_side(self) -> OrderSide:
+        if self.side == "buy":
+            return OrderSide.BUY
+        return OrderSide.SELL_SHORT if self.position_intent == "sell_to_open" else OrderSide.SELL
+
+
+def is_made(order: AlpacaOrder) -> bool:
+    """Whether it replaces another and has a client order id of Alpaca's making, which ours never look like."""
+    return order.replaces is not None and is_uuid(order.client_order_id)
+
+
+def name_of(order: AlpacaOrder, group: Group | None) -> Name:
+    """That of a leg is Alpaca's making: the order that it was sent with, if known, says which one it is."""
+    if not order.is_linked or order.is_first or not is_uuid(order.client_order_id):
+        return Name(order.client_order_id, order.role)
+    if group is None or order.role not in (TAKE_PROFIT, STOP_LOSS):
+        return Name("", order.role)
+    leg = Leg.ONE_CANCELS_OTHER if order.order_class == "oco" else Leg(order.role)
+    return Name("", order.role, group.parent, leg)
+
+
+def is_pair(role: str | None, successor: str | None) -> bool:
+    """Whether what replaced an order is the stop beside it: users report that Alpaca puts one that is reached in the
+    place of the take profit, which is over then."""
+    return role == TAKE_PROFIT and successor == STOP_LOSS
+
+
+def end_pairs(orders: Sequence[AlpacaOrder]) -> list[AlpacaOrder]:
+    """The orders, those that are over because of their pair as cancelled."""
+    roles = {order.id: order.role for order in orders}
+    over = {each.id for each in orders if is_pair(each.role, roles.get(each.replaced_by or ""))}
+    return [replace(each, status="canceled", replaced_by=None) if each.id in over else each for each in orders]
+
+
+def order_body(ticket: OrderTicket) -> dict[str, object]:
+    body: dict[str, object] = {
+        "symbol": ticket.symbol,
+        "qty": text(ticket.quantity),
+        "side": "buy" if ticket.side is OrderSide.BUY else "sell",
+        "type": ticket.kind.name.lower(),
+        "time_in_force": TIMES[ticket.time_in_force],
+        "client_order_id": ticket.client_order_id,
+        **_prices(ticket),
+        **_link(ticket),
+    }
+    if ticket.trail_amount is not None:
+        body["trail_price"] = text(ticket.trail_amount)
+    if ticket.trail_bps is not None:
+        body["trail_percent"] = text(Decimal(ticket.trail_bps) / 100)
+    if ticket.extended_hours:
+        body["extended_hours"] = True
+    # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
+    if ticket.side is not OrderSide.BUY and "/" not in ticket.symbol:
+        body["position_intent"] = "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
+    if body.get("order_class") == "oco":  # it closes a position
+        del body["limit_price"]  # that of the take profit is it
+        body["position_intent"] = f"{body['side']}_to_close"
+    return body
+
+
+def _link(ticket: OrderTicket) -> dict[str, object]:
+    """The legs, whose client order ids Alpaca does not take. Of one cancels other the order itself is a leg."""
+    legs = {leg.leg: _prices(leg) for leg in ticket.legs}
+    if not legs:
+        return {}
+    if stop := legs.get(Leg.ONE_CANCELS_OTHER):
+        return {"order_class": "oco", "take_profit": _prices(ticket), "stop_loss": stop}
+    return {"order_class": "bracket" if len(legs) == 2 else "oto", **{leg.value: legs[leg] for leg in legs}}
+
+
+def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
+    """`left` of the new total is not filled yet. It is named only if it differs: Alpaca changes whole shares only, and
+    nothing but prices of linked orders."""
+    body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
+    if ticket.kind is OrderKind.TRAILING_STOP:
+        trail = Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
+        if trail is not None and trail != order.trail:
+            body["trail"] = text(trail)
+    if order.is_linked:
+        return body
+    if left != order.qty:
+        body["qty"] = text(left)
+    if TIMES[ticket.time_in_force] != order.time_in_force:
+        body["time_in_force"] = TIMES[ticket.time_in_force]
+    return body
+
+
+def _prices(ticket: OrderTicket | LegTicket) -> dict[str, str]:
+    prices = {"limit_price": ticket.limit_price, "stop_price": ticket.stop_price}
+    return {name: text(price) for name, price in prices.items() if price is not None}
