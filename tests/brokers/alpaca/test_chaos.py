@@ -229,6 +229,27 @@ class Run:
                 (len(rows), links, streams, dict(self.done), [dict(row) for row in rows[:3]])
             ) from None
 
+    async def converge(self) -> None:
+        """An order may be final by Alpaca's count, as an answer tells it, before the execution itself is: that is in
+        the stream behind it, or in the next snapshot. One that is lost for good is missing at the end of the time."""
+        wrong = ""
+
+        async def is_right() -> bool:
+            nonlocal wrong
+            try:
+                assert not any(_working(account) for account in self.simulator.accounts.values()), "orders work on"
+                await self.check()
+            except AssertionError as error:
+                self.done["unequal"] += 1
+                wrong = str(error)
+                return False
+            return True
+
+        try:
+            await eventually_async(is_right, SETTLE_SECONDS)
+        except AssertionError:
+            raise AssertionError(wrong) from None
+
     async def check(self) -> None:
         """What the platform shows is what Alpaca has."""
         in_process, rows = self.alpaca.in_process, dict[UUID, Any]()
@@ -282,7 +303,7 @@ def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal
     return found
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 # The short one has each of the fourteen faults once, some of which last for seconds.
 @pytest.mark.parametrize("course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"])
 async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, course: Course) -> None:
@@ -298,6 +319,7 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, c
                 await asyncio.gather(run.send(), run.harm(began + course.seconds))
                 sent = time.monotonic() - began
                 await run.settle()
+                await run.converge()
                 run.is_over = True
                 run.restart.set()
                 await asyncio.gather(working, trading)

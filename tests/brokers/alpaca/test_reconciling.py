@@ -232,6 +232,25 @@ async def test_a_mute_stream_is_found_and_opened_anew(urls: Urls, simulator: Sim
         assert await alpaca.trades(intent) == [("10", "99", [])]
 
 
+async def test_an_order_that_is_final_by_its_count_gets_its_execution(urls: Urls, simulator: Simulator) -> None:
+    """A CANCEL that comes too late counts the order as filled; nothing is open then, and the execution comes after."""
+    async with trading(urls, simulator, integration(simulator)) as alpaca:
+        in_process = alpaca.in_process
+        intent = await alpaca.work_order()
+        simulator.is_mute = True
+        alpaca.account.fill(await alpaca.order(intent), D(10), D(99))
+        await in_process.cancel(intent)
+        await in_process.until_status(intent, "FILLED")
+        assert await alpaca.trades(intent) == [("10", "99", ["gap"])]
+        simulator.is_mute = False
+        simulator.break_links()
+
+        async def is_known() -> bool:
+            return await alpaca.trades(intent) == [("10", "99", [])]
+
+        await in_process.until(is_known)
+
+
 async def test_a_stream_that_tells_nothing_of_new_orders_is_mute(urls: Urls, simulator: Simulator) -> None:
     async with trading(urls, simulator, watched(simulator)) as alpaca:
         in_process = alpaca.in_process
