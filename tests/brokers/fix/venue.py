@@ -4,12 +4,14 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from tests.brokers.fix.acceptor import MemoryStore
 from tests.brokers.fix.book import Book
