@@ -24,12 +24,9 @@ SCRAPE_LIMIT_SECONDS = 1.0
 
 class ChildPart(msgspec.Struct, frozen=True):
     name: str
-    parent: int
-    """Its pid."""
-    listener: int
-    """The descriptor of the socket on which this process serves HTTP."""
-    others: dict[str, str] = {}
-    """Where the metrics of the other processes are; of the process that shows all of them."""
+    parent: int  # its pid
+    listener: int  # the descriptor of the socket on which this process serves HTTP
+    others: dict[str, str] = {}  # where the metrics of the other processes are; of the process that shows all of them
 
     def die_with_parent(self) -> None:
         """Has the kernel kill this process when its parent ends, also while it is stopped or hangs."""

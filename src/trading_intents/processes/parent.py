@@ -45,11 +45,9 @@ STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first 
 class Child:
     name: str
     roles: str
-    listener: socket.socket
-    """Stays bound while the process is restarted: connections wait in the kernel meanwhile."""
+    listener: socket.socket  # stays bound while the process is restarted: connections wait in the kernel meanwhile
     url: str
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set for good when it first serves."""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)  # set for good when it first serves
 
 
 async def supervise(

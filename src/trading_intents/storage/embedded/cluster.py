@@ -44,10 +44,8 @@ SETTINGS = {
 
 
 class Cluster(FrozenStruct, frozen=True):
-    home: Path
-    """DATA_DIR, absolute."""
-    name: str
-    """Shown in every process title of this cluster, and of no other on the machine."""
+    home: Path  # DATA_DIR, absolute
+    name: str  # shown in every process title of this cluster, and of no other on the machine
     binaries: Path
     sockets: Path
 

@@ -44,12 +44,9 @@ STOP_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 2.0
 
 
 class Server(FrozenStruct, frozen=True):
-    owner_url: Secret
-    """A superuser, for migrations."""
-    url: Secret
-    """The service's login, which cannot become the worker."""
-    worker_url: Secret
-    """The worker's login, which cannot become the service."""
+    owner_url: Secret  # a superuser, for migrations
+    url: Secret  # the service's login, which cannot become the worker
+    worker_url: Secret  # the worker's login, which cannot become the service
 
 
 @contextlib.asynccontextmanager
