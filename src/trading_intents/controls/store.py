@@ -173,8 +173,7 @@ async def count_symbols(tx: Tx, account_id: AccountId) -> int:
             UNION SELECT symbol FROM symbol_times WHERE account_id = $1
         ) AS controlled
     """
-    count: int = await tx.fetchval(query, account_id)
-    return count
+    return int(await tx.fetchval(query, account_id))
 
 
 # The first rows of both together are among the first rows of each.

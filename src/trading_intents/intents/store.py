@@ -175,8 +175,7 @@ async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
     query = "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1"
-    total: int = await tx.fetchval(query, account_id)
-    return total
+    return int(await tx.fetchval(query, account_id))
 
 
 async def next_account(tx: Tx, after: UUID) -> UUID | None:

@@ -96,14 +96,12 @@ async def is_stored(tx: Tx, key: PriceKey) -> bool:
             SELECT FROM reference_prices WHERE organization_id = $1 AND environment = $2 AND symbol = $3
         )
     """
-    found: bool = await tx.fetchval(query, *key)
-    return found
+    return bool(await tx.fetchval(query, *key))
 
 
 async def count_symbols(tx: Tx, organization_id: UUID, market: PriceMarket) -> int:
     query = "SELECT count(*) FROM reference_prices WHERE organization_id = $1 AND environment = $2"
-    count: int = await tx.fetchval(query, organization_id, market)
-    return count
+    return int(await tx.fetchval(query, organization_id, market))
 
 
 async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:

@@ -136,8 +136,7 @@ async def move_entries(tx: Tx, limit: int) -> int:
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
     """  # noqa: S608 - our own constants
-    moved: int = await tx.fetchval(query, model.WIDTHS_SECONDS, model.ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS)
-    return moved
+    return int(await tx.fetchval(query, model.WIDTHS_SECONDS, model.ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS))
 
 
 async def insert_heads(tx: Tx, min_actions: int) -> None:

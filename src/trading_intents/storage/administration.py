@@ -31,8 +31,7 @@ async def read_clock(tx: Tx) -> datetime:
 
 async def read_version(connection: Any) -> int:
     """Reads the version as PostgreSQL numbers them: 170000 is 17.0."""
-    version: int = await connection.fetchval("SELECT current_setting('server_version_num')::int")
-    return version
+    return int(await connection.fetchval("SELECT current_setting('server_version_num')::int"))
 
 
 async def may_become(connection: Any, role: str) -> bool:

@@ -195,8 +195,7 @@ async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]
 
 async def is_kept(tx: Tx, organization_id: OrganizationId, seq: int) -> bool:
     query = "SELECT EXISTS (SELECT FROM stream_events WHERE organization_id = $1 AND seq = $2)"
-    found: bool = await tx.fetchval(query, organization_id, seq)
-    return found
+    return bool(await tx.fetchval(query, organization_id, seq))
 
 
 async def read_epoch(tx: Tx) -> UUID:

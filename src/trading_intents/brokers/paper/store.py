@@ -182,13 +182,11 @@ async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> in
         ON CONFLICT (organization_id, symbol) DO UPDATE SET number = s.number + 1
         RETURNING number
     """
-    number: int = await tx.fetchval(query, organization_id, symbol)
-    return number
+    return int(await tx.fetchval(query, organization_id, symbol))
 
 
 async def count_symbols(tx: Tx, organization_id: UUID) -> int:
-    count: int = await tx.fetchval("SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id)
-    return count
+    return int(await tx.fetchval("SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id))
 
 
 async def insert_quote(tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices) -> datetime:

@@ -130,8 +130,7 @@ def _loss_limit(row: Row) -> LossLimit:
 
 async def try_judging(tx: Tx) -> bool:
     """False: another process judges all daily losses at this moment."""
-    is_ours: bool = await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", JUDGING_LOCK)
-    return is_ours
+    return bool(await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", JUDGING_LOCK))
 
 
 async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
