@@ -23,7 +23,7 @@ def test_a_market_order_is_bought_and_waited_for(run: Command, account: Account)
     assert run("sell", "AAPL", "4", "--wait").exit_code == 0
     assert run("short", "MSFT", "2", "--wait").exit_code == 0
     shown = run("positions").stdout.splitlines()
-    assert [line.split()[:2] for line in shown[1:]] == [["AAPL", "6"], ["MSFT", "-2"]]
+    assert [line.split()[:2] for line in shown[1:3]] == [["AAPL", "6"], ["MSFT", "-2"]]
     assert [trade["symbol"] for trade in lines(run("trades", "--json"))] == ["AAPL", "AAPL", "MSFT"]
     assert "AAPL" in run("trades").stdout
 

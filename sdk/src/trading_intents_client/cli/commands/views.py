@@ -110,7 +110,7 @@ def positions(
         asked = find_account(client, account)
         found = list(asked.positions())
         _print([each for each in found if every or each.quantity], as_json, POSITIONS, "no positions")
-        if not as_json and (today := read_today(asked, found)):
+        if found and not as_json and (today := read_today(asked, found)):
             typer.echo(f"{today}\n  realized and unrealized, as the daily-loss limit counts it")
 
 
