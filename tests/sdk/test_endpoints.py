@@ -109,7 +109,7 @@ CALLS: dict[str, Call] = {
     "AsyncPlatform.provider_metadata": lambda c: c.platform.provider_metadata(),
     "AsyncPlatform.provider_keys": lambda c: c.platform.provider_keys(),
 }
-ASK_NOTHING = {"AsyncTradingClient.account", "AsyncTradingClient.aclose", "AsyncTradingClient.events"}
+ASK_NOTHING = {f"AsyncTradingClient.{name}" for name in ("account", "aclose", "basket", "events")}
 NAMES = {"from": "start", "to": "end"}  # Python has a keyword `from`
 # What the console loads into a browser.
 BROWSERS_ONLY = re.compile(r"(GET|POST) /(console.*|page\.css)")

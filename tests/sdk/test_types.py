@@ -116,7 +116,7 @@ def test_a_float_is_refused_before_anything_is_sent(amount: Any) -> None:
         ({"trail_bps": 1}, "TrailingStop"),
     ],
 )
-def test_the_prices_say_which_kind_of_order_it_is(prices: dict[str, int], kind: str) -> None:
+def test_the_prices_say_which_kind_of_order_it_is(prices: dict[str, Any], kind: str) -> None:
     command = create_command("AAPL", "BUY", 1, time_in_force="GOOD_TILL_CANCEL", route="ARCA", **prices)
     assert [*command["payload"]["spec"]] == [kind]
     assert command["payload"]["spec"][kind]["time_in_force"] == "GOOD_TILL_CANCEL"

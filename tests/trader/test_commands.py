@@ -3,6 +3,7 @@
 import re
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 from tests.platform import run_command
 from tests.tenants import Tenants
 from tests.trader.conftest import Command, lines
-from trading_intents_client import Account, TradingClient
+from trading_intents_client import Account, PlacedOrder, TradingClient
 from trading_intents_client.cli.program import cli
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
@@ -181,3 +182,24 @@ def test_the_clients_variables_are_no_unknown_settings_of_the_server(tenants: Te
     environ = tenants.platform.environ | {"TRADING_INTENTS_URL": "x", "TRADING_INTENTS_API_KEY": "y"}
     told = run_command(environ, "token", "--user", "acme-admin", "--organization", "org_acme")
     assert "unknown setting" not in told.stderr
+
+
+def test_exits_and_pairs_are_sent_as_they_are_typed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+
+    def submit(_: Account, command: Any, *, idempotency_key: str | None = None) -> PlacedOrder:
+        sent.append(command["payload"])
+        legs = tuple(PlacedOrder(intent_id=f"{leg}-id", seq=2, leg=leg) for leg in command["payload"].get("exits", ()))
+        return PlacedOrder(intent_id="entry-id", seq=1, idempotency_key=idempotency_key, legs=legs)
+
+    monkeypatch.setattr(Account, "submit", submit)
+    prices = ("--take-profit", "195", "--stop-loss", "180", "--stop-loss-limit", "179.5")
+    done = run("buy", "AAPL", "10", "--limit", "187.5", *prices)
+    assert done.exit_code == 0, done.output
+    assert "order entry-id\n  take_profit: order take_profit-id\n  stop_loss: order stop_loss-id\n" in done.stdout
+    run("sell", "AAPL", "10", "--limit", "195", "--oco", "180")
+    assert [each.get("exits") or each["one_cancels_other"] for each in sent] == [
+        {"take_profit": {"limit_price": "195"}, "stop_loss": {"stop_price": "180", "limit_price": "179.5"}},
+        {"stop_price": "180"},
+    ]
+    assert run("buy", "AAPL", "10", "--stop-loss-limit", "179.5").exit_code == 2

@@ -74,9 +74,10 @@ def test_every_reason_of_ours_has_a_sentence() -> None:
     assert set(Reason) | set(re.findall(r"`(\w+)`", paper[1])) | set(states) <= set(SENTENCES)
     assert explain("stale") == "it could not be sent in time and was given up (stale)"
     assert explain("asset ACME is not active") == "asset ACME is not active", "as the broker says it"
-    assert order_reason(record(reason="stale", detail="the broker was not connected")) == (
+    assert order_reason(record(reason="stale", detail="the broker was not connected", flags=())) == (
         "the broker was not connected (stale)"
     )
+    assert order_reason(record(reason=None, detail=None, flags=("unprotected",))) == "UNPROTECTED"
 
 
 def test_tables_of_orders_trades_and_positions_fit_and_tell_reasons(run: Command, account: Account) -> None:

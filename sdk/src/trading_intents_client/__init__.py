@@ -3,13 +3,13 @@
 from trading_intents_client import errors
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.client import AsyncTradingClient
-from trading_intents_client.asynchronous.orders import AsyncOrder, AsyncPlacedOrder
+from trading_intents_client.asynchronous.orders import AsyncBasket, AsyncOrder, AsyncPlacedOrder
 from trading_intents_client.asynchronous.pages import AsyncPages, Page
 from trading_intents_client.asynchronous.requests import cancel_command, create_command, replace_command
 from trading_intents_client.blocking.account import Account
 from trading_intents_client.blocking.client import TradingClient
 from trading_intents_client.blocking.iterators import EventStream, Pages
-from trading_intents_client.blocking.orders import Order, PlacedOrder
+from trading_intents_client.blocking.orders import Basket, Order, PlacedOrder
 from trading_intents_client.errors import (
     AccountClosed,
     AccountDisabled,
@@ -88,6 +88,7 @@ from trading_intents_client.types.accounts import (
     CreatedApiKey,
     Credential,
     KeyValidation,
+    LinkedOrders,
     OrganizationRecord,
     TradingAccount,
 )
@@ -159,6 +160,7 @@ __all__ = [
     "ApiKey",
     "ApiKeyCredentials",
     "AsyncAccount",
+    "AsyncBasket",
     "AsyncEventStream",
     "AsyncOrder",
     "AsyncPages",
@@ -166,6 +168,7 @@ __all__ = [
     "AsyncTradingClient",
     "BalanceEvent",
     "Balances",
+    "Basket",
     "BearerCredentials",
     "Broker",
     "Caller",
@@ -216,6 +219,7 @@ __all__ = [
     "LimitReached",
     "Limits",
     "LimitsRecord",
+    "LinkedOrders",
     "MethodNotAllowed",
     "NoPosition",
     "NotConfigured",

@@ -24,6 +24,8 @@ IdempotencyKey = Annotated[
         "the same one and the same arguments: it is carried out once.",
     ),
 ]
+TakeProfit = Annotated[Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, at this limit price.")]
+StopLoss = Annotated[Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, by this stop price.")]
 TimeInForceText = Literal[
     "DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"
 ]
@@ -70,6 +72,8 @@ class OrderArguments(SymbolArguments, frozen=True, kw_only=True):
     quantity: Amount
     limit_price: Amount | None = None
     stop_price: Amount | None = None
+    take_profit: TakeProfit | None = None
+    stop_loss: StopLoss | None = None
     time_in_force: TimeInForceText | None = None
 
 

@@ -120,6 +120,8 @@ def _create(asked: OrderArguments) -> Any:
         asked.quantity,
         limit=asked.limit_price,
         stop=asked.stop_price,
+        take_profit=asked.take_profit,
+        stop_loss=asked.stop_loss,
         time_in_force=asked.time_in_force,
     )
 

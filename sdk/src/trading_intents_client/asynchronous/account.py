@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from trading_intents_client.asynchronous.controls import AsyncAccountControls
-from trading_intents_client.asynchronous.orders import AsyncOrder, AsyncPlacedOrder
+from trading_intents_client.asynchronous.orders import AsyncOrder, AsyncPlacedOrder, placed_order
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.requests import (
     Amount,
     Command,
+    StopPrices,
     check_key,
     create_command,
     given_fields,
@@ -96,13 +97,21 @@ class AsyncAccount:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        take_profit: Amount | None = None,
+        stop_loss: StopPrices | None = None,
+        exits_time_in_force: TimeInForceName | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
         """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
-        often it is asked for."""
+        often it is asked for.
+
+        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and limit) close what
+        it fills, and `one_cancels_other` is a stop beside a limit order. `legs` of what is placed are these orders.
+        """
         command = create_command(
             symbol,
             OrderSide.BUY,
@@ -111,6 +120,10 @@ class AsyncAccount:
             stop=stop,
             trail=trail,
             trail_bps=trail_bps,
+            take_profit=take_profit,
+            stop_loss=stop_loss,
+            exits_time_in_force=exits_time_in_force,
+            one_cancels_other=one_cancels_other,
             time_in_force=time_in_force,
             route=route,
         )
@@ -125,12 +138,14 @@ class AsyncAccount:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails."""
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        `one_cancels_other` is a stop beside a limit."""
         command = create_command(
             symbol,
             OrderSide.SELL,
@@ -139,6 +154,7 @@ class AsyncAccount:
             stop=stop,
             trail=trail,
             trail_bps=trail_bps,
+            one_cancels_other=one_cancels_other,
             time_in_force=time_in_force,
             route=route,
         )
@@ -153,12 +169,17 @@ class AsyncAccount:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        take_profit: Amount | None = None,
+        stop_loss: StopPrices | None = None,
+        exits_time_in_force: TimeInForceName | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails; with exits as `buy`
+        takes them."""
         command = create_command(
             symbol,
             OrderSide.SELL_SHORT,
@@ -167,6 +188,10 @@ class AsyncAccount:
             stop=stop,
             trail=trail,
             trail_bps=trail_bps,
+            take_profit=take_profit,
+            stop_loss=stop_loss,
+            exits_time_in_force=exits_time_in_force,
+            one_cancels_other=one_cancels_other,
             time_in_force=time_in_force,
             route=route,
         )
@@ -189,8 +214,7 @@ class AsyncAccount:
     async def _submit(self, path: str, body: Mapping[str, object], key: str | None) -> AsyncPlacedOrder:
         key = make_key() if key is None else check_key(key)
         told, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
-        placed = AsyncPlacedOrder(intent_id=told.intent_id, seq=told.seq, idempotency_key=key, is_replayed=is_replayed)
-        return placed._bound(self)
+        return placed_order(told, key, is_replayed, self)
 
     async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
@@ -209,6 +233,7 @@ class AsyncAccount:
         state: OrderStateName | None = None,
         symbol: str | None = None,
         intent_id: str | None = None,
+        parent_intent_id: str | None = None,
         client_reference_id: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
@@ -220,6 +245,7 @@ class AsyncAccount:
             state=state,
             symbol=symbol,
             intent_id=intent_id,
+            parent_intent_id=parent_intent_id,
             client_reference_id=client_reference_id,
             created_after=created_after,
             created_before=created_before,

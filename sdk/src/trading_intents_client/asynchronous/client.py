@@ -8,6 +8,7 @@ import httpx
 
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.market import AsyncMarket
+from trading_intents_client.asynchronous.orders import AsyncBasket
 from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.asynchronous.platform import AsyncPlatform
@@ -86,6 +87,10 @@ class AsyncTradingClient:
     def account(self, account_id: str) -> AsyncAccount:
         """An account by its id. This asks the platform nothing."""
         return AsyncAccount(self._transport, account_id)
+
+    def basket(self) -> AsyncBasket:
+        """An empty basket, for orders of any accounts that are to be sent side by side."""
+        return AsyncBasket(self.account)
 
     async def find_account(self, name: str | None = None) -> AsyncAccount:
         """The open account with this name or id, or the first eight characters of one; without a name the only one."""

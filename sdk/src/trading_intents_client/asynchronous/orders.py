@@ -1,29 +1,44 @@
-"""Orders with what can be done about them: replace, cancel, wait, read again."""
+"""Orders with what can be done about them: replace, cancel, wait, read again; and baskets of them."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from trading_intents_client.asynchronous.requests import Amount, Command, cancel_command, replace_command
+from trading_intents_client.asynchronous.pages import AsyncPages
+from trading_intents_client.asynchronous.requests import (
+    Amount,
+    Command,
+    cancel_command,
+    check_key,
+    make_key,
+    replace_command,
+)
+from trading_intents_client.errors import TradingError
 from trading_intents_client.types.enums import (
     FINAL_STATUSES,
     OrderStatusName,
     TimeInForceName,
 )
-from trading_intents_client.types.trading import OrderRecord
+from trading_intents_client.types.trading import OrderRecord, Submitted
 
 WAIT_SECONDS = 30.0
+MAX_AT_ONCE = 50  # commands of a basket
 
 
 class OrderAccount(Protocol):
     """What an order needs of its account."""
 
-    async def submit(self, command: Command, *, idempotency_key: str | None = None) -> "AsyncPlacedOrder": ...
+    async def submit(
+        self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None
+    ) -> "AsyncPlacedOrder": ...
 
     async def order(self, order_id: str) -> "AsyncOrder": ...
+
+    def orders(self, *, parent_intent_id: str | None = None) -> "AsyncPages[AsyncOrder]": ...
 
     async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> "AsyncOrder": ...
 
@@ -69,6 +84,10 @@ class AsyncOrderActions:
         """The order as it is now."""
         return await self._account.order(self.intent_id)
 
+    async def find_legs(self) -> "list[AsyncOrder]":
+        """The orders that the broker links to this one, its exits or the other of a pair, as they are now."""
+        return [order async for order in self._account.orders(parent_intent_id=self.intent_id)]
+
     async def wait(
         self,
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
@@ -100,7 +119,63 @@ class AsyncPlacedOrder(AsyncOrderActions, Struct, frozen=True, kw_only=True, dic
     idempotency_key: str | None = None
     # The command was accepted earlier under the same Idempotency-Key.
     is_replayed: bool = False
+    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or `one_cancels_other`.
+    leg: str | None = None
+    # The orders that were placed with it, which the broker links to it.
+    legs: tuple["AsyncPlacedOrder", ...] = ()
 
-    def _bound(self, account: OrderAccount) -> "AsyncPlacedOrder":
-        force_setattr(self, "_account", account)
-        return self
+
+def placed_order(told: Submitted, key: str, is_replayed: bool, account: OrderAccount) -> AsyncPlacedOrder:
+    legs = tuple(placed_order(each, key, is_replayed, account) for each in told.legs)
+    placed = AsyncPlacedOrder(
+        intent_id=told.intent_id, seq=told.seq, idempotency_key=key, is_replayed=is_replayed, leg=told.leg, legs=legs
+    )
+    force_setattr(placed, "_account", account)
+    return placed
+
+
+class AsyncBasket:
+    """Commands that are sent side by side. What becomes of one changes nothing for the others: a basket is no
+    transaction. Each has its Idempotency-Key from when it is added, so that sending all again places none twice."""
+
+    def __init__(self, find_account: Callable[[str], OrderAccount]) -> None:
+        self._find_account = find_account
+        self._entries: list[tuple[str, Command, str | None, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(
+        self,
+        account_id: str,
+        command: Command,
+        *,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Adds a command that `create_command`, `replace_command` or `cancel_command` made."""
+        key = make_key() if idempotency_key is None else check_key(idempotency_key)
+        self._entries.append((account_id, command, client_reference_id, key))
+
+    async def send(self) -> list[AsyncPlacedOrder | TradingError]:
+        """Sends all, and answers in their order what each became: the placed order, or the error of it alone."""
+        turns = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def send_one(account_id: str, command: Command, reference: str | None, key: str) -> AsyncPlacedOrder:
+            async with turns:
+                account = self._find_account(account_id)
+                return await account.submit(command, client_reference_id=reference, idempotency_key=key)
+
+        tasks = [asyncio.ensure_future(send_one(*entry)) for entry in self._entries]
+        try:
+            return [await _answer(task) for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()  # of an interrupted send; one that is done stays as it is
+
+
+async def _answer(task: asyncio.Future[AsyncPlacedOrder]) -> AsyncPlacedOrder | TradingError:
+    try:
+        return await task
+    except TradingError as error:
+        return error

@@ -14,6 +14,8 @@ from trading_intents_client.types.enums import (
 )
 
 Amount = Decimal | int | str
+# A stop price, or a stop price and the limit of the order that it makes.
+StopPrices = Amount | tuple[Amount, Amount]
 Command = Mapping[str, Any]
 MAX_KEY_CHARACTERS = 128
 
@@ -91,6 +93,11 @@ def order_spec(
     return {kind: fields}
 
 
+def _stop_fields(given: StopPrices) -> dict[str, str]:
+    prices = given if isinstance(given, tuple) else (given,)
+    return {name: text_of(price) for name, price in zip(("stop_price", "limit_price"), prices, strict=False)}
+
+
 def create_command(
     symbol: str,
     side: OrderSideName,
@@ -100,14 +107,29 @@ def create_command(
     stop: Amount | None = None,
     trail: Amount | None = None,
     trail_bps: int | None = None,
+    take_profit: Amount | None = None,
+    stop_loss: StopPrices | None = None,
+    exits_time_in_force: TimeInForceName | None = None,
+    one_cancels_other: StopPrices | None = None,
     time_in_force: TimeInForceName | None = None,
     route: RouteStrategyName | None = None,
 ) -> Command:
     """A CREATE, for `submit` and `evaluate`. Without prices it is a market order; with a `trail`, or `trail_bps` of the
-    price, a stop that follows the market."""
+    price, a stop that follows the market.
+
+    `take_profit` and `stop_loss` are the exits of a BUY or SELL_SHORT, good till cancelled unless `exits_time_in_force`
+    says otherwise; `one_cancels_other` is a stop beside a limit order. The broker links them.
+    """
     payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
     payload["spec"] = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
-    return {"type": "CREATE", "payload": payload | given_fields(route_strategy=route)}
+    exits: dict[str, Any] = {} if take_profit is None else {"take_profit": {"limit_price": text_of(take_profit)}}
+    exits |= {} if stop_loss is None else {"stop_loss": _stop_fields(stop_loss)}
+    exits |= {} if exits_time_in_force is None else {"time_in_force": str(exits_time_in_force)}
+    pair = None if one_cancels_other is None else _stop_fields(one_cancels_other)
+    return {
+        "type": "CREATE",
+        "payload": payload | given_fields(route_strategy=route, exits=exits or None, one_cancels_other=pair),
+    }
 
 
 def replace_command(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from trading_intents_client.asynchronous.account import AsyncAccount
-from trading_intents_client.asynchronous.requests import Amount, Command
+from trading_intents_client.asynchronous.requests import Amount, Command, StopPrices
 from trading_intents_client.blocking.controls import AccountControls
 from trading_intents_client.blocking.iterators import EventStream, Pages
 from trading_intents_client.blocking.loop import LoopThread
@@ -75,13 +75,21 @@ class Account:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        take_profit: Amount | None = None,
+        stop_loss: StopPrices | None = None,
+        exits_time_in_force: TimeInForceName | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
         """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
-        often it is asked for."""
+        often it is asked for.
+
+        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and limit) close what
+        it fills, and `one_cancels_other` is a stop beside a limit order. `legs` of what is placed are these orders.
+        """
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -92,6 +100,10 @@ class Account:
                     stop=stop,
                     trail=trail,
                     trail_bps=trail_bps,
+                    take_profit=take_profit,
+                    stop_loss=stop_loss,
+                    exits_time_in_force=exits_time_in_force,
+                    one_cancels_other=one_cancels_other,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,
@@ -109,12 +121,14 @@ class Account:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails."""
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        `one_cancels_other` is a stop beside a limit."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -125,6 +139,7 @@ class Account:
                     stop=stop,
                     trail=trail,
                     trail_bps=trail_bps,
+                    one_cancels_other=one_cancels_other,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,
@@ -142,12 +157,17 @@ class Account:
         stop: Amount | None = None,
         trail: Amount | None = None,
         trail_bps: int | None = None,
+        take_profit: Amount | None = None,
+        stop_loss: StopPrices | None = None,
+        exits_time_in_force: TimeInForceName | None = None,
+        one_cancels_other: StopPrices | None = None,
         time_in_force: TimeInForceName | None = None,
         route: RouteStrategyName | None = None,
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails; with exits as `buy`
+        takes them."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -158,6 +178,10 @@ class Account:
                     stop=stop,
                     trail=trail,
                     trail_bps=trail_bps,
+                    take_profit=take_profit,
+                    stop_loss=stop_loss,
+                    exits_time_in_force=exits_time_in_force,
+                    one_cancels_other=one_cancels_other,
                     time_in_force=time_in_force,
                     route=route,
                     client_reference_id=client_reference_id,
@@ -203,6 +227,7 @@ class Account:
         state: OrderStateName | None = None,
         symbol: str | None = None,
         intent_id: str | None = None,
+        parent_intent_id: str | None = None,
         client_reference_id: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
@@ -216,6 +241,7 @@ class Account:
                 state=state,
                 symbol=symbol,
                 intent_id=intent_id,
+                parent_intent_id=parent_intent_id,
                 client_reference_id=client_reference_id,
                 created_after=created_after,
                 created_before=created_before,

@@ -11,6 +11,7 @@ from trading_intents_client.blocking.account import Account
 from trading_intents_client.blocking.iterators import EventStream, Pages
 from trading_intents_client.blocking.loop import LoopThread
 from trading_intents_client.blocking.market import Market
+from trading_intents_client.blocking.orders import Basket
 from trading_intents_client.blocking.organization import Organization
 from trading_intents_client.blocking.platform import Platform
 from trading_intents_client.transport.credentials import Credentials
@@ -88,6 +89,10 @@ class TradingClient:
     def account(self, account_id: str) -> Account:
         """An account by its id. This asks the platform nothing."""
         return Account(self._loop, self._wrapped.account(account_id))
+
+    def basket(self) -> Basket:
+        """An empty basket, for orders of any accounts that are to be sent side by side."""
+        return Basket(self._loop, self._wrapped.basket())
 
     def find_account(self, name: str | None = None) -> Account:
         """The open account with this name or id, or the first eight characters of one; without a name the only one."""

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, force_setattr
 
-from trading_intents_client.asynchronous.orders import WAIT_SECONDS, AsyncOrder, AsyncOrderActions, AsyncPlacedOrder
-from trading_intents_client.asynchronous.requests import Amount
+from trading_intents_client.asynchronous.orders import (
+    WAIT_SECONDS,
+    AsyncBasket,
+    AsyncOrder,
+    AsyncOrderActions,
+    AsyncPlacedOrder,
+)
+from trading_intents_client.asynchronous.requests import Amount, Command
 from trading_intents_client.blocking.loop import LoopThread
+from trading_intents_client.errors import TradingError
 from trading_intents_client.types.enums import (
     FINAL_STATUSES,
     OrderStatusName,
@@ -60,6 +67,10 @@ class OrderActions:
         """The order as it is now."""
         return wrap_order(self._loop, self._loop.run(self._wrapped.refresh))
 
+    def find_legs(self) -> "list[Order]":
+        """The orders that the broker links to this one, its exits or the other of a pair, as they are now."""
+        return [wrap_order(self._loop, order) for order in self._loop.run(self._wrapped.find_legs)]
+
     def wait(
         self,
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
@@ -85,6 +96,10 @@ class PlacedOrder(OrderActions, Struct, frozen=True, kw_only=True, dict=True):
     idempotency_key: str | None = None
     # The command was accepted earlier under the same Idempotency-Key.
     is_replayed: bool = False
+    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or `one_cancels_other`.
+    leg: str | None = None
+    # The orders that were placed with it, which the broker links to it.
+    legs: tuple["PlacedOrder", ...] = ()
 
 
 def wrap_order(loop: LoopThread, wrapped: AsyncOrder) -> Order:
@@ -95,7 +110,35 @@ def wrap_order(loop: LoopThread, wrapped: AsyncOrder) -> Order:
 
 
 def wrap_placed(loop: LoopThread, wrapped: AsyncPlacedOrder) -> PlacedOrder:
-    placed = PlacedOrder(**asdict(wrapped))
+    legs = tuple(wrap_placed(loop, leg) for leg in wrapped.legs)
+    placed = PlacedOrder(**asdict(wrapped) | {"legs": legs})
     force_setattr(placed, "_loop", loop)
     force_setattr(placed, "_wrapped", wrapped)
     return placed
+
+
+class Basket:
+    """Commands that are sent side by side. What becomes of one changes nothing for the others: a basket is no
+    transaction. Each has its Idempotency-Key from when it is added, so that sending all again places none twice."""
+
+    def __init__(self, loop: LoopThread, wrapped: AsyncBasket) -> None:
+        self._loop, self._wrapped = loop, wrapped
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def add(
+        self,
+        account_id: str,
+        command: Command,
+        *,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> None:
+        """Adds a command that `create_command`, `replace_command` or `cancel_command` made."""
+        self._wrapped.add(account_id, command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+
+    def send(self) -> list[PlacedOrder | TradingError]:
+        """Sends all, and answers in their order what each became: the placed order, or the error of it alone."""
+        answers = self._loop.run(self._wrapped.send)
+        return [each if isinstance(each, TradingError) else wrap_placed(self._loop, each) for each in answers]

@@ -33,6 +33,9 @@ SENTENCES = {
     "max_daily_notional": "the key's orders of today would exceed their limit",
     "no_reference_price": "no price is known to judge it by",
     "position_unknown": "the broker has not reported the position yet",
+    "pair_filled": "the other order of its pair was filled",
+    "entry_ended": "the order that it was to close ended unfilled",
+    "entry_rejected": "the order that it was to close was refused",
     # The paper broker's.
     "insufficient_buying_power": "it costs more than the buying power",
     "no_position_to_sell": "the account holds less than it sells",
@@ -58,4 +61,5 @@ def explain(code: str | None) -> str | None:
 def order_reason(order: Any) -> str | None:
     """What the broker said or what kept the order (`detail`), else the code's own sentence."""
     detail, code = order.detail, order.reason
-    return f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)
+    said = f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)
+    return ", ".join(filter(None, ("UNPROTECTED" if "unprotected" in order.flags else None, said))) or None

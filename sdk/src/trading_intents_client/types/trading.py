@@ -29,6 +29,8 @@ class Submitted(Struct, frozen=True, kw_only=True):
 
     intent_id: str
     seq: int
+    leg: str | None = None
+    legs: tuple["Submitted", ...] = ()
 
 
 class Action(Struct, frozen=True, kw_only=True):

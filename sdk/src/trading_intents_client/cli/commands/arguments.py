@@ -61,6 +61,22 @@ Trail = Annotated[
 TrailBps = Annotated[
     int | None, typer.Option("--trail-bps", metavar="BPS", help="The same, in basis points of that price.", min=1)
 ]
+TakeProfit = Annotated[
+    Decimal | None,
+    typer.Option("--take-profit", metavar="PRICE", parser=parse_amount, help="Close what it fills at this limit."),
+]
+StopLoss = Annotated[
+    Decimal | None,
+    typer.Option("--stop-loss", metavar="PRICE", parser=parse_amount, help="Close what it fills by this stop."),
+]
+StopLossLimit = Annotated[
+    Decimal | None,
+    typer.Option("--stop-loss-limit", metavar="PRICE", parser=parse_amount, help="A limit of the --stop-loss."),
+]
+Oco = Annotated[
+    Decimal | None,
+    typer.Option("--oco", metavar="PRICE", parser=parse_amount, help="A stop beside --limit: one cancels the other."),
+]
 Tif = Annotated[
     TimeInForce | None,
     typer.Option(

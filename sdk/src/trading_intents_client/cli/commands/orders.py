@@ -12,11 +12,13 @@ from trading_intents_client import (
     Account,
     ConnectionState,
     Order,
+    OrderSide,
     PlacedOrder,
     TimeInForce,
     TradingError,
     WaitTimeout,
     cancel_command,
+    create_command,
 )
 from trading_intents_client.cli.commands.arguments import (
     WAIT_SECONDS,
@@ -24,10 +26,14 @@ from trading_intents_client.cli.commands.arguments import (
     AsJson,
     IdempotencyKey,
     Limit,
+    Oco,
     OrderId,
     Quantity,
     Stop,
+    StopLoss,
+    StopLossLimit,
     Symbol,
+    TakeProfit,
     Tif,
     Timeout,
     Trail,
@@ -41,6 +47,8 @@ from trading_intents_client.cli.login import open_client
 from trading_intents_client.cli.output import REFUSED, UNREACHABLE, exit_codes, for_each, print_json
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import amount, rounded
+
+SIDES = {"buy": OrderSide.BUY, "sell": OrderSide.SELL, "short": OrderSide.SELL_SHORT}
 
 
 class Terms(TypedDict):
@@ -67,6 +75,10 @@ def _placing(name: str) -> Callable[..., None]:
         stop: Stop = None,
         trail: Trail = None,
         trail_bps: TrailBps = None,
+        take_profit: TakeProfit = None,
+        stop_loss: StopLoss = None,
+        stop_loss_limit: StopLossLimit = None,
+        oco: Oco = None,
         tif: Tif = None,
         account: AccountName = "",
         wait: Wait = False,
@@ -75,19 +87,26 @@ def _placing(name: str) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         prices = {"--limit": limit, "--stop": stop, "--trail": trail, "--trail-bps": trail_bps}
-        options = {**prices, "--tif": tif, "--account": account or None}
+        exits = {"--take-profit": take_profit, "--stop-loss": stop_loss, "--stop-loss-limit": stop_loss_limit}
+        if stop_loss_limit is not None and stop_loss is None:
+            raise typer.BadParameter("--stop-loss-limit is the limit of a --stop-loss")
+        options = {**prices, **exits, "--oco": oco, "--tif": tif, "--account": account or None}
         flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
         with exit_codes(typed(name, symbol, amount(quantity), options, flags)), open_client(os.environ) as client:
             chosen = find_account(client, account)
             _warn_of_broker(chosen, "will wait for it, or end EXPIRED")
-            submit = {"buy": chosen.buy, "sell": chosen.sell, "short": chosen.short}[name]
             terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)
-            placed = submit(symbol, quantity, **terms, idempotency_key=key)
+            loss = stop_loss if stop_loss is None or stop_loss_limit is None else (stop_loss, stop_loss_limit)
+            command = create_command(
+                symbol, SIDES[name], quantity, **terms, take_profit=take_profit, stop_loss=loss, one_cancels_other=oco
+            )
+            placed = chosen.submit(command, idempotency_key=key)
             if wait:
                 _warn_of_broker(chosen, "waits")
                 _report_end(placed, timeout, as_json)
                 return
             told = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
+            told += "".join(f"\n  {leg.leg}: order {leg.intent_id}" for leg in placed.legs)
             print_json(placed) if as_json else typer.echo(told)
             _warn_of_broker(chosen, "waits")
 

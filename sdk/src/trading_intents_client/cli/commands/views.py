@@ -28,6 +28,7 @@ ORDERS: Fields = {
     "stop": "stop_price",
     "average": lambda order: rounded(order.average_price, order.limit_price, order.stop_price),
     "status": "order_status",
+    "leg": "leg",
     "reason": order_reason,
 }
 TRADES: Fields = {
