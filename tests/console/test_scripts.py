@@ -118,6 +118,27 @@ def test_a_day_begins_when_its_calendar_does(now: str, zone: str, begin: str) ->
     assert evaluate("equity.js", f"new Date(m.beginDay(Date.parse('{now}'), '{zone}'))") == begin
 
 
+@pytest.mark.parametrize(
+    ("text", "base", "is_above", "price"),
+    [
+        ("195", "187.5", True, "195"),
+        ("2%", "187.5", True, "191.25"),
+        ("2.5 %", "187.5", False, "182.81"),
+        ("1%", "0.1234", False, "0.1222"),
+        ("2%", "undefined", True, "2%"),  # no price is known: the platform says what is wrong
+        ("", "187.5", True, ""),
+    ],
+)
+def test_an_exit_is_a_price_or_a_distance(text: str, base: str, is_above: bool, price: str) -> None:
+    assert evaluate("ticket.js", f"m.priceAway({text!r}, {base!r}, {json.dumps(is_above)})") == price
+
+
+def test_a_trail_is_an_amount_or_basis_points() -> None:
+    spec = "m.specOf({ kind: 'TrailingStop', quantity: '5', trail: %r, time_in_force: '' })"
+    assert evaluate("ticket.js", spec % "1.5") == {"TrailingStop": {"quantity": "5", "trail_amount": "1.5"}}
+    assert evaluate("ticket.js", spec % "2.35%") == {"TrailingStop": {"quantity": "5", "trail_bps": 235}}
+
+
 def test_reasons_are_the_sentences_of_the_terminal_and_a_brokers_words_come_first() -> None:
     said = evaluate("orders.js", "m.SENTENCES")
     assert said == {code: SENTENCES[code] for code in said}

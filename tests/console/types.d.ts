@@ -113,6 +113,10 @@ interface ListOptions<Row> {
   rowClass?: (row: Row) => string;
   /** Whether the row has a second line. */
   isTall?: (row: Row) => boolean;
+  /** The row beside which this one stays, however the list is sorted. */
+  leader?: (row: Row) => Row;
+  /** Orders rows of the same leader. */
+  compareGrouped?: (one: Row, other: Row) => number;
   sortBy?: string;
   isDescending?: boolean;
 }

@@ -43,8 +43,7 @@ const COLUMNS = [
 /** @type {(api: Api, base: string, names: string[], storedId: string | undefined) => Form} */
 function credentialForm(api, base, names, storedId) {
   const form = new Form({
-    name: "credential",
-    submit: storedId ? "Replace the secrets" : "Store the credential",
+    name: "credential", submit: storedId ? "Replace the secrets" : "Store the credential",
     fields: names.map((name) => ({ name, label: words(name), isRequired: true, isSecret: true })),
     onSubmit: async (secrets) => {
       const place = storedId ? path`/credentials/${storedId}` : "/credentials";
@@ -60,8 +59,7 @@ function credentialForm(api, base, names, storedId) {
 /** @param {Context} context */
 function accountForm(context) {
   const form = new Form({
-    name: "account",
-    submit: "Add an account",
+    name: "account", submit: "Add an account",
     fields: [
       { name: "name", label: "Name", isRequired: true, max: 128 },
       { name: "broker", label: "Broker", kind: "select" },
@@ -96,15 +94,12 @@ async function openAccount(context, account) {
     const stats = api.pick("read_intents") && (await api.find("read_intents", `${base}/intents/stats`, call));
     const { p50 = null, p99 = null } = stats?.broker_ack_latency_ms ?? {};
     const shown = terms([
-      ["Environment", account.environment],
-      ["Broker", account.broker],
+      ["Environment", account.environment], ["Broker", account.broker],
       ["Connection", `${words(account.connection)}: ${explain(account)}`],
       ["Credential", stored.join("; ") || "none stored"],
       ["Broker's first answer, last hour", p50 === null ? "no orders" : `p50 ${p50} ms, p99 ${p99} ms`],
-      ["Actions, last hour", stats && String(stats.actions.total)],
-      ["Refused, last hour", stats && String(stats.refused.total)],
-      ["Account id", account.id],
-      ["Created", showTime(account.created_at)],
+      ["Actions, last hour", stats && `${stats.actions.total}`], ["Refused", stats && `${stats.refused.total}`],
+      ["Account id", account.id], ["Created", showTime(account.created_at)],
     ]);
     const brokers = await api.list("brokers", "/v1/brokers", MAX_BROKERS);
     const fields = brokers.find(({ name }) => name === account.broker)?.credential_fields ?? [];
@@ -140,9 +135,7 @@ function keysPanel(api) {
   async function read() {
     const keys = await api.list("api_keys", "/v1/api-keys", MAX_KEYS);
     fill(place, table("API keys", keys, {
-      Name: (key) => key.name,
-      Environment: (key) => key.environment,
-      "Ends with": (key) => key.hint,
+      Name: (key) => key.name, Environment: (key) => key.environment, "Ends with": (key) => key.hint,
       Permissions: (key) => key.permissions.join(", "),
       "Last used": (key) => (key.last_used_at ? `${showAge(key.last_used_at)} ago` : "never"),
       Expires: (key) => (key.expires_at ? showTime(key.expires_at) : "never"),
@@ -157,9 +150,7 @@ function keysPanel(api) {
   }
 
   const form = new Form({
-    name: "key",
-    submit: "Make a key",
-    note: `Uses the ${user.label}.`,
+    name: "key", submit: "Make a key", note: `Uses the ${user.label}.`,
     fields: [
       { name: "name", label: "Name", isRequired: true, max: 128 },
       { name: "environment", label: "Environment", kind: "select", options: ENVIRONMENTS },
@@ -185,15 +176,9 @@ function keysPanel(api) {
 /** @type {(context: Context) => View} */
 export function openAccounts(context) {
   const list = new KeyedList({
-    name: "accounts",
-    label: "Accounts",
-    columns: COLUMNS,
-    rows: context.accounts,
-    key: (account) => account.id,
-    empty: "No account can be read with these credentials.",
-    sortBy: "name",
-    onOpen: (account) => void openAccount(context, account),
-    rowClass: (account) => account.environment,
+    name: "accounts", label: "Accounts", columns: COLUMNS, rows: context.accounts, key: (account) => account.id,
+    empty: "No account can be read with these credentials.", sortBy: "name",
+    onOpen: (account) => void openAccount(context, account), rowClass: (account) => account.environment,
   });
   const accounts = panel("Trading accounts", list.element, accountForm(context));
   accounts.classList.add("figures");

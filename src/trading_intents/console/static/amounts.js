@@ -24,10 +24,7 @@ export const sum = (amounts) => unscaled(amounts.reduce((total, amount) => total
 export const subtract = (one, other) => unscaled(scaled(one) - scaled(other));
 
 /** @type {(one: Amount, other: Amount) => number} */
-export function compareAmounts(one, other) {
-  const difference = scaled(one ?? "0") - scaled(other ?? "0");
-  return difference < 0n ? -1 : difference > 0n ? 1 : 0;
-}
+export const compareAmounts = (one, other) => Math.sign(Number(scaled(one ?? "0") - scaled(other ?? "0")));
 
 /** @type {(one: string, other: string) => string} Cut to 18 places, as it is for showing. */
 export const multiply = (one, other) => unscaled((scaled(one) * scaled(other)) / ONE);

@@ -5,7 +5,7 @@ import { messageOf, path } from "./api.js";
 import { button, el, listen, makeView, openDialog, repeat, setText } from "./dom.js";
 import { Form } from "./form.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
-import { describeAverage, describePrice, describeSide, explainOrder } from "./orders.js";
+import { describeAverage, describePrice, describeSide, entryOf, explainOrder, isUnprotected } from "./orders.js";
 import { openStory } from "./story.js";
 import { NEEDS_KEY, makeTicket } from "./ticket.js";
 
@@ -14,7 +14,17 @@ const showSide = (order) => ({ text: describeSide(order), class: order.order_sid
 /** @param {Order} order */
 const showStatus = ({ order_status: status }) => ({ text: words(status), class: `status ${status.toLowerCase()}` });
 /** @param {Order} order in the row's second line */
-const explain = (order) => [explainOrder(order), ...(order.flags ?? [])].filter(Boolean).join(", ");
+function explain(order) {
+  const bare = isUnprotected(order) && "UNPROTECTED: its exits do not cover all that was filled";
+  const waits = doesWait(order) && "works as soon as its entry fills";
+  const flags = (order.flags ?? []).filter((/** @type {string} */ flag) => flag !== "unprotected");
+  return [bare, explainOrder(order), ...flags, waits].filter(Boolean).join(", ");
+}
+/** @param {Order} order an exit before its entry's first fill */
+const doesWait = ({ active, order_state: state }) => active === false && state === "OPEN";
+/** @type {(one: Order, other: Order) => number} Entries before their legs. */
+const byGroup = (one, other) =>
+  entryOf(one).localeCompare(entryOf(other)) || Number(Boolean(one.leg)) - Number(Boolean(other.leg));
 
 /** @type {Column<Order>[]} */
 const COLUMNS = [
@@ -23,7 +33,7 @@ const COLUMNS = [
   { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
   { id: "side", title: "Side", cell: showSide, compare: byText("order_side") },
   amountColumn("quantity", "Quantity", "quantity"),
-  { id: "type", title: "Type", cell: (order) => words(String(order.order_type)) },
+  { id: "type", title: "Type", cell: (order) => words(String(order.leg || order.order_type)) },
   { id: "price", title: "Price", isNumber: true, cell: describePrice },
   amountColumn("filled", "Filled", "filled_quantity"),
   { id: "average", title: "Average", isNumber: true, cell: describeAverage },
@@ -39,8 +49,7 @@ function openCancelAll({ api, account, feed }) {
   const place = path`/v1/accounts/${account.id}/intents/cancel-all`;
   const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN").length;
   const form = new Form({
-    name: "cancel-all",
-    submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
+    name: "cancel-all", submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
     isDangerous: true,
     onSubmit: async () => {
       let count = 0;
@@ -97,21 +106,20 @@ export function openBlotter(context) {
   }
 
   const list = new KeyedList({
-    name: "blotter",
-    label: "Orders",
+    name: "blotter", label: "Orders",
     columns: [
       ...COLUMNS,
       { id: "cancel", title: "", cell: (order) => ({ text: mayCancel(order) ? "Cancel" : "", class: "press" }) },
     ],
-    rows,
-    onPress: (order) => mayCancel(order) && cancel(order),
-    key: (order) => order.order_id,
-    empty: "No orders here.",
-    sortBy: "age",
-    isDescending: true,
+    rows, onPress: (order) => mayCancel(order) && cancel(order), key: (order) => order.order_id,
+    empty: "No orders here.", sortBy: "age", isDescending: true,
     onOpen: (order) => openStory(context, order.order_id),
-    rowClass: (order) => (order.order_state === "OPEN" ? "open" : "finished"),
-    isTall: ({ reason, detail, flags }) => Boolean(reason || detail || flags?.length),
+    rowClass: (order) => {
+      const looks = [order.leg && "leg", isUnprotected(order) && "unprotected"].filter(Boolean).join(" ");
+      return `${order.order_state === "OPEN" ? "open" : "finished"} ${looks}`;
+    },
+    isTall: (order) => Boolean(order.reason || order.detail || order.flags?.length || doesWait(order)),
+    leader: (order) => feed.orders.get(entryOf(order)) ?? order, compareGrouped: byGroup,
   });
   let membership = -1;
   const onChange = () => {

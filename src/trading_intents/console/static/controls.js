@@ -78,8 +78,7 @@ function boundForm(api, level, { place, part, write, ...options }) {
 /** @type {(api: Api, level: Level) => HTMLElement} */
 function switchForm(api, level) {
   return boundForm(api, level, {
-    name: `switch-${level.level}`,
-    submit: "Set the switch",
+    name: `switch-${level.level}`, submit: "Set the switch",
     fields: [
       { name: "manually_disabled", label: "Stop trading here", kind: "checkbox" },
       { name: "manual_reason", label: "Reason", max: 500 },
@@ -100,11 +99,7 @@ function windowForm(api, level) {
     { name: "stale_order_millis", label: "Cancel orders older than, ms", isNumber: true },
   ];
   return boundForm(api, level, {
-    name: "window",
-    submit: "Set the window",
-    fields,
-    place: level.base,
-    part: "time",
+    name: "window", submit: "Set the window", fields, place: level.base, part: "time",
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -123,10 +118,8 @@ function limitsForm(api, level) {
   const place = `${level.base}/limits`;
   const fields = LIMITS.filter((field) => field.levels.split(" ").includes(level.level));
   return boundForm(api, level, {
-    name: `limits-${level.level}`,
-    submit: "Set the limits",
-    fields,
-    place,
+    name: `limits-${level.level}`, submit: "Set the limits",
+    fields, place,
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -148,8 +141,7 @@ function haltPanel({ api, feed }, level) {
   const policy = `halt_${level.level}`;
   const standing = el("div", { class: "halt", role: "status" });
   const start = new Form({
-    name: `halt-${level.level}`,
-    submit: `Halt ${level.title}`,
+    name: `halt-${level.level}`, submit: `Halt ${level.title}`,
     isDangerous: true,
     fields: [
       { name: "reason", label: "Reason", isRequired: true, max: 500 },
@@ -162,8 +154,7 @@ function haltPanel({ api, feed }, level) {
     },
   });
   const resume = new Form({
-    name: `resume-${level.level}`,
-    submit: `Resume ${level.title}`,
+    name: `resume-${level.level}`, submit: `Resume ${level.title}`,
     onSubmit: async () => {
       await api.json(policy, "POST", `${level.base}/resume`);
       await read();
@@ -250,18 +241,13 @@ function symbolsPanel({ api, account }) {
   }
 
   const find = new Form({
-    name: "symbol",
-    submit: "Open its controls",
+    name: "symbol", submit: "Open its controls",
     fields: [{ name: "symbol", label: "Symbol", isRequired: true, isUpper: true, max: 32 }],
     onSubmit: async (values) => open(String(values.symbol)),
   });
   const list = new KeyedList({
-    name: "symbols",
-    label: "Symbols with controls",
-    empty: "No symbol has a switch or a window.",
-    rows: () => rows,
-    key: (row) => String(row.symbol),
-    onOpen: (row) => open(String(row.symbol)),
+    name: "symbols", label: "Symbols with controls", empty: "No symbol has a switch or a window.", rows: () => rows,
+    key: (row) => String(row.symbol), onOpen: (row) => open(String(row.symbol)),
     columns: [
       { id: "symbol", title: "Symbol", cell: (row) => String(row.symbol) },
       { id: "switch", title: "Switch", cell: showSwitch },

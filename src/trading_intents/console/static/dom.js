@@ -84,10 +84,7 @@ export function listen(target, kind, listener) {
 /** @type {(millis: number, work: () => void) => {run: () => void, stop: Stop}} Works once for the calls of a while. */
 export function throttle(millis, work) {
   let timer = 0;
-  const end = () => {
-    timer = 0;
-    work();
-  };
+  const end = () => ((timer = 0), work());
   return { run: () => void (timer ||= window.setTimeout(end, millis)), stop: () => window.clearTimeout(timer) };
 }
 

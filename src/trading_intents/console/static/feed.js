@@ -2,6 +2,7 @@
 // version of each, so that nothing shows twice whatever comes again.
 
 import { messageOf, path } from "./api.js";
+import { isUnprotected } from "./orders.js";
 import { EventStream } from "./stream.js";
 
 const KINDS = "intent_action,broker_order,broker_trade,broker_position,halt";
@@ -15,10 +16,8 @@ const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT
 
 /** @type {(message: Json) => Json} An event's fields, with the names that the lists use. */
 function plain(message) {
-  const fields = Object.entries(message);
-  return Object.fromEntries(
-    fields.map(([name, value]) => [name, typeof value === "string" ? value.replace(ENUM_PREFIX, "") : value]),
-  );
+  const shorten = (/** @type {unknown} */ it) => (typeof it === "string" ? it.replace(ENUM_PREFIX, "") : it);
+  return Object.fromEntries(Object.entries(message).map(([name, value]) => [name, shorten(value)]));
 }
 
 export class AccountFeed extends EventTarget {
@@ -54,8 +53,7 @@ export class AccountFeed extends EventTarget {
         const call = { query: { kinds: KINDS }, headers: cursor ? { "last-event-id": cursor } : undefined, signal };
         return api.request("stream", "GET", path`/v1/accounts/${account.id}/events`, call);
       },
-      onEvents: (events) => this._take(events),
-      onState: (state, detail) => this._become(state, detail),
+      onEvents: (events) => this._take(events), onState: (state, detail) => this._become(state, detail),
       onGap: () => this._forget(),
     });
   }
@@ -75,6 +73,12 @@ export class AccountFeed extends EventTarget {
     const positions = await this._api.list("read_intents", place, MAX_POSITIONS);
     for (const position of positions) this._keepPosition(position);
     return positions;
+  }
+
+  /** The symbols of which something is held that an entry's exits do not cover. */
+  bareSymbols() {
+    const symbols = [...this.orders.values()].filter(isUnprotected).map(({ symbol }) => symbol);
+    return [...new Set(symbols)].filter((symbol) => Number(this.positions.get(symbol)?.quantity));
   }
 
   /** How the account is connected, which no event tells. */

@@ -112,7 +112,7 @@ export class Form {
     const { errors, triggered } = error instanceof Problem ? error : { errors: [], triggered: [] };
     const rest = triggered.map((trigger) => `${trigger.detail} (${trigger.reason})`);
     for (const { pointer, detail } of errors)
-      if (!this._mark(pointer.replace("?", "/").split("/").pop() ?? "", detail)) rest.push(`${pointer}: ${detail}`);
+      if (!pointer.split(/[?/]/).some((name) => this._mark(name, detail))) rest.push(`${pointer}: ${detail}`);
     if (!errors.length && !triggered.length) rest.push(messageOf(error));
     fill(this._failed, ...rest.map((text) => el("p", {}, text)));
     const invalid = this.element.querySelector("[aria-invalid]");
@@ -154,16 +154,13 @@ export class Form {
   /** @param {Event} event */
   async _onSubmit(event) {
     event.preventDefault();
-    if (this._button.disabled) return;
+    if (this._button.disabled) return undefined;
     this._forgetProblems();
     const values = this.values;
     const missing = this._options.fields.find(
       ({ name, isRequired }) => isRequired && !values[name] && this._mark(name, "needed"),
     );
-    if (missing) {
-      this.focus(missing.name);
-      return;
-    }
+    if (missing) return this.focus(missing.name);
     this._isBusy = true;
     this._updateButton();
     this.say("Sending …");
@@ -172,10 +169,9 @@ export class Form {
     } catch (error) {
       this.say("");
       this.fail(error);
-    } finally {
-      this._isBusy = false;
-      this._updateButton();
     }
+    this._isBusy = false;
+    return this._updateButton();
   }
 
   /** @param {Field} field */

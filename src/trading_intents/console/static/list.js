@@ -108,7 +108,10 @@ export class KeyedList {
     this._rows = [...this._options.rows()];
     const place = this._options.columns.findIndex((column) => column.id === this._sortBy);
     const compare = this._options.columns[place]?.compare;
-    if (compare) this._rows.sort(this._isDescending ? (one, other) => compare(other, one) : compare);
+    const { leader = (/** @type {Row} */ row) => row, compareGrouped = () => 0 } = this._options;
+    const sign = this._isDescending ? -1 : 1;
+    if (compare)
+      this._rows.sort((one, other) => sign * compare(leader(one), leader(other)) || compareGrouped(one, other));
     [...this._head.children].forEach((cell, column) => {
       const sorted = column !== place ? "none" : this._isDescending ? "descending" : "ascending";
       if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted);

@@ -52,14 +52,8 @@ export function openLog({ api, account, feed, names }) {
     { id: "hash", title: "Hash", cell: (action) => action.hash },
   ];
   const list = new KeyedList({
-    name: "log",
-    label: "Actions of the account",
-    columns,
-    rows: () => actions.values(),
-    key: (action) => String(action.seq),
-    empty: "No actions.",
-    sortBy: "seq",
-    isDescending: true,
+    name: "log", label: "Actions of the account", columns, rows: () => actions.values(),
+    key: (action) => String(action.seq), empty: "No actions.", sortBy: "seq", isDescending: true,
     onOpen: (action) => {
       const fields = Object.entries(action);
       openDialog(`Action ${action.seq}`, [terms(fields.map(([name, value]) => [words(name), String(value ?? "")]))]);

@@ -232,13 +232,8 @@ class Page {
     this._close();
     this._name = name;
     this._view = view.open({
-      session: this._session,
-      api,
-      account: feed?.account,
-      feed,
-      submit: this._submit,
-      names: this._names,
-      kept: this._kept,
+      session: this._session, api, account: feed?.account, feed,
+      submit: this._submit, names: this._names, kept: this._kept,
       notify: (outcome) => this._notify(outcome),
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),
@@ -257,7 +252,7 @@ class Page {
     if (!this._feed) return;
     const { status, account, halts } = this._feed;
     document.body.classList.toggle("not-fresh", status.state !== "live");
-    const troubles = troublesOf(account, halts);
+    const troubles = troublesOf(account, halts, this._feed.bareSymbols());
     const { text, look } = describeStatus(status, troubles);
     setText(this._state, text);
     this._state.className = `connection ${look}`;

@@ -144,9 +144,7 @@ export function openOperator({ api }) {
         ["Oldest failed", showAge(told.oldest_failed_at)],
       ]);
       const entries = table("Rows by status and event", told.entries, {
-        Status: (entry) => entry.status,
-        Event: (entry) => entry.event_type,
-        Rows: (entry) => String(entry.count),
+        Status: (entry) => entry.status, Event: (entry) => entry.event_type, Rows: (entry) => String(entry.count),
         "Most attempts": (entry) => String(entry.max_attempts),
         Oldest: (entry) => `${showAge(entry.oldest_created_at)} ago`,
       });

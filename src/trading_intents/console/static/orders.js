@@ -4,6 +4,9 @@ import { showAmount, showAverage, words } from "./amounts.js";
 
 /** @type {Record<string, string>} The codes that an order can end with, as the terminal's commands say them. */
 export const SENTENCES = {
+  entry_ended: "the order that it was to close ended unfilled",
+  entry_rejected: "the order that it was to close was refused",
+  pair_filled: "the other order of its pair was filled",
   account_disabled: "the account is disabled", account_halted: "the account is halted",
   account_manually_disabled: "trading of the account is switched off", allow_short: "short selling is not allowed",
   allowed_symbols: "the symbol is not among the allowed ones",
@@ -32,16 +35,26 @@ export const SENTENCES = {
 /** @param {Order} order */
 export const describeSide = ({ order_side: side }) => (side === "SELL_SHORT" ? "Short" : words(String(side)));
 
+/** @type {(order: Order) => string} As the ticket takes it. */
+export const describeTrail = ({ trail_amount: amount, trail_bps: bps }) => amount ?? (bps ? `${bps / 100}%` : "");
+
+/** @type {(order: Order) => string} The entry that a leg belongs to, or the order itself. */
+export const entryOf = ({ parent_intent_id: parent, order_id: id }) => parent || id;
+
 /** @param {Order} order */
 export function describePrice(order) {
   const parts = [];
   if (order.limit_price) parts.push(showAmount(order.limit_price));
   if (order.stop_price) parts.push(`stop ${showAmount(order.stop_price)}`);
+  if (order.trail_amount || order.trail_bps) parts.push(`trail ${describeTrail(order)}`);
   return parts.join(" ") || "market";
 }
 
 /** @param {Order} order */
 export const describeAverage = (order) => showAverage(order.average_price, order.limit_price, order.stop_price);
+
+/** @param {Order} order of which more was filled than its exits cover */
+export const isUnprotected = ({ flags }) => Boolean(flags?.includes("unprotected"));
 
 /** @param {Order} order the broker's words where it said some, else the code's sentence; the code behind it */
 export function explainOrder({ reason, detail }) {

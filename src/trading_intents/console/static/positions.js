@@ -53,8 +53,7 @@ function openClosing({ api, account }, position) {
   const place = path`/v1/accounts/${account.id}/positions/${symbol}/close`;
   const headers = { "idempotency-key": makeIdempotencyKey() }; // of this dialog: pressing the button again asks again
   const form = new Form({
-    name: "close",
-    submit: `Close ${account.environment === "live" ? "LIVE position " : ""}${symbol}`,
+    name: "close", submit: `Close ${account.environment === "live" ? "LIVE position " : ""}${symbol}`,
     isDangerous: true,
     onSubmit: async () => {
       const answer = await api.json("submit_intent", "POST", place, { body: {}, headers });
@@ -67,14 +66,10 @@ function openClosing({ api, account }, position) {
   const what = `${order}, less what open orders already close. It passes a halt.`;
   openDialog(`Position ${symbol}`, [
     terms([
-      ["Quantity", showAmount(quantity)],
-      ["Held before us", showAmount(position.opening_quantity)],
-      ["Broker reports", showAmount(position.broker_quantity)],
-      ["Average cost", showAmount(position.average_cost)],
-      ["Price", showAmount(position.market_price)],
-      ["Value", showMoney(position.market_value)],
-      ["Unrealized", showMoney(position.unrealized_pnl)],
-      ["Realized", showMoney(position.realized_pnl)],
+      ["Quantity", showAmount(quantity)], ["Held before us", showAmount(position.opening_quantity)],
+      ["Broker reports", showAmount(position.broker_quantity)], ["Average cost", showAmount(position.average_cost)],
+      ["Price", showAmount(position.market_price)], ["Value", showMoney(position.market_value)],
+      ["Unrealized", showMoney(position.unrealized_pnl)], ["Realized", showMoney(position.realized_pnl)],
     ]),
     el("p", {}, isHeld(position) ? what : "Nothing is held."),
     form.element,
@@ -94,13 +89,9 @@ export function openPositions(context) {
   /** @type {Json} */
   let balance = {};
   const list = new KeyedList({
-    name: "positions",
-    label: "Positions",
-    columns: COLUMNS,
+    name: "positions", label: "Positions", columns: COLUMNS,
     rows: () => [...feed.positions.values()].filter((position) => flat.checked || isHeld(position)),
-    key: (position) => position.symbol,
-    empty: "Nothing is held.",
-    sortBy: "symbol",
+    key: (position) => position.symbol, empty: "Nothing is held.", sortBy: "symbol",
     onOpen: (position) => openClosing(context, position),
   });
   const tools = el("div", { class: "tools" }, flat, el("label", { for: flat.id }, "Show closed ones too"), age);
@@ -127,10 +118,8 @@ export function openPositions(context) {
     // What never had a price counts with what is realized, as for the limit.
     const made = sum(positions.flatMap((position) => [position.realized_pnl, position.unrealized_pnl]));
     const figures = cards([
-      ["Cash", showMoney(balance.cash)],
-      ["Buying power", showMoney(balance.buying_power)],
-      ["Equity", showMoney(balance.equity)],
-      ["Currency", balance.currency],
+      ["Cash", showMoney(balance.cash)], ["Buying power", showMoney(balance.buying_power)],
+      ["Equity", showMoney(balance.equity)], ["Currency", balance.currency],
       ["Balance told", balance.as_of ? `${showAge(balance.as_of)} ago` : "never"],
       ["Today", day && showMoney(subtract(made, day.base))],
       ["Unrealized", open],

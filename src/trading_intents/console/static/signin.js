@@ -6,6 +6,10 @@ import { Form } from "./form.js";
 const PENDING = "trading-intents-sign-in"; // in sessionStorage, from the way out to the return
 const SIGNED_IN = "trading-intents-issuer"; // likewise, while signed in by the issuer: a reload asks it again
 
+const BOTH =
+  "A key (tip_paper_…, tip_live_…) places orders. A user's token manages controls, keys and the organization, " +
+  "and places orders where the user may trade. You can hold both.";
+
 /** @param {Uint8Array} bytes */
 function base64url(bytes) {
   const text = btoa(String.fromCharCode(...bytes));
@@ -35,17 +39,10 @@ async function leaveForIssuer(settings, isSilent) {
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
   const target = new URL(metadata.authorization_endpoint);
   if (target.protocol !== "https:" && target.protocol !== "http:") throw new Error("the issuer's address is none");
-  const query = {
-    response_type: "code",
-    client_id: settings.client_id ?? "",
-    redirect_uri: returnAddress(),
-    scope: settings.scope,
-    state: pending.state,
-    code_challenge: base64url(new Uint8Array(digest)),
-    code_challenge_method: "S256",
-    audience: settings.audience,
-    ...(isSilent ? { prompt: "none" } : {}),
-  };
+  const { client_id: client, scope, audience } = settings;
+  const challenge = { code_challenge: base64url(new Uint8Array(digest)), code_challenge_method: "S256" };
+  const asked = { response_type: "code", client_id: client ?? "", redirect_uri: returnAddress(), scope, audience };
+  const query = { ...asked, ...challenge, state: pending.state, ...(isSilent ? { prompt: "none" } : {}) };
   for (const [name, value] of Object.entries(query)) target.searchParams.set(name, value);
   location.assign(target);
 }
@@ -108,20 +105,8 @@ export async function finishSignIn(settings, session) {
 /** @type {(settings: ConsoleSettings, session: Session, onDone?: () => void) => {form: Form, element: HTMLElement}} */
 export function signInForm(settings, session, onDone) {
   const form = new Form({
-    name: "signin",
-    submit: "Sign in",
-    note: "It stays in this tab's memory and is gone when the tab closes.",
-    fields: [
-      {
-        name: "credential",
-        label: "API key or user's token",
-        isRequired: true,
-        isSecret: true,
-        hint:
-          "A key (tip_paper_…, tip_live_…) places orders. A user's token manages controls, keys and the " +
-          "organization, and places orders where the user may trade. You can hold both.",
-      },
-    ],
+    name: "signin", submit: "Sign in", note: "It stays in this tab's memory and is gone when the tab closes.",
+    fields: [{ name: "credential", label: "API key or user's token", isRequired: true, isSecret: true, hint: BOTH }],
     onSubmit: async (values) => {
       await session.add(String(values.credential));
       form.clear();

@@ -15,13 +15,15 @@ export const CONNECTIONS = {
   credential_rejected: ["Credential refused", "the broker refuses the stored credential: replace its secrets"],
 };
 
-/** @type {(account: Account, halts: Json[]) => Trouble[]} What keeps orders of the account, the worst first. */
-export function troublesOf(account, halts) {
+/** @type {(account: Account, halts: Json[], bare?: string[]) => Trouble[]} What is wrong, the worst first. */
+export function troublesOf(account, halts, bare = []) {
   if (account.closed_at) return [{ name: "Closed", text: "The account is closed for good.", look: "away" }];
   const troubles = halts.map(({ scope, account_id: id, created_at: since, reason }) => {
     const whose = id || scope?.Account ? "" : "Organization ";
     return { name: "Halted", text: `${whose}HALTED since ${showTime(since)}: ${reason}`, look: "halted" };
   });
+  const exposed = `UNPROTECTED: ${bare.join(", ")}. Its exits do not cover all that was filled.`;
+  if (bare.length) troubles.unshift({ name: "Unprotected", text: exposed, look: "halted" });
   const text = "The account is disabled: it takes only cancels.";
   if (account.disabled) troubles.push({ name: "Disabled", text, look: "away" });
   const [name, why] = CONNECTIONS[account.connection] ?? [account.connection, ""];

@@ -1,6 +1,8 @@
 // The order ticket: says before sending what the controls would answer, shows the price, and sends each order once.
 
-import { compareAmounts, multiply, showAge, showAmount, showMoney, words } from "./amounts.js";
+import {
+  compareAmounts, multiply, roundAmount, showAge, showAmount, showMoney, subtract, sum, tailOf, words,
+} from "./amounts.js";
 import { Problem, Unreachable, messageOf, path } from "./api.js";
 import { el, fill, hint, listen, makeView, repeat, setText } from "./dom.js";
 import { Form } from "./form.js";
@@ -12,10 +14,15 @@ const PRICE_SECONDS = 2;
 const RETRIES = 3;
 const RETRY_MILLIS = 700;
 const AMOUNT = /^\d{1,18}(\.\d{1,18})?$/;
+const PERCENT = /^(\d{1,4}(?:\.\d{1,4})?) ?%$/;
+const AWAY = "a price, or a distance such as 2%";
 export const NEEDS_KEY = "Needs an API key with intent:edit, or a user who may trade.";
 
 /** @type {[string, string][]} */
-const KINDS = [["Market", "Market"], ["Limit", "Limit"], ["Stop", "Stop"], ["StopLimit", "Stop limit"]];
+const KINDS = [
+  ["Market", "Market"], ["Limit", "Limit"], ["Stop", "Stop"], ["StopLimit", "Stop limit"],
+  ["TrailingStop", "Trailing stop"],
+];
 /** @type {[string, string][]} */
 const SIDES = [["BUY", "Buy"], ["SELL", "Sell"], ["SELL_SHORT", "Short"]];
 const TIMES = ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"];
@@ -27,6 +34,17 @@ export const hasLimit = (kind) => kind === "Limit" || kind === "StopLimit";
 /** @param {string} kind */
 export const hasStop = (kind) => kind === "Stop" || kind === "StopLimit";
 
+/** @param {string} kind */
+export const hasTrail = (kind) => kind === "TrailingStop";
+
+/** @type {(text: string, base: string, isAbove: boolean) => string} A price, or one that far away from another. */
+export function priceAway(text, base, isAbove) {
+  const percent = PERCENT.exec(text)?.[1];
+  if (!percent || !AMOUNT.test(base)) return text;
+  const away = multiply(multiply(base, percent), "0.01");
+  return roundAmount(isAbove ? sum([base, away]) : subtract(base, away), Math.max(2, tailOf(base)));
+}
+
 /** @param {Values} values the fields of an order's spec */
 export function specOf(values) {
   const kind = String(values.kind);
@@ -34,6 +52,9 @@ export function specOf(values) {
   const spec = { quantity: values.quantity };
   if (hasLimit(kind)) spec.limit_price = values.limit_price;
   if (hasStop(kind)) spec.stop_price = values.stop_price;
+  const percent = PERCENT.exec(String(values.trail))?.[1];
+  if (hasTrail(kind) && percent) spec.trail_bps = Math.round(Number(percent) * 100);
+  else if (hasTrail(kind)) spec.trail_amount = values.trail;
   if (values.time_in_force) spec.time_in_force = values.time_in_force;
   return { [kind]: spec };
 }
@@ -110,13 +131,11 @@ export function makeTicket(context) {
   let timer = 0;
   let asked = 0;
   let edits = 0; // made by hand
-  /** @type {Record<string, string[]>} */
-  let timesByKind = {};
+  /** @type {Json} what the account's broker offers */
+  let broker = {};
 
   const form = new Form({
-    name: "ticket",
-    submit: "Send",
-    isDangerous: isLive,
+    name: "ticket", submit: "Send", isDangerous: isLive,
     fields: [
       { name: "symbol", label: "Symbol", isRequired: true, isUpper: true, max: 32 },
       { name: "order_side", label: "Side", kind: "radio", value: "BUY", options: SIDES },
@@ -124,7 +143,11 @@ export function makeTicket(context) {
       { name: "quantity", label: "Quantity", isRequired: true, isNumber: true },
       { name: "limit_price", label: "Limit price", isRequired: true, isNumber: true },
       { name: "stop_price", label: "Stop price", isRequired: true, isNumber: true },
+      { name: "trail", label: "Trail", isRequired: true, hint: "an amount, or a distance such as 2%" },
       { name: "time_in_force", label: "Time in force", kind: "select", options: timeOptions(TIMES), value: "DAY" },
+      { name: "take_profit", label: "Take profit", hint: AWAY },
+      { name: "stop_loss", label: "Stop loss", hint: AWAY },
+      { name: "one_cancels_other", label: "Or stop at", hint: "one cancels the other" },
     ],
     onInput: () => {
       edits += 1;
@@ -139,7 +162,8 @@ export function makeTicket(context) {
       const answer = await context.submit(commandOf(values));
       // Whoever types the next order already is not disturbed.
       if (edits === sent) {
-        form.set({ quantity: "" }); // so that a second Enter sends nothing
+        // So that a second Enter sends nothing, and the next order has no exits of this one.
+        form.set({ quantity: "", take_profit: "", stop_loss: "", one_cancels_other: "" });
         if (document.activeElement === focused) form.focus("quantity");
         forgetVerdict();
       }
@@ -172,20 +196,46 @@ export function makeTicket(context) {
     const { values } = form;
     const held = feed.positions.get(String(values.symbol))?.quantity ?? "0";
     const { text, look } = (values.symbol && estimate(values, quote, power, held)) || { text: "", look: "" };
-    setText(cost, text);
+    const { exits, one_cancels_other: pair } = linksOf(values);
+    const prices = { "take profit": exits?.take_profit?.limit_price, "stop loss": exits?.stop_loss?.stop_price };
+    const legs = Object.entries({ ...prices, "or stop": pair?.stop_price }).filter(([, at]) => at);
+    const linked = legs.map(([name, at]) => `${name} at ${at}`).join(", ");
+    setText(cost, [text, linked && `With ${linked}.`].filter(Boolean).join(" "));
     cost.className = `cost ${look}`;
+  }
+
+  /** @type {(name: string, values: Values) => boolean} Whether the broker links such orders to one of these. */
+  const offers = (name, { order_side: side, kind }) =>
+    Boolean(broker[name]?.order_sides.includes(side) && broker[name].order_kinds.includes(kind));
+
+  /** @type {(values: Values) => Json} What the broker is to link to the order. */
+  function linksOf(values) {
+    const isBuy = values.order_side === "BUY";
+    const base = hasLimit(String(values.kind)) ? values.limit_price : ((isBuy ? quote.ask : quote.bid) ?? quote.price);
+    /** @type {(name: string, isAbove: boolean) => string | undefined} */
+    const at = (name, isAbove) => priceAway(String(values[name] ?? ""), String(base), isAbove) || undefined;
+    const [profit, loss, pair] = [at("take_profit", isBuy), at("stop_loss", !isBuy), at("one_cancels_other", isBuy)];
+    const exits = { take_profit: profit && { limit_price: profit }, stop_loss: loss && { stop_price: loss } };
+    return {
+      exits: (profit || loss) && offers("exits", values) ? exits : undefined,
+      one_cancels_other: pair && offers("one_cancels_other", values) ? { stop_price: pair } : undefined,
+    };
   }
 
   /** @param {Values} values */
   function commandOf(values) {
-    return { type: "CREATE", payload: { symbol: values.symbol, order_side: values.order_side, spec: specOf(values) } };
+    const { symbol, order_side } = values;
+    return { type: "CREATE", payload: { symbol, order_side, spec: specOf(values), ...linksOf(values) } };
   }
 
   function layOut() {
     const kind = form.text("kind");
     form.show("limit_price", hasLimit(kind));
     form.show("stop_price", hasStop(kind));
-    const times = timesByKind[kind];
+    form.show("trail", hasTrail(kind));
+    for (const name of ["take_profit", "stop_loss"]) form.show(name, offers("exits", form.values));
+    form.show("one_cancels_other", offers("one_cancels_other", form.values));
+    const times = broker.times_in_force_by_kind?.[kind];
     if (times) form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
     const order = `${words(form.text("order_side"))} ${form.text("symbol")}`.trim();
     const look = form.text("order_side") === "BUY" ? "buys" : "sells";
@@ -208,7 +258,7 @@ export function makeTicket(context) {
     const kind = String(values.kind);
     if (!values.symbol || !api.pick("read_controls")) return fill(verdict);
     const isPriced = (!hasLimit(kind) || values.limit_price) && (!hasStop(kind) || values.stop_price);
-    const command = values.quantity && isPriced ? commandOf(values) : undefined;
+    const command = values.quantity && isPriced && (!hasTrail(kind) || values.trail) ? commandOf(values) : undefined;
     let shown;
     try {
       const body = { account_id: account.id, symbol: values.symbol, command };
@@ -260,7 +310,9 @@ export function makeTicket(context) {
   async function readBroker() {
     if (!api.pick("brokers")) return;
     const brokers = await api.list("brokers", "/v1/brokers", 100);
-    timesByKind = brokers.find((broker) => broker.name === account.broker)?.times_in_force_by_kind ?? {};
+    broker = brokers.find(({ name }) => name === account.broker) ?? {};
+    const { order_kinds: kinds } = broker;
+    if (kinds) form.setOptions("kind", KINDS.filter(([kind]) => kinds.includes(kind)));
     layOut();
   }
 
