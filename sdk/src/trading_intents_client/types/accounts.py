@@ -54,7 +54,7 @@ class LinkedOrders(Struct, frozen=True, kw_only=True):
     order_sides: tuple[OrderSide, ...]
     order_kinds: tuple[OrderKind, ...]
     times_in_force: tuple[TimeInForce, ...]
-    one_time_in_force: bool  # for all orders of a group
+    one_time_in_force: bool = False
 
 
 class Broker(Struct, frozen=True, kw_only=True):
