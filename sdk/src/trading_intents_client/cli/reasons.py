@@ -34,8 +34,8 @@ SENTENCES = {
     "no_reference_price": "no price is known to judge it by",
     "position_unknown": "the broker has not reported the position yet",
     "pair_filled": "the other order of its pair was filled",
-    "entry_ended": "the order that it was to close ended unfilled",
-    "entry_rejected": "the order that it was to close was refused",
+    "entry_ended": "the order that it belongs to ended unfilled",
+    "entry_rejected": "the order that it belongs to was refused",
     # The paper broker's.
     "insufficient_buying_power": "it costs more than the buying power",
     "no_position_to_sell": "the account holds less than it sells",

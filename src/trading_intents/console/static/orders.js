@@ -4,8 +4,8 @@ import { showAmount, showAverage, words } from "./amounts.js";
 
 /** @type {Record<string, string>} The codes that an order can end with, as the terminal's commands say them. */
 export const SENTENCES = {
-  entry_ended: "the order that it was to close ended unfilled",
-  entry_rejected: "the order that it was to close was refused",
+  entry_ended: "the order that it belongs to ended unfilled",
+  entry_rejected: "the order that it belongs to was refused",
   pair_filled: "the other order of its pair was filled",
   account_disabled: "the account is disabled", account_halted: "the account is halted",
   account_manually_disabled: "trading of the account is switched off", allow_short: "short selling is not allowed",

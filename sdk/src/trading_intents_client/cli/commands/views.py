@@ -90,7 +90,7 @@ def orders(
         shown = found.page(limit=limit).data[::-1]
         ids = short_ids(order.order_id for order in shown)
         fields = ORDERS | {"id": lambda order: ids[order.order_id]}
-        _print(shown, as_json, fields, "no orders" if every or status else "no open orders", ("reason", "id"))
+        _print(shown, as_json, fields, "no orders" if every or status else "no open orders", ("reason", "id", "leg"))
 
 
 def trades(limit: Newest = 50, account: AccountName = "", as_json: AsJson = False) -> None:
