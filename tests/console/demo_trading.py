@@ -35,6 +35,8 @@ def trade(platform: Platform) -> None:
     window = {"trading_start": "09:30:00", "trading_end": "16:00:00", "timezone": "America/New_York"}
     platform.client.patch(f"/v1/controls/accounts/{account}/symbols/AMZN/time", headers=headers, json=window)
     submit(platform, headers, account, "META", "BUY", "5", "")
+    exits = {"take_profit": {"limit_price": "460"}, "stop_loss": {"stop_price": "350"}}
+    submit(platform, headers, account, "AAPL", "BUY", "20", "380", exits=exits)
     cancel = {"command": {"type": "CANCEL", "payload": {"ref_intent_id": made[6]}}}
     platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=cancel)
 
@@ -54,12 +56,19 @@ def submit_some(platform: Platform) -> None:
 
 
 def submit(
-    platform: Platform, headers: dict[str, str], account: str, symbol: str, side: str, quantity: str, limit: str
+    platform: Platform,
+    headers: dict[str, str],
+    account: str,
+    symbol: str,
+    side: str,
+    quantity: str,
+    limit: str,
+    **links: Any,
 ) -> str:
     spec: dict[str, Any] = {"Market": {"quantity": quantity}}
     if limit:
         spec = {"Limit": {"quantity": quantity, "limit_price": limit, "time_in_force": "GOOD_TILL_CANCEL"}}
-    payload = {"symbol": symbol, "order_side": side, "spec": spec}
+    payload = {"symbol": symbol, "order_side": side, "spec": spec} | links
     body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"model-{len(symbol)}-{quantity}"}
     answer = platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=body)
     return str(answer.json().get("intent_id", ""))

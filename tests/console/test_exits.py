@@ -7,6 +7,7 @@ import pytest
 
 from tests.console.conftest import Screen, Screens
 from tests.console.test_outcomes import choose
+from tests.console.test_today import post_quote
 from tests.console.test_views import bearer, make_account, symbol
 from tests.tenants import Tenants
 
@@ -103,9 +104,17 @@ def order(order_id: str, name: str, **fields: Any) -> dict[str, Any]:
     at = "2026-11-17T10:00:00.000000Z"
     common = {"order_state": "OPEN", "order_status": "NEW", "order_type": "LIMIT", "order_side": "SELL", "version": 1}
     amounts = {"quantity": "10", "filled_quantity": "0", "limit_price": None, "stop_price": None}
-    rest: dict[str, Any] = {"flags": [], "reason": None, "detail": None, "active": True, "leg": None, "parent_intent_id": None}
+    rest = {"reason": None, "detail": None, "active": True, "leg": None, "parent_intent_id": None}
     times = {"created_at": at, "received_at": at, "updated_at": at}
-    return {"order_id": order_id, "intent_id": order_id, "symbol": name} | common | amounts | rest | times | fields
+    return (
+        {"order_id": order_id, "intent_id": order_id, "symbol": name}
+        | common
+        | amounts
+        | rest
+        | times
+        | {"flags": []}
+        | fields
+    )
 
 
 def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screens, tenants: Tenants) -> None:
@@ -148,3 +157,34 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
         group = page.get_by_role("dialog").get_by_role("region", name="Linked orders")
         assert group.locator("tbody tr").count() == 3
         group.get_by_text("Take profit (this one)").wait_for()
+
+
+def test_a_bracket_goes_from_the_ticket_to_its_end_on_the_screen(screens: Screens, tenants: Tenants) -> None:
+    account, name = make_account(tenants, "to bracket"), symbol()
+    post_quote(tenants, name, "100")
+    with screens(tenants.platform) as screen:
+        page = screen.page
+        screen.sign_in(bearer(tenants, "key_all"))
+        choose(screen, account)
+        ticket = page.locator("form.ticket")
+        ticket.get_by_label("Symbol").fill(name)
+        ticket.get_by_label("Order type").select_option("Limit")
+        ticket.get_by_label("Limit price").fill("99")
+        ticket.get_by_label("Take profit").fill("10%")
+        ticket.get_by_label("Stop loss").fill("90")
+        ticket.get_by_label("Quantity").fill("10")
+        ticket.get_by_text("With take profit at 108.90, stop loss at 90.").wait_for()
+        ticket.get_by_text("Controls and limits let this pass.").wait_for()
+        ticket.get_by_label("Quantity").press("Enter")
+        profit, loss = screen.row("Take profit"), screen.row("Stop loss")
+        profit.get_by_text("works as soon as its entry fills").wait_for()
+        post_quote(tenants, name, "99")
+        screen.row("Limit").get_by_text("Filled").wait_for()
+        profit.get_by_text("works as soon as its entry fills").wait_for(state="hidden")
+        post_quote(tenants, name, "109")
+        profit.get_by_text("Filled").wait_for()
+        loss.get_by_text("the other order of its pair was filled (pair_filled)").wait_for()
+        loss.click()
+        group = page.get_by_role("dialog").get_by_role("region", name="Linked orders")
+        group.get_by_text("Stop loss (this one)").wait_for()
+        assert group.locator("tbody tr").count() == 3
