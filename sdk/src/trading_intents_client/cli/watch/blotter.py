@@ -19,6 +19,7 @@ from trading_intents_client import (
     HaltEvent,
     HaltState,
     OrderEvent,
+    OrderFlag,
     OrderRecord,
     Position,
     PositionEvent,
@@ -52,6 +53,7 @@ class BlotterOrder(Struct, frozen=True, kw_only=True):
     average_price: Decimal | None
     status: str
     reason: str | None
+    is_unprotected: bool
 
     @property
     def is_open(self) -> bool:
@@ -182,6 +184,12 @@ class Blotter:
         with self._lock:
             return sorted((row for row in self._positions.values() if row.quantity), key=lambda row: row.symbol)
 
+    def unprotected(self) -> list[str]:
+        """The symbols of which something is held that an entry's exits do not cover."""
+        with self._lock:
+            bare = {row.symbol for row in self._orders.values() if row.is_unprotected}
+            return sorted(symbol for symbol in bare if symbol in self._positions and self._positions[symbol].quantity)
+
     def events(self) -> list[tuple[datetime, str]]:
         """The newest last."""
         with self._lock:
@@ -238,6 +246,7 @@ def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> Blott
         average_price=order.average_price,
         status=str(order.order_status),
         reason=order_reason(order),
+        is_unprotected=OrderFlag.UNPROTECTED in order.flags,
     )
 
 

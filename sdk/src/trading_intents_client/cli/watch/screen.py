@@ -66,6 +66,8 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
         head.append(f" DISCONNECTED for {seconds} s: figures are old ", style="bold white on red")
     if (halt := blotter.halt()) is not None:
         head.append(f" HALTED since {_clock(halt.created_at)}: {halt.reason} ", style="bold white on red")
+    if symbols := blotter.unprotected():
+        head.append(f" UNPROTECTED: {', '.join(symbols)} ", style="bold white on red")
     if account.connection != ConnectionState.CONNECTED:
         head.append(f" broker {account.connection} ", style="bold black on yellow")
     head.append(f" {account.name}", style="bold")
