@@ -34,7 +34,7 @@ const COLUMNS = [
   { id: "side", title: "Side", cell: showSide, compare: byText("order_side") },
   amountColumn("quantity", "Quantity", "quantity"),
   { id: "type", title: "Type", cell: (order) => words(String(order.leg || order.order_type)) },
-  { id: "price", title: "Price", isNumber: true, cell: describePrice },
+  { id: "price", title: "Price", isNumber: true, isLong: true, cell: describePrice },
   amountColumn("filled", "Filled", "filled_quantity"),
   { id: "average", title: "Average", isNumber: true, cell: describeAverage },
   { id: "status", title: "Status", cell: showStatus, compare: byText("order_status") },
