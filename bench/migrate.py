@@ -123,7 +123,7 @@ class Submits:
 
 
 def main() -> int:
-    out, table = Console(), Table("while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "refused")
+    out, table = Console(), Table("while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "over 1 s", "refused")
     missed = False
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
         headers, accounts = provision(bench)
@@ -160,7 +160,8 @@ def main() -> int:
             took, worst = time.perf_counter() - began, max(submits.seconds)
             late = statistics.quantiles(submits.seconds, n=100)[98]
             shown = (f"{each * 1000:.0f}" for each in (statistics.median(submits.seconds), late, worst))
-            table.add_row(what, f"{took:.1f}", str(len(submits.seconds)), *shown, str(submits.refused.total()))
+            counts = sum(each > MAX_SECONDS for each in submits.seconds), submits.refused.total()
+            table.add_row(what, f"{took:.1f}", str(len(submits.seconds)), *shown, *map(str, counts))
             if what not in AT_ONCE:
                 missed |= worst > MAX_SECONDS or bool(submits.refused)
                 for answer in submits.refused:

@@ -145,6 +145,28 @@ async def test_a_file_in_steps_commits_each_and_changes_rows_in_batches(empty: U
     await owner.close()
 
 
+async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_lock(empty: Urls, files: Path) -> None:
+    await migrate(empty.owner, empty.login, LOG, files)
+    (files / "0004_lock.sql").write_text("ALTER TABLE step3 ADD COLUMN m bigint;")
+    reader, writer = [await asyncpg.connect(empty.owner.reveal()) for _ in range(2)]
+    async with reader.transaction():
+        await reader.execute("SELECT FROM step3")  # as a backup does for an hour
+        async with asyncio.TaskGroup() as group:
+            migrating = group.create_task(migrate(empty.owner, empty.login, LOG, files))
+
+            async def is_blocked() -> bool:
+                return bool(await writer.fetchval(COUNT_BLOCKED))
+
+            await eventually_async(is_blocked, ANSWER_SECONDS)
+            await writer.execute("INSERT INTO step3 VALUES (1)")
+            assert not migrating.done()
+            await eventually_async(is_blocked, ANSWER_SECONDS)  # it asks again
+            await reader.execute("ROLLBACK AND CHAIN")
+    assert migrating.result() == ["0004_lock.sql"]
+    for connection in (reader, writer):
+        await connection.close()
+
+
 async def test_a_failing_file_leaves_nothing_of_itself(empty: Urls, files: Path) -> None:
     (files / "0003_step.sql").write_text("CREATE TABLE step3 (n bigint); SELECT nonsense;")
     with pytest.raises(asyncpg.UndefinedColumnError):

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ CONNECT_LIMIT_SECONDS = 5.0
 TURN_LIMIT_SECONDS, TURN_PAUSE_SECONDS = 300, 0.1
 STATEMENT_LIMIT_SECONDS = 300
 STEP_LIMIT_SECONDS = 86_400.0  # an index of a large table takes long, and locks nobody out
-LOCK_LIMIT_SECONDS = 5
+# Others wait behind who waits for a lock: it is asked for briefly, and often. An autovacuum may hold it for minutes.
+LOCK_LIMIT_MILLIS, LOCK_PAUSE_SECONDS, LOCK_TRIES = 500, 1.0, 200
 ANSWER_LIMIT_SECONDS = 310.0  # of a statement: longer than the server's own limits, if it does not answer at all
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
@@ -169,22 +170,34 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
     if todo := await _missing(owner, files):
         file, name = todo[0], todo[0].name
         await owner.execute(
-            f"SET ROLE {OWNER_ROLE}; SET search_path = public; SET lock_timeout = '{LOCK_LIMIT_SECONDS}s';"
+            f"SET ROLE {OWNER_ROLE}; SET search_path = public; SET lock_timeout = {LOCK_LIMIT_MILLIS};"
             f"SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'"
         )
         if file.steps:  # rows that a policy hides would look like rows that are done
             await owner.execute("SET statement_timeout = 0; SET row_security = off")
         for step in file.steps:
-            while _CHANGED_ROWS.match(await owner.execute(step, timeout=STEP_LIMIT_SECONDS)):
+            while _CHANGED_ROWS.match(await _patiently(owner.execute, step, timeout=STEP_LIMIT_SECONDS)):
                 pass
-        async with owner.transaction():
-            if not file.steps:
-                # The server's limit is for each statement.
-                await owner.execute(file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";")))
-            query = "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)"
-            await owner.execute(query, file.version, file.name, file.sha256)
+        await _patiently(_finish, owner, file)
     await owner.execute(f"RESET ROLE; RESET ALL; SELECT pg_advisory_unlock({ADVISORY_LOCK})")
     return name
+
+
+async def _finish(owner: Any, file: Migration) -> None:
+    async with owner.transaction():
+        if not file.steps:
+            # The server's limit is for each statement.
+            await owner.execute(file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";")))
+        query = "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)"
+        await owner.execute(query, file.version, file.name, file.sha256)
+
+
+async def _patiently(work: Callable[..., Awaitable[Any]], *arguments: Any, **named: Any) -> Any:
+    for _ in range(LOCK_TRIES):
+        with contextlib.suppress(asyncpg.LockNotAvailableError):
+            return await work(*arguments, **named)
+        await asyncio.sleep(LOCK_PAUSE_SECONDS)
+    return await work(*arguments, **named)
 
 
 async def _take_turn(owner: Any) -> None:
