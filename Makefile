@@ -21,7 +21,7 @@ help: ## list these commands
 run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
-# A file's tests stay on one worker. Who is held to a deadline runs when the others are done, and waits most of the time.
+# A file's tests stay on one worker. Tests with a deadline run when the others are done: they wait most of the time.
 SIDE_BY_SIDE := $(BIN)/python -m pytest --durations 20 --workers 5 --waiters 3
 
 test: $(VENV)/dev.stamp ## run the test suite, or a part of it, slow ones too: TESTS=tests/web
@@ -100,9 +100,9 @@ $(VENV)/interpreter: FORCE
 		echo "needs Python 3.11 or later, with venv and pip (on Debian: the package python3-venv)." >&2; \
 		echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 | head -1). Name another: make run PYTHON=python3.13" >&2; \
 		exit 1; }
-	@told=$$($(PYTHON) -c 'import sys; print(sys.executable, sys.version)') && \
-		{ test "$$told" = "$$(cat $@ 2>&-)" || { \
-			rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && echo "$$told" > $@; }; }
+	@version=$$($(PYTHON) -c 'import sys; print(sys.executable, sys.version)') && \
+		{ test "$$version" = "$$(cat $@ 2>&-)" || { \
+			rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && echo "$$version" > $@; }; }
 
 FORCE:
 

@@ -48,10 +48,10 @@ def serving(folder: Path) -> Iterator[str]:
     command = [sys.executable, "-m", "trading_intents", "serve"]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        told = next(json.loads(line) for line in process.stderr if '"serving"' in line)
+        serving_line = next(json.loads(line) for line in process.stderr if '"serving"' in line)
         threading.Thread(target=process.stderr.read, daemon=True).start()
         try:
-            yield told["http"]
+            yield serving_line["http"]
         finally:
             process.terminate()
 
@@ -72,16 +72,16 @@ class Load:
     def _work(self, orders: int, per_second: float | None) -> None:
         started = time.monotonic()
         with httpx.Client(headers=self._headers, timeout=30, verify=False) as client:
-            for place in range(orders):
+            for index in range(orders):
                 if per_second:
-                    time.sleep(max(0.0, started + place * SENDERS / per_second - time.monotonic()))
-                side = "BUY" if place % 2 else "SELL_SHORT"
+                    time.sleep(max(0.0, started + index * SENDERS / per_second - time.monotonic()))
+                side = "BUY" if index % 2 else "SELL_SHORT"
                 spec = {"Market": {"quantity": "1"}}
-                payload = {"symbol": f"S{place % 50}", "order_side": side, "spec": spec}
+                payload = {"symbol": f"S{index % 50}", "order_side": side, "spec": spec}
                 client.post(self._url, json={"command": {"type": "CREATE", "payload": payload}})
 
 
-def events_told(url: str) -> float:
+def events_shown(url: str) -> float:
     text = httpx.get(f"{url}/metrics", verify=False).text
     return float(next(line.split()[1] for line in text.splitlines() if line.startswith("ti_stream_events_total ")))
 
@@ -102,12 +102,12 @@ def measure(url: str, key: str, seconds: float) -> dict[str, float]:
         shown = page.locator(".tools .hint").inner_text()
         per_second = EVENTS_A_SECOND / events_of_an_order(load, url)
         sender = threading.Thread(target=load.send, args=(int(per_second * seconds), per_second))
-        before, started = events_told(url), time.monotonic()
+        before, started = events_shown(url), time.monotonic()
         page.evaluate(WATCH_FRAMES)
         sender.start()
         heaps = [scroll(page, seconds / 3) for _ in range(3)]
         frames: list[float] = sorted(page.evaluate("window.frames_seen"))
-        rate = (events_told(url) - before) / (time.monotonic() - started)
+        rate = (events_shown(url) - before) / (time.monotonic() - started)
         sender.join()
         browser.close()
     middle, worst = frames[len(frames) * 99 // 100], frames[-1]
@@ -116,10 +116,10 @@ def measure(url: str, key: str, seconds: float) -> dict[str, float]:
 
 
 def events_of_an_order(load: Load, url: str) -> float:
-    before = events_told(url)
+    before = events_shown(url)
     load.send(200, 100)
     time.sleep(1)
-    return max(1.0, (events_told(url) - before) / 200)
+    return max(1.0, (events_shown(url) - before) / 200)
 
 
 def scroll(page: Any, seconds: float) -> float:

@@ -107,8 +107,8 @@ def history(account: Account) -> Iterator[tuple[Record, datetime]]:
 
 async def fill(owner: asyncpg.Connection, account: Account) -> None:
     """As the writer would have, and as if every order had been filled."""
-    told, digest, seq = history(account), FIRST_HASH, 0
-    while part := list(islice(told, CHUNK_ACTIONS)):
+    remaining, digest, seq = history(account), FIRST_HASH, 0
+    while part := list(islice(remaining, CHUNK_ACTIONS)):
         actions, orders = [], []
         for record, at in part:
             text = canonical(record)

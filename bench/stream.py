@@ -87,9 +87,9 @@ def serving(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        told = next(json.loads(line) for line in process.stderr if '"serving"' in line)
+        serving_line = next(json.loads(line) for line in process.stderr if '"serving"' in line)
         threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
-        yield process.pid, told
+        yield process.pid, serving_line
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -227,11 +227,11 @@ async def measure(bench: Bench, transports: list[str]) -> int:
 
 def main(transports: list[str]) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # what we start does not use our channel
-    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, told):
+    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, serving_line):
         made = provision(Path(name))
         ids = OrganizationId(UUID(made["id"])), UUID(made["accounts"][0]["id"])
         keys = [key["api_key"] for key in made["api_keys"]]
-        bench = Bench(Path(name), told["http"], told["grpc"], pid, *ids, keys)
+        bench = Bench(Path(name), serving_line["http"], serving_line["grpc"], pid, *ids, keys)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(measure(bench, transports))
 

@@ -185,11 +185,11 @@ def serving(folder: Path, roles: str = "api", beside: Bench | None = None, **set
     process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        told = next(json.loads(line) for line in process.stderr if '"serving"' in line)
+        serving_line = next(json.loads(line) for line in process.stderr if '"serving"' in line)
         threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
         if beside:
             beside.pids.append(process.pid)
-        yield beside or Bench(folder, told["http"], told.get("grpc", ""), process.pid)
+        yield beside or Bench(folder, serving_line["http"], serving_line.get("grpc", ""), process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)

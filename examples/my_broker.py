@@ -1,4 +1,4 @@
-"""A broker integration of one's own, whole: the link to a venue that lives in a file. Copy it, and put your venue's
+"""A broker integration of one's own, whole: a session with a venue that lives in a file. Copy it, and put your venue's
 protocol where `Venue` is. A package adds it to the platform by an entry point, without touching the platform:
 
     [project.entry-points."trading_intents.brokers"]
@@ -65,7 +65,7 @@ class Book:
     """All that the venue knows of one account."""
 
     orders: dict[str, Order] = field(default_factory=dict)  # by client order id
-    events: int = 0  # told so far; its next value numbers the next event, and is never used again
+    events: int = 0  # reported so far; its next value numbers the next event, and is never used again
     cash: Decimal = Decimal(1_000_000)
     bid: Decimal = Decimal(0)
     ask: Decimal = Decimal(0)
@@ -80,7 +80,7 @@ class Book:
 
 class Venue:
     """Stands for the other end of the wire. Its book is a file, since a venue does not forget when you restart: what it
-    has told keeps its keys, what it was sent is found for ever, and the next event has a key of its own."""
+    has reported keeps its keys, what it was sent is found for ever, and the next event has a key of its own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -151,7 +151,7 @@ class Venue:
         number = self.book.events
         event = BrokerEvent(
             kind=kind,
-            # From the venue's ids alone, so that it is the same wherever it is told. An event under a key that the
+            # From the venue's ids alone, so that it is the same in every source. An event under a key that the
             # account had before is taken for the earlier one, and lost: a venue that starts to count again every day
             # needs the day in its keys.
             dedupe_key=f"my_broker:{number}",
@@ -172,7 +172,8 @@ class Venue:
 
 
 class MyBroker:
-    """One account's link. It translates, and nothing else: it never sends twice and never decides what an order is."""
+    """One account's session. It translates, and nothing else: it never sends twice and never decides what an order
+    is."""
 
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
@@ -220,7 +221,7 @@ class MyBroker:
         stale = ticket.not_after is not None and clock.monotonic() > ticket.not_after
         if self._is_open and not stale and clock.monotonic() < deadline:
             return None
-        return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down, or it is too late")
+        return CommandResult(outcome=Outcome.NOT_SENT, message="the session is down, or it is too late")
 
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         order = self.venue.book.orders.get(client_order_id)
@@ -232,7 +233,7 @@ class MyBroker:
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         if not self._is_open:
-            raise BrokerUnavailable("the link is down")
+            raise BrokerUnavailable("the session is down")
         return AccountSnapshot(
             taken_at=datetime.now(UTC),
             open_orders=tuple(_snapshot(order) for order in self.venue.book.orders.values() if not order.over),
@@ -251,7 +252,7 @@ class MyBroker:
 
 
 def _snapshot(order: Order) -> OrderSnapshot:
-    """An order is told as the events that lead to where it is."""
+    """Reports an order as the events that lead to its present state."""
     ticket = order.ticket
     return OrderSnapshot(
         client_order_id=ticket.client_order_id,

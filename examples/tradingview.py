@@ -3,7 +3,7 @@
 ALERT_SECRET=... ALERT_SYMBOLS=AAPL,BTCUSD=BTC/USD python examples/tradingview.py [PORT]
 
 It listens on this machine only; let a proxy with TLS pass requests on. The secret is a part of the URL, as such senders
-have no other place for it: whoever knows it can trade, so give this program an API key with a budget.
+cannot send a secret elsewhere: whoever knows it can trade, so give this program an API key with a budget.
 """
 
 import hmac

@@ -1,4 +1,4 @@
-"""What `trading-intents doctor` finds wrong that would only show later, and what `serve` refuses with it."""
+"""`trading-intents doctor` finds faults that would only show later, and `serve` refuses to start with some of them."""
 
 import json
 import os

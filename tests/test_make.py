@@ -1,4 +1,4 @@
-"""What `make` does about the interpreter: says which one it needs, and makes the environment anew with another one."""
+"""`make` and the interpreter: says which one it needs, and makes the environment anew with another one."""
 
 import subprocess
 from pathlib import Path

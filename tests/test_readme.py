@@ -1,4 +1,4 @@
-"""What the documents tell people to paste works, in the order in which they read it."""
+"""The commands in the documents work, in the order in which they stand there."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What operators watch: rules, dashboard and log events name what exists, and each says what to do."""
+"""Alerts for operators: rules, dashboard and log events name what exists, and each says what to do."""
 
 import ast
 import json

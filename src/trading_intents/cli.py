@@ -61,7 +61,7 @@ def _run(
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
         if process or (not quiet and settings.worker_processes):
             log = log.bind(process=process or PARENT)
-        for stranger, near in config.unknown({} if process else environ).items():  # its parent has told it
+        for stranger, near in config.unknown({} if process else environ).items():  # its parent has logged them
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
         with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))

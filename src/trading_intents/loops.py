@@ -88,9 +88,9 @@ async def finish_tasks(tasks: Callable[[], Iterable["asyncio.Task[Any] | None"]]
 
 
 def start_loop(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Runs what goes on until it is cancelled or told to stop; `watch_loops` has it noticed if it fails."""
+    """Starts a loop that runs until it is cancelled or stopped; `watch_loops` stops the process if it fails."""
     task = asyncio.create_task(work)
-    task.add_done_callback(tell_failure)
+    task.add_done_callback(report_failure)
     return task
 
 
@@ -110,7 +110,7 @@ def watch_loops(on_failure: Callable[[str, BaseException], None]) -> None:
 _FAILED = "a loop has failed"
 
 
-def tell_failure(task: asyncio.Task[None]) -> None:
+def report_failure(task: asyncio.Task[None]) -> None:
     if task.cancelled() and task.cancelling():
         return
     error = asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -193,21 +193,21 @@ async def _user(tx: Tx, parts: Infrastructure, organization: OrganizationRecord,
 
 
 @contextmanager
-def _placed(place: str) -> Iterator[None]:
+def _pointing_into(pointer: str) -> Iterator[None]:
     """Says where in the document a value breaks a rule."""
     try:
         yield
     except ValidationFailed as error:
-        raise ValidationFailed.at(place + error.errors[0].pointer, error.errors[0].detail) from None
+        raise ValidationFailed.at(pointer + error.errors[0].pointer, error.errors[0].detail) from None
 
 
 async def _account(
-    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedAccount, place: str
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedAccount, at: str
 ) -> ProvisionedAccount:
     await show_organizations(tx, [organization.id])
     account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
     if account is None:
-        with _placed(place):
+        with _pointing_into(at):
             check_broker(parts.brokers, item.broker, item.environment)
         given = NewAccount(item.name, item.broker, item.environment, item.external_account_id)
         account = await insert(tx, parts.make_id(), organization.id, given)
@@ -216,14 +216,14 @@ async def _account(
 
 
 async def _key(
-    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None, place: str
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None, at: str
 ) -> ProvisionedKey:
     shown, wanted = "", None if item.permissions is None else frozenset(item.permissions)
     if item.permission_set:
         if wanted is not None:
-            raise ValidationFailed.at(f"{place}/permission_set", "give this or permissions, not both")
+            raise ValidationFailed.at(f"{at}/permission_set", "give this or permissions, not both")
         wanted = item.permission_set.permissions
-    expires_at = item.expires_at and read_time(f"{place}/expires_at", item.expires_at)
+    expires_at = item.expires_at and read_time(f"{at}/expires_at", item.expires_at)
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
@@ -236,7 +236,7 @@ async def _key(
         key = await store.update_key(tx, key.id, key.name, permissions, disabled, ends)
     if item.limits is not None:
         await show_organizations(tx, [organization.id])
-        with _placed(f"{place}/limits"):
+        with _pointing_into(f"{at}/limits"):
             await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
     return ProvisionedKey(
         str(key.id),

@@ -1,4 +1,5 @@
-"""What cannot be read is told before who may not, and before what is not there: 400, then 403, then 404."""
+"""Checks run in this order: a body that cannot be read is 400, then a missing permission 403, then a missing object
+404."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""What follows a change of an account: its session is told, whatever the vault does."""
+"""Jobs after a change of an account: its session is notified, whatever the vault does."""
 
 from collections.abc import Mapping
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What operators do with accounts and vault keys on the command line, while the service runs."""
+"""The operator's commands for accounts and vault keys, while the service runs."""
 
 import asyncio
 import json

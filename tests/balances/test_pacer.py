@@ -1,4 +1,4 @@
-"""Which balances are recorded and when, by table: other cash at once, another equity alone at most every 30 s, any
+"""Balances are recorded at their pace, by table: other cash at once, another equity alone at most every 30 s, any
 other change every five."""
 
 from datetime import UTC, datetime, timedelta

@@ -144,7 +144,7 @@ def test_a_trial_of_the_example_says_what_it_cannot(
         done = run_command(environ, "doctor", "--account", made["accounts"][0]["id"], "--try")
         lines = lines_of(done.stdout)
         assert "BUY 1 AAPL at 1 DAY: NEW" in lines["create"], done
-        assert lines["look-up"].startswith("wrong: by client order id: the link is down (")
+        assert lines["look-up"].startswith("wrong: by client order id: the session is down (")
         assert lines["replace"].startswith("ok: to 1.01: the broker cannot, and nothing was sent (")
         assert lines["cancel"].startswith("ok: CANCEL: CANCELLED (")
 

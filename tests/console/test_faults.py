@@ -1,4 +1,4 @@
-"""What the page says and does when answers are late, lost or refused."""
+"""The console when answers are late, lost or refused."""
 
 import json
 import uuid

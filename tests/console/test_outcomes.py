@@ -1,4 +1,4 @@
-"""What a trader sees of an order after it was sent, of a broker that is away, and of a halt."""
+"""The console shows what became of an order, a broker that cannot be reached, and a halt."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the platform serves for the console: its files with their policy, what a credential may call, demo links."""
+"""The endpoints of the console: its files with their policy, what a credential may call, demo links."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is known of an account's last minute, against a list of all that was accepted."""
+"""The last minute of an account's log, compared with a list of all accepted orders."""
 
 from datetime import UTC, datetime, timedelta
 

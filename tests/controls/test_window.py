@@ -1,4 +1,4 @@
-"""When a window is open and what a set of controls says: edges by a table, the rest by chance."""
+"""Trading windows and sets of controls: edges by a table, the rest by chance."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each statement of a database reads, as the server's auto_explain logs it: rows of every scan, and blocks."""
+"""The reads of each statement, as the server's auto_explain logs them: rows of every scan, and blocks."""
 
 import json
 import re

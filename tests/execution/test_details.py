@@ -1,4 +1,4 @@
-"""What an order says beside its reason: what its broker said, or what kept it from being sent."""
+"""The `detail` of an order: the broker's words, or the cause that kept it from being sent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is counted of open orders, whatever happens to them: a scan of the orders says the same."""
+"""Counted exposures equal a scan of the open orders, whatever happens to these."""
 
 import asyncio
 import random

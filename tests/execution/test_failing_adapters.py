@@ -1,4 +1,4 @@
-"""What an adapter does wrong ends its session, is logged, and is followed by another session."""
+"""An error of an adapter ends its session, is logged, and is followed by another session."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What is written of an order costs the same however many came before it."""
+"""Writing an order costs the same however many came before it."""
 
 import pytest
 

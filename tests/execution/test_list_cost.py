@@ -1,4 +1,4 @@
-"""What a page of a long list costs: every filter in every order reads little more than it returns."""
+"""The cost of a page of a long list: every filter in every order reads little more than it returns."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Whose order a report is about, and two workers that are told the same at once."""
+"""Reports find their orders, also when two workers get the same report at once."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What execution decides, without anything around it: turns, findings, the breaker and the budget."""
+"""The pure decisions of execution: turns, findings, the breaker and the budget."""
 
 import re
 from collections import Counter

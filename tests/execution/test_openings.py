@@ -1,4 +1,4 @@
-"""What an account held before us, by its broker's first snapshot; and fills that are on their way meanwhile."""
+"""Opening positions, by the broker's first snapshot; and fills that are on their way meanwhile."""
 
 import asyncio
 from decimal import Decimal

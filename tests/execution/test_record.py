@@ -1,4 +1,4 @@
-"""What is recorded of a broker's reports: facts, orders, trades, positions, stats and stream, each once."""
+"""The records of a broker's reports: facts, orders, trades, positions, stats and stream, each once."""
 
 from datetime import UTC, datetime
 from io import StringIO

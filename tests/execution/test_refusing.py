@@ -1,4 +1,4 @@
-"""What is checked once more in the transaction that marks a send."""
+"""The checks that are repeated in the transaction that marks a send."""
 
 from uuid import UUID
 

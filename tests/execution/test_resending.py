@@ -1,5 +1,5 @@
-"""What is sent a second time: a CREATE that provably never arrived, under its own id; a CANCEL whose answer was lost,
-each time under another."""
+"""Commands that are sent a second time: a CREATE that provably never arrived, under its own id; a CANCEL whose answer
+was lost, each time under another."""
 
 import asyncio
 from uuid import UUID

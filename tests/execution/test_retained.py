@@ -1,4 +1,4 @@
-"""What is kept for who attaches to the stream, and lists that end before they tire."""
+"""The state that is retained for new subscribers of the stream, and lists of bounded length."""
 
 import asyncio
 import uuid

@@ -1,4 +1,5 @@
-"""Where verification keys come from: which are taken, how often they are fetched, and what an absent issuer means."""
+"""The sources of verification keys: which keys are taken, how often they are fetched, and what an absent issuer
+means."""
 
 import asyncio
 import gzip

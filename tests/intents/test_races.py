@@ -1,4 +1,4 @@
-"""What one process answered is honoured by the next intent on the other, at once; and clients that hang up."""
+"""A change that one process answered holds for the next intent on the other; and clients that hang up."""
 
 import itertools
 import socket

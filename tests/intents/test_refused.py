@@ -1,4 +1,4 @@
-"""What stands in a command's way: plan, environment, account, controls; and which of them is told first."""
+"""Refusals of commands: plan, environment, account, controls; and which of them is answered first."""
 
 import uuid
 from collections.abc import Iterator

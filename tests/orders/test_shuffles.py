@@ -1,4 +1,4 @@
-"""Whatever order a broker's reports come in, and however often, the order is the same: at least 10,000 shuffles."""
+"""A broker's reports make the same order in any sequence, however often they come: at least 10,000 shuffles."""
 
 import random
 from decimal import Decimal

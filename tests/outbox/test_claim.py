@@ -1,4 +1,4 @@
-"""What a claim takes and what it leaves: due, in order, with a handler, in its lane, no more than asked for."""
+"""The rows that a claim takes: due, in order, with a handler, in its lane, no more than asked for."""
 
 import contextlib
 import re

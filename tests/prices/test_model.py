@@ -1,4 +1,5 @@
-"""Which price counts, by table: the newest, of the same moment the stronger source, and none that is too old."""
+"""The choice of a reference price, by table: the newest, of the same moment the stronger source, and none that is too
+old."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

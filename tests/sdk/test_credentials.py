@@ -1,4 +1,4 @@
-"""Who calls: where credentials are found, how tokens are renewed, and that nothing shows them."""
+"""The caller's credentials: where they are found, how tokens are renewed, and that nothing shows them."""
 
 import logging
 import traceback

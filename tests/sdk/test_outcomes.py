@@ -1,4 +1,4 @@
-"""What a caller is told when it is not certain what became of a command, or when it was never sent."""
+"""Errors of the client when the outcome of a command is unknown, or when it was never sent."""
 
 import asyncio
 

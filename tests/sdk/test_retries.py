@@ -1,4 +1,4 @@
-"""What is tried again, after how long, and under which key."""
+"""The requests that the client repeats, after how long, and under which key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

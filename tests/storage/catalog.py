@@ -1,4 +1,4 @@
-"""What a database's public schema holds, as comparable lines, and which of its tables leave tenants unprotected."""
+"""The public schema of a database as comparable lines, and which of its tables leave tenants unprotected."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the embedded server refuses to start on, and whether it says why and what to do."""
+"""Data folders on which the embedded server refuses to start, with the reason and what to do."""
 
 import shutil
 from collections.abc import Callable

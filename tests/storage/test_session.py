@@ -1,4 +1,4 @@
-"""What every connection is set to, by either driver, and columns of texts as one parameter."""
+"""The settings of every connection, of either driver, and columns of texts as one parameter."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""What becomes of a listener whose URL cannot be read, or whose server dies or answers nonsense."""
+"""A listener whose URL cannot be read, or whose server dies or answers nonsense."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whose turn it is at the pool: an organization that asks much keeps no other one waiting for a connection."""
+"""Organizations take turns at the pool: an organization that asks much keeps no other one waiting for a connection."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Who holds calls open, with a credential or without, keeps nobody else from the gRPC port."""
+"""A caller that holds calls open, with a credential or without, keeps no other from the gRPC port."""
 
 import asyncio
 import socket

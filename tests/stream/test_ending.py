@@ -1,4 +1,5 @@
-"""When streams end: a caller who may no longer, a token that runs out, a process that stops; and what keeps them."""
+"""Ends of streams: a caller that lost its permission, a token that expires, a process that stops; and what keeps
+them."""
 
 import json
 import threading

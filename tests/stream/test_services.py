@@ -1,4 +1,4 @@
-"""What stands beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
+"""Services beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
 
 import json
 import socket

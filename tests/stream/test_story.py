@@ -1,4 +1,4 @@
-"""What a paper order goes through, as a client sees it: every status, trade, position and action, in order."""
+"""The life of a paper order, as a client sees it: every status, trade, position and action, in order."""
 
 import random
 import threading

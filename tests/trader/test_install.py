@@ -1,4 +1,4 @@
-"""What is installed: the trader's commands without the server, and the server's commands beside them."""
+"""Installations: the trader's commands without the server, and the server's commands beside them."""
 
 import os
 import subprocess

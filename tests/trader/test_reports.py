@@ -1,4 +1,4 @@
-"""What a trader is told when something fails while or after an order was placed, or for one of several."""
+"""Messages of the trader's commands when something fails while or after an order was placed, or for one of several."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""When every connection is taken: who makes room, and what the reserve answers."""
+"""When every connection is taken: which connection is closed, and what the reserve answers."""
 
 import contextlib
 import json

@@ -1,1 +1,1 @@
-"""Balances: an account's money, as its broker last told it."""
+"""Balances: an account's money, as its broker last reported it."""

@@ -22,7 +22,7 @@ TIME = {"type": "string", "format": "date-time"}
 
 
 class Balance(msgspec.Struct):
-    """What the broker last told; null where it tells none."""
+    """The broker's last report; null where it reports none."""
 
     account_id: str
     currency: str | None = None
@@ -33,7 +33,7 @@ class Balance(msgspec.Struct):
 
 
 class EquitySpan(msgspec.Struct):
-    """The last values of a span that began at `at`; null where the broker tells none."""
+    """The last values of a span that began at `at`; null where the broker reports none."""
 
     at: str
     equity: str | None
@@ -58,10 +58,10 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances, clock: Cl
     async def get_balances(request: Request) -> Answer:
         """Read the account's cash, buying power and equity."""
         account = await find_account(request, gate, accounts)
-        told = await balances.find(account)
-        if told is None:
+        balance = await balances.find(account)
+        if balance is None:
             return answer_json(Balance(str(account.id)))
-        return answer_json(render(Balance, told, account_id=account.id))
+        return answer_json(render(Balance, balance, account_id=account.id))
 
     @Operation(Tag.PRICES, answer=EquityHistory, parameters=EQUITY_PARAMETERS)
     async def get_equity(request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""A balance as it is kept and streamed, and which changes are told when. Pure: no I/O, no clock."""
+"""A balance as it is kept and streamed, and which changes are recorded when. Pure: no I/O, no clock."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,20 +50,22 @@ class AccountBalance(FrozenStruct, frozen=True):
     balance: BrokerBalance
 
 
-def balance_event(told: AccountBalance) -> Event:
-    balance = told.balance
+def balance_event(record: AccountBalance) -> Event:
+    balance = record.balance
     payload = make_payload(
         EventType.BALANCE,
-        account_id=str(told.account_id),
-        organization_id=str(told.organization_id),
-        broker=told.broker,
+        account_id=str(record.account_id),
+        organization_id=str(record.organization_id),
+        broker=record.broker,
         currency=balance.currency,
         cash=maybe_text(balance.cash),
         buying_power=maybe_text(balance.buying_power),
         equity=maybe_text(balance.equity),
         as_of=balance.as_of,
     )
-    return Event(str(told.organization_id), str(told.account_id), told.environment, EventType.BALANCE, "", payload)
+    return Event(
+        str(record.organization_id), str(record.account_id), record.environment, EventType.BALANCE, "", payload
+    )
 
 
 @dataclass(slots=True)
@@ -77,7 +79,7 @@ class BalancePacer:
     _held: BrokerBalance | None = None
 
     def offer(self, balance: BrokerBalance) -> None:
-        """Takes the place of one that is held."""
+        """Replaces one that is held."""
         if self._held is None or balance.as_of >= self._held.as_of:
             self._held = balance
 

@@ -1,4 +1,4 @@
-"""Use cases of balances: read what the broker last told, or what a simulation would tell now."""
+"""Use cases of balances: read what the broker last reported, or what a simulation would report now."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +15,7 @@ class Balances:
         self._pool, self._simulations = pool, simulations
 
     async def find(self, account: Account) -> BrokerBalance | None:
-        """None: the broker told none."""
+        """None: the broker reported none."""
         own, simulation = account.organization_id, self._simulations.get(account.broker)
         async with self._pool.transaction([own], read_only=True, isolation="repeatable read", plans="by_key") as tx:
             simulated = await simulation.value(tx, own, account.id) if simulation else None

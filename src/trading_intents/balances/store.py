@@ -1,4 +1,4 @@
-"""The tables of balances and of equity over time. Never decides what is told."""
+"""The tables of balances and of equity over time. Never decides what is recorded."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -25,7 +25,7 @@ _WRITE = f"""
 
 
 def write_balances(balances: Sequence[AccountBalance]) -> Statement:
-    """One of each account, which are locked by id. An older one never takes the place of a newer one."""
+    """One of each account, which are locked by id. An older one never replaces a newer one."""
     rows = [(str(each.account_id), str(each.organization_id), *astuple(each.balance)) for each in balances]
     return Statement(_WRITE, _ROWS.pack(sorted(rows, key=lambda row: row[0])))
 

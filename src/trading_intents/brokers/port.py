@@ -93,9 +93,9 @@ class OrderTicket(VersionTerms, frozen=True, kw_only=True):
 
 class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position, and
-    what the broker values a share of it at now; STATUS: of an execution whose id is not told, which ended at
+    what the broker values a share of it at now; STATUS: of an execution whose id is not reported, which ended at
     `cum_quantity`), `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of
-    it cost). None means not told, never zero."""
+    it cost). None means not reported, never zero."""
 
     kind: EventKind
     dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
@@ -148,13 +148,13 @@ def is_sane(amount: Decimal) -> bool:
 
 
 class BrokerBalance(FrozenStruct, frozen=True, kw_only=True):
-    """An account's money, as the broker told it. None means not told, never zero."""
+    """An account's money, as the broker reported it. None means not reported, never zero."""
 
     currency: str | None = None
     cash: Decimal | None = None
     buying_power: Decimal | None = None
     equity: Decimal | None = None  # cash and the value of the positions; None while one of these has no price
-    as_of: datetime  # by the venue's clock, else when it was told
+    as_of: datetime  # by the venue's clock, else when it was reported
 
     def __post_init__(self) -> None:
         amounts = (self.cash, self.buying_power, self.equity)
@@ -225,7 +225,7 @@ class AccountSnapshot:
     # All positions, as of the executions in the snapshot: a symbol that is left out is 0. None: the broker reports
     # none.
     positions: tuple[BrokerEvent, ...] | None
-    balance: BrokerBalance | None = None  # None: the broker tells none
+    balance: BrokerBalance | None = None  # None: the broker reports none
     notices: tuple[str, ...] = ()  # what the broker says that keeps the account from trading, such as a block
     unreadable: tuple[str, ...] = ()  # rows that could not be read and are left out, each named once in a session
     remarks: tuple[str, ...] = ()  # how the account is read, where hosts differ: logged, and shown by `doctor`
@@ -277,7 +277,7 @@ class Capabilities:
 
 
 class BrokerAdapter(Protocol):
-    """One account's link. `deadline` is in the context's monotonic seconds; a call is over by then, whatever happens.
+    """One account's session. `deadline` is in the context's monotonic seconds; every call is over by then.
 
     A command is written once, and never again for any answer or error: only the caller knows whether it may be."""
 

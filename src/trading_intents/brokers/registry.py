@@ -68,6 +68,6 @@ def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[Integratio
             raise TypeError(f"{point.value} is no Integration")
         if integration is loaded and integration.name != point.name:
             raise ValueError(f"its name is {integration.name!r}")
-        # Capabilities are read in many places later; a wrong type is found here, where it does no harm.
+        # Capabilities are read by many modules later; a wrong type is found here, where it does no harm.
         msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
         yield integration

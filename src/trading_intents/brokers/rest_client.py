@@ -25,7 +25,7 @@ NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  #
 CALL_SECONDS = 3.5
 MAX_ANSWER_BYTES = 16 << 20
 MAX_REMEMBERED = 20_000
-MIN_SKEW = timedelta(seconds=2)  # less cannot be told from the time that an answer takes
+MIN_SKEW = timedelta(seconds=2)  # less cannot be distinguished from the time that an answer takes
 
 QUOTES = ("USDT", "USDC", "USD", "BTC")  # that coins are traded for
 
@@ -174,7 +174,7 @@ class RestAnswer(NamedTuple):
 
 class RequestBudget:
     """The requests that a credential may still make in this minute, of all its accounts in this process together: by
-    the broker's count where its answers tell one (`X-RateLimit-Remaining`, `-Reset`). A tenth is kept for CANCELs."""
+    the broker's count where its answers have one (`X-RateLimit-Remaining`, `-Reset`). A tenth is kept for CANCELs."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute, self._left, self._resets_seconds = per_minute, per_minute, 0.0
@@ -281,7 +281,7 @@ class RestClient:
         """NotSent, AnswerUnclear or AuthFailed, where there is no answer that means something."""
         now = self._clock.monotonic()
         if self._is_closed or deadline <= now:
-            raise NotSent("the link is closed, or no time is left")
+            raise NotSent("the session is closed, or no time is left")
         if wait := self._budget.take(is_cancel, now):
             raise NotSent("the credential's requests of this minute are used up", wait)
         self._in_flight += 1

@@ -42,7 +42,7 @@ class StreamedSession:
         self._stream: WebSocketClient | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_closed, self._is_over = False, asyncio.Event()
-        self.ended: Exception | None = None  # why the link is down
+        self.ended: Exception | None = None  # why the session is down
 
     async def open(self) -> StreamGap | None:
         await self.check()
@@ -101,7 +101,7 @@ class StreamedSession:
             reported = set(changes)
 
     async def _watch(self) -> None:
-        """Ends a link whose stream lacks what REST has had for a while, or cannot be compared."""
+        """Ends a session whose stream lacks what REST has had for a while, or cannot be compared."""
         since = self._client.now()
         for number in itertools.count():
             await asyncio.sleep(self._watch_seconds)
@@ -118,7 +118,7 @@ class StreamedSession:
             since = max(since, until)
 
     async def close(self) -> None:
-        self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the link is closed")
+        self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the session is closed")
         self._is_over.set()
         try:
             await stop_tasks(self._watching)

@@ -12,7 +12,7 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from trading_intents.brokers.port import BrokerUnavailable
 from trading_intents.brokers.sanitizing import cause_of, host_of
 
-# A venue may be slow to answer a ping while it has much to tell.
+# A venue may be slow to answer a ping while it has much to send.
 OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 60.0, "close_timeout": 1.0, "proxy": None}
 MAX_EARLY = 1_000
 

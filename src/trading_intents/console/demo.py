@@ -1,4 +1,4 @@
-"""One-time links into the demo's console. What is stored of one is its digest, for as long as it holds."""
+"""One-time links into the demo's console. Only the digest of a link is stored, for as long as the link is valid."""
 
 import contextlib
 import ipaddress
@@ -36,7 +36,7 @@ def make_code(data_dir: Path) -> Secret:
 
 
 def redeem_code(data_dir: Path, code: str) -> bool:
-    """Whether it was a code, young enough and never used. Of several who try at once, one is told so."""
+    """Whether it was a code, young enough and never used. Of several callers at once, one gets True."""
     stored = data_dir / LINKS_FOLDER / digest(code).hex()
     try:
         age_seconds = _age_seconds(stored)

@@ -1,1 +1,1 @@
-"""Who is calling: API keys, tokens, organizations, and what each caller may do."""
+"""Callers: API keys, tokens, organizations, and what each caller may do."""

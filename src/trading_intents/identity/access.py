@@ -1,4 +1,4 @@
-"""The table of who may call which endpoint, and the only place that decides it. Reads nothing by itself."""
+"""The table of the callers that each endpoint takes; nothing else decides it. Reads nothing by itself."""
 
 from collections.abc import Set as AbstractSet
 from enum import Enum

@@ -14,7 +14,7 @@ ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 RANDOM_LENGTH = 32
 CHECKSUM_LENGTH = 6
 HINT_LENGTH = 4
-CLIENT_SECRET_PREFIX = "tis_"  # noqa: S105 - a prefix, so that leak scanners can tell one
+CLIENT_SECRET_PREFIX = "tis_"  # noqa: S105 - a prefix, so that leak scanners recognize one
 
 _KEY = re.compile(rf"tip_(?:paper|live)_[0-9A-Za-z]{{{RANDOM_LENGTH + CHECKSUM_LENGTH}}}")
 
@@ -39,7 +39,7 @@ def digest(text: str) -> bytes:
 
 
 def hint(text: str) -> str:
-    """The part of a key that may be shown, so that its owner can tell it from others."""
+    """The part of a key that may be shown, so that its owner recognizes it."""
     return text[-HINT_LENGTH:]
 
 

@@ -93,7 +93,7 @@ class EmbeddedProvider:
         }
 
     def _issue(self, own_claims: dict[str, str | None]) -> Secret:
-        # With its fraction, so that tokens from before and after a user's deletion within a second can be told apart.
+        # With its fraction, so that tokens from before and after a user's deletion differ within a second.
         now = self._clock.now().timestamp()
         claims = {
             "iss": self.issuer,

@@ -29,7 +29,7 @@ ACCESS_TOKEN_TYPES = frozenset({"at+jwt", "application/at+jwt"})  # RFC 9068
 PLAIN_TYPES = frozenset({"", "jwt", "application/jwt"})  # as issuers from before RFC 9068 write it
 # OpenID Connect puts these into id and logout tokens only.
 ID_TOKEN_CLAIMS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
-# Marks by which some issuers (Keycloak, Cognito) tell id tokens.
+# Marks by which some issuers (Keycloak, Cognito) show that a token is an id token.
 ID_TOKEN_MARKS = (("typ", "ID"), ("token_use", "id"))
 
 MIN_RSA_BITS = 2048

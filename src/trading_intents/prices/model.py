@@ -1,4 +1,4 @@
-"""Which price counts as a symbol's reference price. Pure: no I/O, no clock."""
+"""The choice of a symbol's reference price. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

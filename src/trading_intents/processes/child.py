@@ -1,4 +1,4 @@
-"""A process with a parent: it is told its part on the command line, says when it serves, and dies with its parent."""
+"""A process with a parent: it gets its part on the command line, says when it serves, and dies with its parent."""
 
 import asyncio
 import ctypes
@@ -42,14 +42,14 @@ async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: async
     async def prepare(infra: app.Infrastructure) -> None:
         """Does nothing: the parent has."""
 
-    def tell_parent(*_: object) -> None:
+    def notify_parent(*_: object) -> None:
         log.info("process ready", pid=os.getpid(), port=listener.getsockname()[1])
         os.write(ready, READY)
         os.close(ready)
 
     listener = socket.socket(fileno=part.listener)
     render = partial(_render_all, part) if part.others else render_metrics
-    await app.serve(settings, log, stop, prepare, tell_parent, listener, render)
+    await app.serve(settings, log, stop, prepare, notify_parent, listener, render)
 
 
 async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:

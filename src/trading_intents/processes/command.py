@@ -85,7 +85,7 @@ def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
         where = {"http": url} | ({"grpc": grpc} if grpc else {})
         log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
         return
-    place = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
+    storage = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
     out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
@@ -93,7 +93,7 @@ def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
         out.print(f"  gRPC    [bold]{grpc}[/]")
     apart = f"   ({workers} {'process' if workers == 1 else 'processes'} of workers)" if workers else ""
     out.print(f"  roles   {', '.join(settings.roles)}{apart}")
-    out.print(f"  data    {terminal_text(place)}\n", soft_wrap=True)
+    out.print(f"  data    {terminal_text(storage)}\n", soft_wrap=True)
     if demo and demo.account_id:
         variable = config.PREFIX + "DATA_DIR"
         folder = f"{variable}={settings.data_dir} " if variable in os.environ else ""

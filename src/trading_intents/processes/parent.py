@@ -118,7 +118,7 @@ class _ChildProcesses:
         others = self._others if child is self._children[0] else {}
         descriptor = child.listener.fileno()
         part = msgspec.json.encode(ChildPart(child.name, os.getpid(), descriptor, others)).decode()
-        # -P: a file in the current folder must not take the place of a module.
+        # -P: a file in the current folder must not replace a module.
         command = [sys.executable, "-P", "-m", "trading_intents", "serve", "--roles", child.roles, "--child", part]
         self._starts.labels(child.name).inc()
         try:

@@ -108,7 +108,7 @@ def _add_restore(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
                     )
                     parts.signals.notify(STREAM)
                 typer.echo(NEVER_SENT.format(count))
-                _tell_halted(no_halt)
+                _show_halted(no_halt)
                 return 0
             if settings.database_url:
                 typer.echo(_show_commands(RESTORE, settings, folder))
@@ -119,7 +119,7 @@ def _add_restore(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> Non
                 )
             typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
             typer.echo(NEVER_SENT.format(done.commands))
-            _tell_halted(no_halt)
+            _show_halted(no_halt)
             if done.aside:
                 typer.echo(f"what was there before is in {done.aside}")
             for what in done.backup.description.left_out:
@@ -148,7 +148,7 @@ def _add_resume(admin: typer.Typer, run: Run, operator: Callable[[], str]) -> No
         run(work)
 
 
-def _tell_halted(no_halt: bool) -> None:
+def _show_halted(no_halt: bool) -> None:
     if not no_halt:
         typer.echo("every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`")
 

@@ -1,4 +1,4 @@
-"""Puts a backup in the place of the embedded database. Its data are put together and marked in a folder of their own,
+"""Replaces the embedded database by a backup. Its data are put together and marked in a folder of their own,
 and only then become DATA_DIR's: no role of the platform ever meets half of them, or all of them unmarked."""
 
 import shutil

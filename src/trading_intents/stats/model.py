@@ -64,8 +64,8 @@ def sum_up(entries: Iterable[StatsEntry]) -> list[StatsEntry]:
 
 
 def ack_key(millis: int) -> str:
-    place = bisect_left(ACK_EDGES_MILLIS, millis)
-    return str(ACK_EDGES_MILLIS[min(place, len(ACK_EDGES_MILLIS) - 1)])
+    index = bisect_left(ACK_EDGES_MILLIS, millis)
+    return str(ACK_EDGES_MILLIS[min(index, len(ACK_EDGES_MILLIS) - 1)])
 
 
 class Window(StrEnum):

@@ -32,10 +32,10 @@ from trading_intents.testing.session_cards import (
     goes_on_after_a_restart,
     leaves_out_unreadable,
     opens_again,
+    reports_a_lost_connection,
+    reports_balance,
+    reports_missed_fills,
     survives_a_lost_answer,
-    tells_balance,
-    tells_of_a_broken_link,
-    tells_what_happened_meanwhile,
     works_without_updates,
 )
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
@@ -326,7 +326,7 @@ async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     assert isinstance(await run.broker.lookup(run.stage.client_order_id(), None, deadline()), Absent)
 
 
-async def tells_open_orders(run: CardRun) -> None:
+async def has_open_orders(run: CardRun) -> None:
     await run.quote("99", "100", "4")
     sent = await run.buy("10", "100")
     await run.expect_filled("4", sent)
@@ -349,8 +349,8 @@ async def tells_positions(run: CardRun) -> None:
 
 _K = OrderKind
 CARDS = (
-    Card(1, "a closed link sends nothing, and its stream has ended", closes),
-    Card(2, "a link can be opened again", opens_again, offers(_K.MARKET)),
+    Card(1, "a closed session sends nothing, and its stream has ended", closes),
+    Card(2, "a session can be opened again", opens_again, offers(_K.MARKET)),
     Card(10, "a market order is filled", fills_market, offers(_K.MARKET)),
     Card(11, "what was bought can be sold", sells_what_was_bought, offers(_K.MARKET)),
     Card(12, "a limit order rests", rests, offers(_K.LIMIT)),
@@ -364,33 +364,33 @@ CARDS = (
     Card(20, "FOK: all", fills_fok, offers(_K.LIMIT, _FOK)),
     Card(21, "GTC rests", keeps_gtc, offers(_K.LIMIT, _GTC)),
     Card(22, "a refusal is definite and says why", refuses, offers(_K.LIMIT)),
-    Card(23, "an id that was used makes no second order, and is no refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
+    Card(23, "a used id makes no second order, and is not called a refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
     Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
-    Card(25, "an event has one key, wherever it is told", keeps_its_keys, offers(_K.MARKET)),
+    Card(25, "an event has the same key in every source", keeps_its_keys, offers(_K.MARKET)),
     Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, REFUSES_USED_IDS),
-    Card(27, "what is not held is not sold", sells_nothing_that_is_not_held, offers(_K.MARKET)),
+    Card(27, "a SELL of a position that is not held is refused", sells_nothing_that_is_not_held, offers(_K.MARKET)),
     Card(28, "a filled order whose fill is busted stays final", ends_with_its_fill, KEEPS_FILLED, StageFault.BUST_FILL),
     Card(30, "an order is replaced", replaces_quantity, REPLACES),
     Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, REPLACES),
     Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, REPLACES),
-    Card(33, "what is over is not replaced", refuses_to_replace_what_is_over, REPLACES),
+    Card(33, "a REPLACE of a finished order is refused", refuses_to_replace_what_is_over, REPLACES),
     Card(40, "an order is cancelled", cancels, offers(_K.LIMIT)),
     Card(41, "what is left of an order is cancelled", cancels_what_is_left, offers(_K.LIMIT)),
     Card(42, "an order is cancelled by its client order id alone", cancels_by_client_id, offers(_K.LIMIT)),
-    Card(43, "what is over is not cancelled", refuses_to_cancel_what_is_over, offers(_K.MARKET)),
-    Card(44, "what is not there is not cancelled", refuses_to_cancel_what_is_not_there),
+    Card(43, "a CANCEL of a finished order is refused", refuses_to_cancel_what_is_over, offers(_K.MARKET)),
+    Card(44, "a CANCEL of an unknown order is refused", refuses_to_cancel_what_is_not_there),
     Card(50, "a working order is found", looks_up_a_working_order, looks_up),
-    Card(51, "what is over is found", looks_up_what_is_over, looks_up_for_ever),
+    Card(51, "a finished order is found", looks_up_what_is_over, looks_up_for_ever),
     Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, LOOKS_UP_REPLACES),
-    Card(53, "what was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
-    Card(60, "a snapshot tells open orders and executions", tells_open_orders, offers(_K.LIMIT)),
-    Card(61, "a snapshot tells positions, if any", tells_positions, offers(_K.MARKET)),
-    Card(62, "what happened while the link was away is told", tells_what_happened_meanwhile, offers(_K.LIMIT)),
+    Card(53, "an order that was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
+    Card(60, "a snapshot has open orders and executions", has_open_orders, offers(_K.LIMIT)),
+    Card(61, "a snapshot has positions, if the broker reports any", tells_positions, offers(_K.MARKET)),
+    Card(62, "fills from while the session was closed are reported", reports_missed_fills, offers(_K.LIMIT)),
     Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, offers(_K.LIMIT)),
-    Card(64, "a snapshot tells the balance, which moves with the fills", tells_balance, TELLS_BALANCES),
+    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, TELLS_BALANCES),
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
-    Card(72, "a broken link ends the stream, or tells of a gap", tells_of_a_broken_link, fault=StageFault.BREAK_LINK),
+    Card(72, "a lost connection ends the stream, or is a gap", reports_a_lost_connection, fault=StageFault.BREAK_LINK),
     Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, HAS_OWN_VENUE, StageFault.GARBLE),
     Card(74, "commands are sent without updates", works_without_updates, HAS_OTHER_SOURCES, StageFault.REFUSE_UPDATES),
     *LINKED_CARDS,

@@ -1,4 +1,4 @@
-"""What every broker integration must do, as numbered cards that are played against it. An author writes a Stage for the
+"""Rules of broker integrations, as numbered cards that are played against it. An author writes a Stage for the
 venue, or a simulator of it, and runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
 
 import asyncio
@@ -33,7 +33,7 @@ class StageFault(StrEnum):
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
     BREAK_LINK = "break_link"  # the connection breaks after the next command
     BUST_FILL = "bust_fill"  # at once: the last execution is taken back
-    REFUSE_UPDATES = "refuse_updates"  # from now on: links are opened, and their update streams refused
+    REFUSE_UPDATES = "refuse_updates"  # from now on: sessions are opened, and their update streams refused
     GARBLE = "garble"  # the next execution is reported by rows that cannot be read, in the stream and in lists
 
 
@@ -47,8 +47,8 @@ class Stage(Protocol):
     def client_order_id(self) -> str: ...
 
     async def connect(self) -> BrokerAdapter:
-        """A new link to the account, not opened, as another process would make it after a restart: of earlier links
-        there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
+        """A new session of the account, not opened, as another process would make it after a restart: of earlier
+        sessions there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
 
     async def now(self) -> datetime:
         """The venue's clock."""
@@ -88,7 +88,7 @@ class CardRun:
     broker: BrokerAdapter
     received: list[BrokerEvent] = field(default_factory=list)
     gaps: list[port.StreamGap] = field(default_factory=list)
-    missing: port.StreamGap | None = None  # why the link has no updates
+    missing: port.StreamGap | None = None  # why the session has no updates
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _following: "asyncio.Task[None] | None" = None
 
@@ -251,7 +251,7 @@ def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
     """The kinds of events, with consecutive fills as one."""
     kinds = [event.kind for event in events]
     return [
-        kind for place, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:place][-1:] != [EventKind.FILL]
+        kind for index, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:index][-1:] != [EventKind.FILL]
     ]
 
 

@@ -81,13 +81,13 @@ async def replaces_a_leg(run: CardRun) -> None:
     assert not any(held), f"{held} are held"
 
 
-async def tells_legs_again(run: CardRun) -> None:
+async def names_legs_again(run: CardRun) -> None:
     """A snapshot and a look-up name the legs as the stream did."""
     sent = await _enter(run, profit="110", loss="90")
     await run.connect_again()
-    told = [event for order in (await run.snapshot()).open_orders for event in order.events]
+    reported = [event for order in (await run.snapshot()).open_orders for event in order.events]
     for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS):
-        assert any(_is_of(event, sent, leg) for event in told), f"the snapshot has no {leg}"
+        assert any(_is_of(event, sent, leg) for event in reported), f"the snapshot has no {leg}"
 
 
 async def cancels_the_other(run: CardRun) -> None:
@@ -178,6 +178,6 @@ LINKED_CARDS = (
     Card(84, "a market that jumps over both exits fills one", fills_one_leg_of_a_jump, LINKS_EXITS),
     Card(85, "an entry that ends unfilled ends its exits", ends_exits_with_an_unfilled_entry, LINKS_EXITS),
     Card(86, "an exit is replaced, and stays linked", replaces_a_leg, LINKS_EXITS),
-    Card(87, "a snapshot names the exits as the stream did", tells_legs_again, LINKS_EXITS),
+    Card(87, "a snapshot names the exits as the stream did", names_legs_again, LINKS_EXITS),
     Card(88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, LINKS_PAIRS),
 )

@@ -21,15 +21,15 @@ async def opens_again(run: CardRun) -> None:
     await run.expect([_E.ACCEPTED, _E.FILL], await run.buy("1"))
 
 
-async def tells_what_happened_meanwhile(run: CardRun) -> None:
+async def reports_missed_fills(run: CardRun) -> None:
     await run.quote("99", "101")
     sent = await run.buy("5", "100")
     await run.close()
     await run.quote("98", "99")
     await run.connect_again()
     snapshot = await run.snapshot()
-    told = {event.dedupe_key: event for event in (*snapshot.executions, *run.fills(sent))}
-    assert total(told.values()) == 5
+    reported = {event.dedupe_key: event for event in (*snapshot.executions, *run.fills(sent))}
+    assert total(reported.values()) == 5
 
 
 async def goes_on_after_a_restart(run: CardRun) -> None:
@@ -53,7 +53,7 @@ async def survives_a_lost_answer(run: CardRun) -> None:
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "90"))
     assert sent.result.outcome is Outcome.UNKNOWN
     if not (await run.snapshot()).open_orders:
-        await run.connect_again()  # a venue may tell it only then
+        await run.connect_again()  # a venue may report it only then
     assert len((await run.snapshot()).open_orders) == 1
 
 
@@ -65,7 +65,7 @@ async def doubts_a_lost_command(run: CardRun) -> None:
     assert not (await run.snapshot()).open_orders
 
 
-async def tells_of_a_broken_link(run: CardRun) -> None:
+async def reports_a_lost_connection(run: CardRun) -> None:
     await run.quote("99", "101")
     await run.stage.fault(StageFault.BREAK_LINK)
     await run.send(run.ticket(OrderSide.BUY, "1", "90"))
@@ -100,7 +100,7 @@ async def leaves_out_unreadable(run: CardRun) -> None:
     await run.expect_filled("4", await run.buy("4", "100"))
 
 
-async def tells_balance(run: CardRun) -> None:
+async def reports_balance(run: CardRun) -> None:
     """What is paid for leaves the cash at once; what is held counts in the equity."""
     before = await _balance(run)
     assert before.currency
@@ -116,5 +116,5 @@ async def tells_balance(run: CardRun) -> None:
 
 async def _balance(run: CardRun) -> BrokerBalance:
     balance = (await run.snapshot()).balance
-    assert balance is not None, "the capabilities say that it tells balances"
+    assert balance is not None, "the capabilities say that it reports balances"
     return balance

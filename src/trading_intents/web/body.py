@@ -70,7 +70,7 @@ def read_json(data: bytes) -> Any:
 
 def convert(tree: Any, kind: type[T], amounts: Collection[str] = ()) -> T:
     """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer. A caller that sent a JSON number
-    in a field of `amounts` is told why amounts are strings."""
+    in a field of `amounts` is refused with the reason why amounts are strings."""
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:

@@ -161,7 +161,7 @@ def open_cursor(list_name: str, cursor: str) -> str:
 
 
 def read_cursor(cursor: str) -> str:
-    """The position that it names; whether it is of the right list, `open_cursor` tells."""
+    """The position that it names; `open_cursor` checks whether it is of the right list."""
     if len(cursor) > MAX_CURSOR_CHARACTERS:
         raise InvalidCursor
     try:

@@ -45,7 +45,7 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     body: bytes | None  # None: it was larger than MAX_BODY_BYTES, and is not kept
     peer: str
     keep_alive: bool
-    taken: bool = True  # False: it began after the process was told to stop
+    taken: bool = True  # False: it began after the process began to stop
     named: dict[bytes, bytes] | None = None  # the headers by name, of two with one name the last
     refusal: errors.PlatformError | None = None  # it could not be read as a request; this is its answer
 

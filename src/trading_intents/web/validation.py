@@ -14,7 +14,7 @@ MAX_FOUND_CHARACTERS = 40
 MAX_MESSAGE_CHARACTERS = 512
 MAX_SUGGESTED_CHARACTERS = 64  # longer names get no suggestion: comparing them takes long
 
-_PLACE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
+_AT_PATH = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\[\]]*)\]")
 _NAMED = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<found>.*)\Z", re.DOTALL)
@@ -40,9 +40,9 @@ _AT = {"<=": "at most", ">=": "at least"}
 
 def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     """`message` is msgspec's error when it converted the tree to `kind`."""
-    place = _PLACE.match(_cut(message))
-    assert place
-    what, steps = place["what"], [step["key"] or step["index"] for step in _STEP.finditer(place["path"] or "")]
+    found = _AT_PATH.match(_cut(message))
+    assert found
+    what, steps = found["what"], [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")]
     near = ""
     if named := _NAMED.match(what):
         if named["how"] == "missing required":
@@ -101,7 +101,7 @@ def _rule(what: str) -> str:
 
 
 def _cut(message: str) -> str:
-    """A field's name or a value may fill the whole body; the place, which comes last, is kept."""
+    """A field's name or a value may fill the whole body; the path, which comes last, is kept."""
     if len(message) <= MAX_MESSAGE_CHARACTERS:
         return message
     return f"{message[: MAX_MESSAGE_CHARACTERS // 2]}…{message[-MAX_MESSAGE_CHARACTERS // 2 :]}"
@@ -117,7 +117,7 @@ def _type_of(kind: Any) -> inspect.Type:
 
 
 def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
-    """The types that a value at this place may have. For a tagged union, those with the tree's tag."""
+    """The types that a value at this path may have. For a tagged union, those with the tree's tag."""
     found = _alternatives(_type_of(kind), tree)
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None

@@ -1,4 +1,4 @@
-"""What a command's answer means: each is written once, and only what is certain is called so."""
+"""Answers to commands: each command is written once, and an outcome is called certain only if it is."""
 
 import asyncio
 from dataclasses import replace as changed

@@ -1,4 +1,4 @@
-"""What happened at Alpaca while nobody listened is recorded once: fills, busts, corrections, replaces, old orders."""
+"""Events at Alpaca from while nobody listened are recorded once: fills, busts, corrections, replaces, old orders."""
 
 import contextlib
 from collections.abc import AsyncIterator

@@ -1,5 +1,5 @@
-"""What a session says of its connection: nothing but Alpaca's own word ends it for good, no watchdog ends it that has
-told all, and CANCELs pass while it lasts."""
+"""Sessions: only Alpaca's own answer ends one for good, no watchdog ends one that has reported everything, and CANCELs
+pass while it lasts."""
 
 import asyncio
 import re

@@ -1,4 +1,5 @@
-"""What FIX messages mean, every ExecType and OrdStatus; and that any bytes are cut into the same messages, or none."""
+"""The meaning of FIX messages, every ExecType and OrdStatus; and that any bytes are cut into the same messages, or
+none."""
 
 import random
 from datetime import UTC, datetime

@@ -1,4 +1,5 @@
-"""Whatever is ordered and quoted: nothing is overfilled, no cash is lost, no size is used twice, no limit is broken."""
+"""Properties of any orders and quotes: nothing is overfilled, no cash is lost, no size is used twice, no limit is
+broken."""
 
 from collections import defaultdict
 from decimal import Decimal

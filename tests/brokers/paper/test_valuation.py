@@ -1,4 +1,4 @@
-"""What an account is worth as its session tells it: after fills, after others' quotes, and after another process."""
+"""The value of an account as its session reports it: after fills, after others' quotes, and after another process."""
 
 from datetime import UTC, datetime
 from decimal import Decimal

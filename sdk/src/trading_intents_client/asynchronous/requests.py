@@ -1,4 +1,4 @@
-"""What requests are made of: amounts, times, paths, query parameters and commands."""
+"""The parts of requests: amounts, times, paths, query parameters and commands."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

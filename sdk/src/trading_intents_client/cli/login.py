@@ -1,4 +1,5 @@
-"""Where the platform is and who calls: the environment, else what `login` stored, else the demo of a `make run`."""
+"""The platform's URL and the caller's key: from the environment, else from `login`, else from the demo of a `make
+run`."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Why an order is as it is, as a sentence with the stable code behind it."""
+"""Reasons of orders as sentences, each followed by its stable code."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where events come from: HTTP, or gRPC with the extra `grpc`."""
+"""The sources of events: HTTP, or gRPC with the extra `grpc`."""
 
 import importlib
 from collections.abc import AsyncIterator, Iterable, Sequence

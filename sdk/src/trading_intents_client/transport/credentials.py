@@ -1,4 +1,5 @@
-"""Who calls: an API key, a bearer token, or client credentials whose tokens are renewed. Never shows a secret."""
+"""The caller's credentials: an API key, a bearer token, or client credentials whose tokens are renewed. Never shows a
+secret."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

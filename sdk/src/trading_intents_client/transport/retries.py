@@ -1,4 +1,4 @@
-"""When a failed try is repeated, and after how long. Pure: it knows no HTTP client and no clock."""
+"""The rules by which a failed try is repeated, and after how long. Pure: it knows no HTTP client and no clock."""
 
 from collections.abc import Callable
 from enum import Enum

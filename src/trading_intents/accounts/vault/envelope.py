@@ -52,7 +52,7 @@ class EmbeddedVault:
         return self._keys.versions()
 
     async def add_master_key(self) -> int:
-        """Make the key that seals from now on, in every process, and tell its version."""
+        """Make the key that seals from now on, in every process, and return its version."""
         return await asyncio.to_thread(self._keys.add)
 
     async def rewrap(self, ref: SecretRef, sealed: bytes) -> bytes:

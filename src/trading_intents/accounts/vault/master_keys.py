@@ -93,7 +93,7 @@ class KeyFile:
         return tuple(sorted(self._keys))
 
     def add(self) -> int:
-        """Make a new newest key and tell its version. Waits for a lock: not for the event loop."""
+        """Make a new newest key and return its version. Waits for a lock: not for the event loop."""
         with self._changing() as keys:
             if len(keys) >= MAX_KEYS:
                 raise LimitReached("the vault has as many master keys as it may have; retire some")
@@ -125,7 +125,7 @@ class KeyFile:
     def _changing(self) -> Iterator[dict[int, MasterKey]]:
         """The keys as they are now, to be changed in place; written when the block ends well."""
         try:
-            path = self._path.resolve()  # so that a link to the file stays one
+            path = self._path.resolve()  # so that a symlink to the file stays one
             with _locked(path):
                 before, _ = _read_file(path)
                 keys = dict(before)
@@ -159,14 +159,14 @@ def _read_key(part: str) -> MasterKey | None:
     return MasterKey(int(version), key)
 
 
-def _by_version(keys: Iterable[MasterKey], place: str) -> dict[int, MasterKey]:
+def _by_version(keys: Iterable[MasterKey], source: str) -> dict[int, MasterKey]:
     """Keys from outside, checked; a refusal names versions only."""
     found: dict[int, MasterKey] = {}
     for key in keys:
         if not 1 <= key.version <= MAX_VERSION or len(key.key) != KEY_BYTES:
-            raise StartupRefused(f"{place}: key {key.version} must be 32 bytes, its version 1 to {MAX_VERSION}")
+            raise StartupRefused(f"{source}: key {key.version} must be 32 bytes, its version 1 to {MAX_VERSION}")
         if key.version in found:
-            raise StartupRefused(f"{place}: key {key.version} is there twice")
+            raise StartupRefused(f"{source}: key {key.version} is there twice")
         found[key.version] = key
     return found
 
@@ -188,7 +188,7 @@ def _read_file(path: Path) -> tuple[dict[int, MasterKey], tuple[int, ...]]:
 
 
 def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
-    """Differs for every content, as each is a file of its own that took the other's place."""
+    """Differs for every content, as each is a file of its own that replaced the other."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 

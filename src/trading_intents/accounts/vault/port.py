@@ -1,5 +1,5 @@
-"""What a vault is: it seals a credential's secrets into bytes that the database keeps. Never tells a secret in an
-error, and never opens one for another row than the one it was sealed for."""
+"""The interface of a vault: it seals a credential's secrets into bytes that the database keeps. Never shows a secret in
+an error, and never opens one for another row than the one it was sealed for."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""What is asked of Alpaca's REST interface beside the commands: orders, executions, positions, the account."""
+"""Reads of Alpaca's REST interface beside the commands: orders, executions, positions, the account."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -45,8 +45,8 @@ MAX_NAMED = 1_000  # messages that cannot be read
 DOWN = "the session is down"
 _EXPECTED = re.compile(r"expect\w*\s+(?:MsgSeqNum\s*)?(\d{1,18})", re.IGNORECASE)
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-# Incidents after which a snapshot tells what no message did.
-_TOLD_BY_SNAPSHOT: Mapping[FixIncident, str] = {
+# Incidents after which a snapshot reports what no message did.
+_REPORTED_BY_SNAPSHOT: Mapping[FixIncident, str] = {
     "reset": "the venue has reset its numbers",
     "skipped": "commands were too old to be sent again",
 }
@@ -198,9 +198,9 @@ class FixBroker:
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
-                if self._session is None:  # another process has it: what the venue told last
-                    told = [each for each in await self._store.list_open(0) if each.message.get(11) == client_order_id]
-                    return wire.snapshot_of(told[-1]) if told else port.LookupUnknown(DOWN)
+                if self._session is None:  # another process has it: the venue's last reports
+                    last = [each for each in await self._store.list_open(0) if each.message.get(11) == client_order_id]
+                    return wire.snapshot_of(last[-1]) if last else port.LookupUnknown(DOWN)
                 await self._session.flush()  # it may just be on its way into the table
                 raw = await self._store.find_sent(client_order_id)
                 if raw is None:
@@ -232,7 +232,7 @@ class FixBroker:
         if self._session and self._session.ended and not self._is_closed:
             raise BrokerUnavailable(str(self._session.ended))
 
-    def _tell(self, event: BrokerEvent | port.StreamGap) -> None:
+    def _deliver(self, event: BrokerEvent | port.StreamGap) -> None:
         if self._events.full():  # a snapshot retells what has no room
             while not self._events.empty():
                 self._events.get_nowait()
@@ -241,15 +241,15 @@ class FixBroker:
 
     def _on_incident(self, incident: FixIncident) -> None:
         self._context.metrics.fix_incidents.labels(incident).inc()
-        if reason := _TOLD_BY_SNAPSHOT.get(incident):
-            self._tell(port.StreamGap(reason))
+        if reason := _REPORTED_BY_SNAPSHOT.get(incident):
+            self._deliver(port.StreamGap(reason))
 
     def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
         """Answers all commands first: the events repeat what their answers have."""
-        told, unreadable = list[BrokerEvent | port.StreamGap](), list[str]()
+        reported, unreadable = list[BrokerEvent | port.StreamGap](), list[str]()
         for received in batch:
             message, events = received.message, self._read(received, wire.events_of, unreadable)
-            told += events
+            reported += events
             if wire.is_status(message):
                 lookup = self._lookups.get(message.get(11))
                 if lookup and not lookup.done():
@@ -258,8 +258,8 @@ class FixBroker:
                 command.events.extend(events)
                 if not command.answer.done():
                     command.answer.set_result(message)
-        for event in (*map(port.UnreadableEvent, unreadable), *told):
-            self._tell(event)
+        for event in (*map(port.UnreadableEvent, unreadable), *reported):
+            self._deliver(event)
 
     def _find_command(self, received: ReceivedMessage) -> _Command | None:
         name = received.refused[1] if received.refused else received.message.get(11)
@@ -270,8 +270,8 @@ class FixBroker:
         return command
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Retells what the venue has told: the session misses nothing. Works without a connection. Open orders of
-        before a reset are left out where each can be looked up: what happened between may never be told."""
+        """Repeats the venue's reports: the session misses nothing. Works without a connection. Open orders of before a
+        reset are left out where each can be looked up: what happened in between may never be reported."""
         taken_at = self._context.clock.now()
         events, orders, unreadable = list[BrokerEvent](), list[port.OrderSnapshot](), list[str]()
         try:

@@ -1,5 +1,5 @@
-"""What FIX messages mean at a venue: its profile, an order's commands as fields, and reports as broker events. Pure: no
-I/O, no clock."""
+"""The meaning of FIX messages at a venue: its profile, an order's commands as fields, and reports as broker events.
+Pure: no I/O, no clock."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -30,7 +30,7 @@ MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some
 
 _E, _T = EventKind, TimeInForce
 _SIDES = {OrderSide.BUY: "1", OrderSide.SELL: "2", OrderSide.SELL_SHORT: "5"}
-_SIDES_TOLD = {code: side for side, code in _SIDES.items()} | {"6": OrderSide.SELL_SHORT}
+_REPORTED_SIDES = {code: side for side, code in _SIDES.items()} | {"6": OrderSide.SELL_SHORT}
 _KINDS = {OrderKind.MARKET: "1", OrderKind.LIMIT: "2", OrderKind.STOP: "3", OrderKind.STOP_LIMIT: "4"}
 TIMES = {
     _T.DAY: "0",
@@ -42,7 +42,7 @@ TIMES = {
 }
 # ExecType (150) decides; others are a status. A (pending new) says nothing but the order's id, 3 (done for the day) is
 # the end of an order that is for the day.
-_KINDS_TOLD: Mapping[str, EventKind] = {
+_REPORTED_KINDS: Mapping[str, EventKind] = {
     "0": _E.ACCEPTED,
     "1": _E.FILL,  # 1 and 2 in FIX 4.2
     "2": _E.FILL,
@@ -186,7 +186,7 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     elif is_status(message):
         yield from _state(message, epoch)
     elif message.type == REPORT and message.get(150) != "A":
-        kind = _TRANSACTIONS.get(message.get(20)) or _KINDS_TOLD.get(message.get(150), _E.STATUS)
+        kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(message.get(150), _E.STATUS)
         if message.get(150) == "3":
             kind = _end_of(message) or kind
         if kind is _E.FILL and not _amount(message, 32):
@@ -219,13 +219,13 @@ def _state(message: FixMessage, epoch: int) -> Iterator[BrokerEvent]:
 
 
 def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
-    """An order as one of its reports tells it. ValueError, AssertionError."""
+    """An order as one of its reports shows it. ValueError, AssertionError."""
     message = received.message
     return OrderSnapshot(
         client_order_id=_version(message) or None,
         broker_order_id=message.get(37),
         symbol=_symbol(message),
-        side=_SIDES_TOLD.get(message.get(54), OrderSide.BUY),
+        side=_REPORTED_SIDES.get(message.get(54), OrderSide.BUY),
         quantity=_amount(message, 38) or (_amount(message, 14) or Decimal(0)) + (_amount(message, 151) or Decimal(0)),
         events=tuple(_state(message, received.epoch)),
     )
@@ -275,7 +275,7 @@ def _event(message: FixMessage, epoch: int, kind: EventKind, name: str = "", cou
         replaces=message.get(replaced) or None if replaced else None,
         exec_id=exec_id if is_execution else None,
         symbol=_symbol(message) if message.has(55) else None,
-        side=_SIDES_TOLD.get(message.get(54)),
+        side=_REPORTED_SIDES.get(message.get(54)),
         quantity=quantity,
         price=price,
         fee=_amount(message, 12) if is_priced and message.get(13) == "3" else None,

@@ -1,4 +1,4 @@
-"""What limits look like on the wire, both ways. Never judges, never asks the database."""
+"""The JSON of limits, both ways. Never judges, never asks the database."""
 
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, TypeVar

@@ -1,4 +1,4 @@
-"""What workers do for limits: they judge daily losses, and compare what is counted of open orders with the orders."""
+"""Background work for limits: judges daily losses, and compares the counted exposures with the open orders."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a halt does next with an order and with a symbol of one account. Pure: no I/O, no clock."""
+"""The next step of a halt for an order and for a symbol of one account. Pure: no I/O, no clock."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime

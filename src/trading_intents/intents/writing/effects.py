@@ -1,4 +1,4 @@
-"""What a decided command does, and how the effects of a batch become statements and events: nowhere else is one
+"""The effects of decided commands, and the statements and events that a batch of them becomes: nowhere else is one
 written. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence

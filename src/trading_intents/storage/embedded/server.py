@@ -14,7 +14,7 @@ from typing import IO, Any
 import asyncpg
 
 from trading_intents.errors import StartupRefused
-from trading_intents.loops import stop_tasks, tell_failure
+from trading_intents.loops import report_failure, stop_tasks
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
 from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
@@ -69,7 +69,7 @@ async def running(
     keeping: asyncio.Task[Any] = asyncio.create_task(supervisor.keep() if may_start else asyncio.Event().wait())
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
-        keeping.add_done_callback(tell_failure)
+        keeping.add_done_callback(report_failure)
         yield Server(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
         await stop_tasks(keeping)

@@ -82,9 +82,9 @@ _JSON_TYPES = {NoneType: "null", bool: "boolean", str: "string", int: "integer",
 
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
     given = {parameter["name"]: parameter["example"] for parameter in operation["parameters"]}
-    place = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
+    filled = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
     options = "-N" if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}) else "-s"
-    parts = [f"curl {options} {'' if method == 'GET' else f'-X {method} '}{url}{place}"]
+    parts = [f"curl {options} {'' if method == 'GET' else f'-X {method} '}{url}{filled}"]
     if {"api_key": []} in operation["security"]:
         parts.append('-H "x-api-key: $KEY"')
     elif operation["security"]:

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1, made from the route table and the types that serve requests, so that it cannot tell anything else."""
+"""OpenAPI 3.1, made from the route table and the types that serve requests, so that it cannot differ from them."""
 
 import re
 from collections.abc import Iterable

@@ -116,9 +116,9 @@ def _operation(method: str, path: str, operation: Schema, examples: Examples) ->
 
 def _parameter(parameter: Schema, examples: Examples) -> list[str]:
     name = f"<code>{escape(parameter['name'])}</code>"
-    place = parameter["in"] + (", required" if parameter["required"] else "")
+    location = parameter["in"] + (", required" if parameter["required"] else "")
     shown = f" Such as <code>{escape(str(parameter['example']))}</code>." if parameter["example"] is not None else ""
-    return [name, f"{_type(parameter['schema'], examples)} ({place})", escape(parameter["description"]) + shown]
+    return [name, f"{_type(parameter['schema'], examples)} ({location})", escape(parameter["description"]) + shown]
 
 
 def _content(content: Schema, examples: Examples) -> str:
@@ -130,13 +130,13 @@ def _content(content: Schema, examples: Examples) -> str:
     return (_table(("Field", "Type", ""), rows) if rows else "") + shown
 
 
-def _fields(schema: Schema, examples: Examples, place: str = "", depth: int = 0) -> Iterator[list[str]]:
+def _fields(schema: Schema, examples: Examples, path: str = "", depth: int = 0) -> Iterator[list[str]]:
     """A row for each field, and for each field within it."""
     resolved = examples.resolve(schema)
     for choice in [*resolved.get("anyOf", ()), *([resolved["items"]] if "items" in resolved else ())]:
-        yield from _fields(choice, examples, place + ("[]" if "items" in resolved else ""), depth)
+        yield from _fields(choice, examples, path + ("[]" if "items" in resolved else ""), depth)
     for name, field in resolved.get("properties", {}).items():
-        here = f"{place}.{name}".lstrip(".")
+        here = f"{path}.{name}".lstrip(".")
         need = "required" if name in resolved.get("required", ()) else "optional"
         yield [f"<code>{escape(here)}</code>", _type(field, examples), need]
         if depth < MAX_FIELD_DEPTH:
@@ -162,7 +162,7 @@ def _table(titles: tuple[str, ...], rows: Iterable[list[str]], anchors: Iterable
     head = "".join(f"<th>{title}</th>" for title in titles)
     names = [f" id={anchor}" for anchor in anchors]
     lines = [
-        f"<tr{names[place] if names else ''}>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
-        for place, row in enumerate(rows)
+        f"<tr{names[index] if names else ''}>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
+        for index, row in enumerate(rows)
     ]
     return f"<div class=scroll><table><tr>{head}</tr>{''.join(lines)}</table></div>"

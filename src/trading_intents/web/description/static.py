@@ -1,5 +1,5 @@
-"""What browsers get: pages, scripts and styles with their security headers, and an ETag so that a cached one is not
-sent again."""
+"""The files that browsers get: pages, scripts and styles with their security headers, and an ETag so that a cached one
+is not sent again."""
 
 import hashlib
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
-"""What an order may take of an account, and what its fills do to cash and position. Pure; amounts are exact in the
-caller's context."""
+"""The cash and position that an order may take of an account, and the effect of its fills on both. Pure; amounts are
+exact in the caller's context."""
 
 from collections.abc import Sequence
 from decimal import Decimal

@@ -44,7 +44,7 @@ from trading_intents.storage.pipeline import Statement, json_text
 
 # How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
-TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the link was lost", "scripted_refusal"
+TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the session was lost", "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held elsewhere")
 
@@ -132,7 +132,7 @@ class PaperVenue:
                 *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
                 *([store.save_orders(orders)] if orders else ()),
                 *([store.save_holdings({BookKey(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
-                *([store.add_events([(k, each) for k, told in events.items() for each in told])] if events else ()),
+                *([store.add_events([(k, each) for k, made in events.items() for each in made])] if events else ()),
                 *([store.save_accounts(moved)] if moved else ()),
             ]
         )
@@ -239,9 +239,9 @@ class PaperVenue:
             row = Arrival(books.account_id, number, request.command, key[1], order_number, is_duplicate, "", batch.now)
             batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
             if request.command == "SUBMIT" and made and not is_duplicate and result.outcome is Outcome.ACKED:
-                for place, leg in enumerate(request.ticket.legs, start=1):  # found by their ids, as any order
+                for n, leg in enumerate(request.ticket.legs, start=1):  # found by their ids, as any order
                     batch.known.add((books.account_id, leg.client_order_id))
-                    leg_row = replace(row, seq=number + place, client_order_id=leg.client_order_id, number=made + place)
+                    leg_row = replace(row, seq=number + n, client_order_id=leg.client_order_id, number=made + n)
                     batch.arrivals.append(leg_row)
                 books.totals = replace(books.totals, commands=number + len(request.ticket.legs))
         return VenueReply(result, faults)

@@ -1,4 +1,4 @@
-"""What the venue would report now: the walk's prices, and the balance of an account."""
+"""The present reports of the venue: the walk's prices, and the balance of an account."""
 
 from datetime import datetime
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What an account at the paper broker is worth: its positions at the middle of the present quotes, as its session knows
+"""The value of an account at the paper broker: its positions at the middle of the present quotes, as its session knows
 both. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Mapping

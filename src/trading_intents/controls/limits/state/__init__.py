@@ -1,1 +1,1 @@
-"""What limits are judged by beside themselves: open orders, positions, prices, the last orders, today's result."""
+"""The state that limits are judged by: open orders, positions, prices, the last orders, today's result."""

@@ -1,4 +1,4 @@
-"""What an API key has used of its limits, as its row has it. Pure: no I/O, no clock."""
+"""The part of its limits that an API key has used, as its row has it. Pure: no I/O, no clock."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,5 +1,5 @@
-"""What an account's log says of its last minute, kept in memory by the process that appends to it. Pure: no I/O, no
-clock. The seq and hash of the log's head say whether it is still all of it."""
+"""The last minute of an account's log, kept in memory by the process that appends to it. Pure: no I/O, no clock. The
+seq and hash of the log's head say whether it is still all of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta

@@ -1,5 +1,5 @@
-"""What the judging of limits reads and writes in the transaction that appends an action, as statements for a pipeline.
-Arguments are texts: see `pack_array`."""
+"""The reads and writes by which limits are judged in the transaction that appends an action, as statements of a
+pipeline. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence
 

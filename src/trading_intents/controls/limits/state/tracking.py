@@ -1,5 +1,5 @@
-"""What limits are judged by while a batch is decided. Each part of it has the same interface: what it needs, what was
-read, what an order meets, what was accepted, what is to be written. No I/O."""
+"""The state that limits are judged by while a batch is decided. Each part of it has the same interface: what it needs,
+what was read, what an order meets, what was accepted, what is to be written. No I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
