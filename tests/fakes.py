@@ -114,7 +114,7 @@ class FakeVenue:
         self.answers_lookups = asyncio.Event()  # cleared: they wait
         self.answers_lookups.set()
         self.snapshots = self.failed_snapshots = 0
-        self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots tell them
+        self.positions: tuple[BrokerEvent, ...] | None = None  # as snapshots report them
         self.balance: BrokerBalance | None = None  # likewise
         self.contexts: list[IntegrationContext] = []
         self.lost: dict[str, OrderTicket] = {}  # commands that never arrived, by client order id
@@ -162,7 +162,7 @@ class FakeVenue:
             link.end()
         self.links.clear()
 
-    def tell_balance(self, balance: BrokerBalance) -> None:
+    def report_balance(self, balance: BrokerBalance) -> None:
         self.balance = balance
         for link in self.links:
             link.received.put_nowait(balance)

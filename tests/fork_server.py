@@ -152,7 +152,8 @@ def adopt(channel: socket.socket) -> None:
 
 
 def serve(asked: socket.socket) -> dict[str, Any] | None:
-    """Forks whenever it is asked, tells how each child ended; returns in each child, and here when nobody asks more."""
+    """Forks whenever it is asked, reports how each child ended; returns in each child, and here when nobody asks
+    more."""
     statuses: dict[int, int] = {}
     woken, wake = socket.socketpair()
     woken.setblocking(False)
@@ -164,7 +165,7 @@ def serve(asked: socket.socket) -> dict[str, Any] | None:
         ready, _, _ = select.select([asked, woken], [], [])
         if woken in ready:
             woken.recv(4096)
-            tell_ends(statuses)
+            report_ends(statuses)
         if asked not in ready:
             continue
         text, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES, 4)
@@ -190,7 +191,7 @@ def serve(asked: socket.socket) -> dict[str, Any] | None:
         asked.sendall(str(pid).encode())
 
 
-def tell_ends(statuses: dict[int, int]) -> None:
+def report_ends(statuses: dict[int, int]) -> None:
     while statuses:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:

@@ -111,10 +111,10 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
     assert process.stderr is not None
     gathering = threading.Thread(target=logs.extend, args=(process.stderr,), daemon=True)
     try:
-        told = _await_serving(process, logs)
+        logged = _await_serving(process, logs)
         gathering.start()
-        with QuickClient(told["http"], timeout=10) as client:
-            yield Platform(process, told["http"], client, environ, logs, told.get("grpc", ""))
+        with QuickClient(logged["http"], timeout=10) as client:
+            yield Platform(process, logged["http"], client, environ, logs, logged.get("grpc", ""))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -135,7 +135,7 @@ def _await_serving(process: fork_server.Fork, logs: list[str]) -> dict[str, str]
     for line in process.stderr:
         logs.append(line)
         if line.startswith("{") and json.loads(line).get("event") == "serving":
-            told: dict[str, str] = json.loads(line)
-            return told
+            logged: dict[str, str] = json.loads(line)
+            return logged
     process.wait()
     raise AssertionError("the platform did not start:\n" + "".join(logs))

@@ -23,7 +23,7 @@ class Verdict(Enum):
     """What becomes of something that a client sends."""
 
     PASS = "it passes"
-    HOLD = "it is held, and so is everything else, until the proxy is told to work"
+    HOLD = "it is held, and so is everything else, until the proxy works again"
     CUT_UNSENT = "the link ends before it"
     CUT_SENT = "the link ends right after it"
     CUT_UNANSWERED = "the link ends when its answer comes"
@@ -34,7 +34,7 @@ Watch = Callable[[bytes], Verdict | bytes | int]
 
 
 class FaultProxy:
-    """Works until told otherwise; each fault replaces the one before it. `watch` sees all that clients send.
+    """Works until a fault is set; each fault replaces the one before it. `watch` sees all that clients send.
 
     The target is PostgreSQL's socket, or a port of this machine.
     """
@@ -80,7 +80,7 @@ class FaultProxy:
         self._call(self._set(budget=answer_bytes, gently=gently))
 
     def send_last_words(self) -> None:
-        """Every client is told that PostgreSQL was killed, as its sessions do, but no link ends yet."""
+        """Every client gets the message that PostgreSQL was killed, but no connection ends yet."""
 
         async def send() -> None:
             rest = struct.pack("!i", 4 + len(LAST_WORDS)) + LAST_WORDS

@@ -80,12 +80,12 @@ class RawHttp:
         if not first:
             raise ConnectionResetError("hung up before it answered")
         status, pairs = int(first.split()[1]), self._read_headers()
-        told = dict(pairs)
+        reported = dict(pairs)
         if method == "HEAD" or status in BODILESS_STATUSES:
             return status, pairs, b""
-        if told.get("transfer-encoding") == "chunked":
+        if reported.get("transfer-encoding") == "chunked":
             return status, pairs, b"".join(self._read_chunks())
-        length = int(told["content-length"])
+        length = int(reported["content-length"])
         content = self._answers.read(length)
         if len(content) < length:
             raise ConnectionResetError("hung up in the middle of its answer")

@@ -1,4 +1,4 @@
-"""Run as a program: an embedded server in a process of its own, told on one line of JSON, until standard input ends.
+"""Run as a program: an embedded server in a process of its own, described on a line of JSON, until standard input ends.
 
 Usage: python -m tests.server_process DATA_DIR [--loop uvloop] [--bin FOLDER] [--template DATABASE]
 """

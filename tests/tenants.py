@@ -140,7 +140,7 @@ def tenants_database(databases: Databases) -> Iterator[Urls]:
 
 @pytest.fixture(scope="session")
 def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with made_tenants(tenants_database, tmp_path_factory.mktemp("world")) as made:
+    with made_tenants(tenants_database, tmp_path_factory.mktemp("tenants")) as made:
         yield made
 
 

@@ -62,7 +62,7 @@ async def test_a_request_to_a_broker_may_have_arrived(tmp_path: Path) -> None:
         await rest.close()
 
 
-async def test_a_client_is_told_the_key_of_a_command_that_may_be_recorded(
+async def test_a_client_gets_the_key_of_a_command_that_may_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with broken_tls(tmp_path) as (url, authority):

@@ -194,7 +194,7 @@ def test_a_refusal_never_repeats_the_value(name: str) -> None:
         ("TRADING_INTENTS_RATE_LIMIT_READ", "TRADING_INTENTS_RATE_LIMIT_READS"),
     ],
 )
-def test_a_mistyped_variable_is_told_with_the_nearest_one(variable: str, near: str) -> None:
+def test_a_mistyped_variable_is_logged_with_the_nearest_one(variable: str, near: str) -> None:
     assert config.unknown({variable: "1", "PATH": "/bin", "HTTP_PROT": "1"}) == {variable: near}
 
 

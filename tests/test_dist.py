@@ -89,8 +89,8 @@ def serving(programs: Path, folder: Path) -> Iterator[str]:
     with subprocess.Popen(command, cwd=folder, env=environ | ports, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            told = (json.loads(line) for line in process.stderr if line.startswith("{"))
-            yield next(line["http"] for line in told if line["event"] == "serving")
+            logged = (json.loads(line) for line in process.stderr if line.startswith("{"))
+            yield next(line["http"] for line in logged if line["event"] == "serving")
         finally:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()

@@ -107,7 +107,7 @@ def test_a_superusers_login_is_refused_with_the_role_to_make(urls: Urls, tmp_pat
 
 def test_doctor_shows_no_part_of_a_workers_password(urls: Urls, tmp_path: Path) -> None:
     assert run_command(environment(tmp_path / "data", settings_of(urls)), "migrate").returncode == 0
-    for url, told in (
+    for url, shown in (
         ("postgresql://someone:Marked/Secret@127.0.0.1/x", "the database URL cannot be read"),
         ("postgresql://someone:x?Marked@127.0.0.1/x", "the database URL cannot be read"),
         ("postgresql://someone:Marked@127.0.0.1:1/x", "the database cannot be reached"),
@@ -116,4 +116,4 @@ def test_doctor_shows_no_part_of_a_workers_password(urls: Urls, tmp_path: Path) 
         done = run_command(environment(tmp_path / "data", settings), "doctor")
         assert done.returncode == 1, url
         assert "Marked" not in done.stdout + done.stderr
-        assert lines_of(done.stdout)["logins"].startswith(f"wrong: {told}"), url
+        assert lines_of(done.stdout)["logins"].startswith(f"wrong: {shown}"), url

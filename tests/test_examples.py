@@ -58,7 +58,8 @@ def fork(name: str, folder: Path, *arguments: str) -> Fork:
 
 
 def ended(process: Fork) -> tuple[int, str, str]:
-    """Its exit code, what it showed since, and what it told of errors: a few lines, for which a pipe has room."""
+    """Its exit code, what it showed since, and its messages on standard error: a few lines, for which a pipe has
+    room."""
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
@@ -67,9 +68,9 @@ def ended(process: Fork) -> tuple[int, str, str]:
 
 
 def run(name: str, folder: Path, *arguments: str) -> tuple[int, str]:
-    code, _, told = ended(fork(name, folder, *arguments))
-    assert "Traceback" not in told
-    return code, told
+    code, _, reported = ended(fork(name, folder, *arguments))
+    assert "Traceback" not in reported
+    return code, reported
 
 
 @pytest.fixture
@@ -81,14 +82,14 @@ def closed_port() -> Iterator[str]:
 
 def test_the_demo_is_found_without_an_argument(folder: Path) -> None:
     process = start("place_order.py", folder)
-    shown, told = process.communicate(timeout=LIMIT_SECONDS)
-    assert (process.returncode, told) == (0, "")
+    shown, reported = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, reported) == (0, "")
     assert shown.startswith("BUY 5 MSFT: FILLED 5 at ")
 
 
 def test_an_order_over_the_limit_is_refused_and_a_halt_ends_those_that_rest(folder: Path) -> None:
-    code, shown, told = ended(fork("limit_and_halt.py", folder))
-    assert (code, told) == (0, "")
+    code, shown, reported = ended(fork("limit_and_halt.py", folder))
+    assert (code, reported) == (0, "")
     refused, halted, resumed = shown.splitlines()
     assert refused.startswith("refused: ")
     assert "101" in refused
@@ -99,25 +100,25 @@ def test_an_order_over_the_limit_is_refused_and_a_halt_ends_those_that_rest(fold
 @pytest.mark.parametrize(
     ("name", "scheme"), [("place_order.py", "http://"), ("limit_and_halt.py", "http://"), ("follow_stream.py", "")]
 )
-def test_a_wrong_port_is_told_of_in_a_line(name: str, scheme: str, folder: Path, closed_port: str) -> None:
-    code, told = run(name, folder, scheme + closed_port)
+def test_a_wrong_port_is_reported_in_a_line(name: str, scheme: str, folder: Path, closed_port: str) -> None:
+    code, reported = run(name, folder, scheme + closed_port)
     assert code == 1
-    assert len(told.splitlines()) == 1
-    assert closed_port in told
-    assert "make run" in told
+    assert len(reported.splitlines()) == 1
+    assert closed_port in reported
+    assert "make run" in reported
 
 
-def test_the_port_of_the_other_protocol_is_told_of(folder: Path, platform: Platform) -> None:
+def test_the_port_of_the_other_protocol_is_reported(folder: Path, platform: Platform) -> None:
     for name, address in (("place_order.py", f"http://{platform.grpc}"), ("follow_stream.py", platform.url[7:])):
-        code, told = run(name, folder, address)
-        assert (code, len(told.splitlines())) == (1, 1), told
+        code, reported = run(name, folder, address)
+        assert (code, len(reported.splitlines())) == (1, 1), reported
 
 
 @pytest.mark.parametrize(("name", "address"), [("place_order.py", "http://127.0.0.1:1"), ("follow_stream.py", "a:1")])
-def test_a_folder_without_the_demo_is_told_of(name: str, address: str, tmp_path: Path) -> None:
-    code, told = run(name, tmp_path, address)
-    assert (code, len(told.splitlines())) == (1, 1)
-    assert "demo.json" in told
+def test_a_folder_without_the_demo_is_reported(name: str, address: str, tmp_path: Path) -> None:
+    code, reported = run(name, tmp_path, address)
+    assert (code, len(reported.splitlines())) == (1, 1)
+    assert "demo.json" in reported
 
 
 def test_ctrl_c_ends_the_follower_with_a_line(folder: Path, platform: Platform) -> None:
@@ -125,8 +126,8 @@ def test_ctrl_c_ends_the_follower_with_a_line(folder: Path, platform: Platform) 
     assert process.stdout is not None
     assert "Event(" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=LIMIT_SECONDS)
-    assert (process.returncode, told) == (INTERRUPTED, "interrupted\n")
+    _, reported = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, reported) == (INTERRUPTED, "interrupted\n")
 
 
 @pytest.fixture
@@ -156,8 +157,8 @@ def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(
         if orders_before_kill is not None:
             assert len(list(itertools.islice(process.stdout, orders_before_kill))) == orders_before_kill
             process.kill()
-        code, _, told = ended(process)
-        assert told == ""
+        code, _, reported = ended(process)
+        assert reported == ""
     assert code == 0
     account = swinging_price.find_account("sim")
     sides = [order.order_side for order in account.orders(symbol="CROSS")]
@@ -177,8 +178,8 @@ def test_ctrl_c_ends_the_order_with_a_line(folder: Path) -> None:
         with connection:
             assert connection.recv(16)
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=LIMIT_SECONDS)
-    assert (process.returncode, told) == (INTERRUPTED, "interrupted\n")
+            _, reported = process.communicate(timeout=LIMIT_SECONDS)
+    assert (process.returncode, reported) == (INTERRUPTED, "interrupted\n")
 
 
 def test_a_strategy_whose_order_is_rejected_ends_with_a_line_and_can_be_started_again(
@@ -188,8 +189,8 @@ def test_a_strategy_whose_order_is_rejected_ends_with_a_line_and_can_be_started_
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"holds": True, "order": {"side": "sell", "key": str(uuid.uuid4())}}))
     asked = ("NEVERHELD", "--ticks", "0", "--state", str(state))
-    code, told = run("moving_average.py", folder, *asked)
-    assert (code, told) == (1, "not filled: no_position_to_sell\n")
+    code, reported = run("moving_average.py", folder, *asked)
+    assert (code, reported) == (1, "not filled: no_position_to_sell\n")
     assert json.loads(state.read_text())["holds"]
     assert run("moving_average.py", folder, *asked) == (0, "")
 
@@ -200,10 +201,10 @@ def test_research_draws_the_equity_and_sums_up_trades(folder: Path, platform: Pl
         account.buy("AAPL", 2).wait()
         trades, history = account.trades().to_dicts(), account.equity(resolution="1m")
     assert [point["equity"] for point in history.to_dicts()] == [point.equity for point in history.data]
-    code, told, wrong = ended(fork("research.py", folder, platform.url))
+    code, reported, wrong = ended(fork("research.py", folder, platform.url))
     assert (code, wrong) == (0, "")
-    assert told.startswith(f"{len(trades)} trades\n  AAPL ")
-    assert "equity" in told
+    assert reported.startswith(f"{len(trades)} trades\n  AAPL ")
+    assert "equity" in reported
     draw = runpy.run_path(str(EXAMPLES / "research.py"))["draw"]
     assert draw([Decimal(1), Decimal(2), Decimal(3)]) == " ▄█"
     assert draw([Decimal(5)] * 100) == "▄" * 72

@@ -1,4 +1,4 @@
-"""The database dies, stalls and comes back under HTTP load: told in time, nothing confirmed lost, no restart."""
+"""The database dies, stalls and comes back under HTTP load: answers in time, nothing confirmed lost, no restart."""
 
 import asyncio
 import contextlib
@@ -183,7 +183,7 @@ FAULTS: list[Callable[[FaultProxy], None]] = [
 
 # Takes more than five seconds: ten outages, each until it is reported and until it is over.
 @pytest.mark.deadline
-def test_ten_outages_are_told_in_time_and_survived(behind: Behind) -> None:
+def test_ten_outages_are_answered_in_time_and_survived(behind: Behind) -> None:
     for fault in FAULTS:
         assert behind.write().status_code == 201
         fault(behind.proxy)

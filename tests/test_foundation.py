@@ -100,7 +100,7 @@ def test_a_timestamp_leaves_in_utc_with_microseconds(moment: datetime, text: str
     assert rfc3339(moment) == text
 
 
-def test_the_system_clock_tells_utc() -> None:
+def test_the_system_clock_is_in_utc() -> None:
     clock = SystemClock()
     assert clock.now().tzinfo is UTC
     assert clock.monotonic() <= clock.monotonic()
@@ -166,7 +166,7 @@ def test_secrets_are_equal_by_their_text_and_empty_ones_are_false() -> None:
 @pytest.mark.parametrize("breaks", ["\n", "\r\n", "\u2028", "\x85", "\x0b", "\x00", "\x1b[2J"])
 def test_a_value_with_line_breaks_stays_one_json_line(breaks: str) -> None:
     out = io.StringIO()
-    make_log("info", out).info("told" + breaks, reason=f"first{breaks}second")
+    make_log("info", out).info("logged" + breaks, reason=f"first{breaks}second")
     assert len(out.getvalue().splitlines()) == 1
     line = json.loads(out.getvalue())
     assert line["reason"] == f"first{breaks}second"
@@ -182,7 +182,7 @@ def test_a_line_and_its_end_are_written_at_once() -> None:
             written.append(text)
             return len(text)
 
-    make_log("info", Stream()).info("told")
+    make_log("info", Stream()).info("logged")
     assert [text[-1:] for text in written] == ["\n"]
 
 
@@ -216,7 +216,7 @@ def test_what_a_library_logs_is_a_line_of_ours() -> None:
         library.info("nobody asked")
     library.error("after the end")
     [line] = out.getvalue().splitlines()
-    told = json.loads(line)
-    assert (told["event"], told["level"]) == ("library message", "error")
-    assert (told["logger"], told["detail"]) == ("library.of.another", "it broke\nat once")
-    assert "ZeroDivisionError: why" in told["exception"]
+    logged = json.loads(line)
+    assert (logged["event"], logged["level"]) == ("library message", "error")
+    assert (logged["logger"], logged["detail"]) == ("library.of.another", "it broke\nat once")
+    assert "ZeroDivisionError: why" in logged["exception"]

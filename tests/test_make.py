@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Answers what the Makefile asks of an interpreter, and makes environments that only tell who made them.
+# Answers what the Makefile asks of an interpreter, and makes environments that only name their interpreter.
 INTERPRETER = """#!/bin/sh
 case "$*" in
 --version) echo "Python {version}" ;;

@@ -1,4 +1,4 @@
-"""The tests' own HTTP client sends what httpx sends, and tells what it tells."""
+"""The tests' own HTTP client sends what httpx sends, and answers as httpx does."""
 
 import re
 import socket
@@ -57,7 +57,7 @@ def received(connection: socket.socket) -> bytes:
     return request + (connection.recv(65_536) if missing else b"")
 
 
-def told(client: httpx.Client, method: str, path: str, more: dict[str, Any]) -> Any:
+def answered(client: httpx.Client, method: str, path: str, more: dict[str, Any]) -> Any:
     answer = client.request(method, path, **more)
     head, _, body = answer.content.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -92,10 +92,14 @@ def told(client: httpx.Client, method: str, path: str, more: dict[str, Any]) -> 
 )
 def test_it_sends_what_httpx_sends(echo: str, method: str, path: str, more: dict[str, Any]) -> None:
     with httpx.Client(base_url=echo, headers=HEADERS, verify=False) as one, QuickClient(echo, HEADERS) as other:
-        assert told(one, method, path, more) == told(other, method, path, more) == told(other, method, path, more)
+        assert (
+            answered(one, method, path, more)
+            == answered(other, method, path, more)
+            == answered(other, method, path, more)
+        )
 
 
-def test_a_connection_that_ends_is_told_as_httpx_tells_it(echo: str) -> None:
+def test_a_connection_that_ends_raises_the_error_of_httpx(echo: str) -> None:
     with QuickClient(echo) as client:
         assert client.get("/before").status_code == 200
         with pytest.raises(httpx.ReadError):

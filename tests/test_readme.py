@@ -59,7 +59,7 @@ def blocks_of(document: str, platform: Platform) -> list[str]:
     blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     text = "\0".join(re.sub(r"^make .*\n", "", block, flags=re.MULTILINE) for block in blocks)
     text = text.replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode()).replace(DOCUMENTED_GRPC, platform.grpc)
-    # A reader sees an error answer; a script must be told to mind it.
+    # A reader sees an error answer; a script must ask curl to fail.
     text = text.replace("curl -s ", "curl -sS --fail-with-body ").replace(DEMO, f"{DEMO} {platform.url}")
     return [block for block in text.split("\0") if block]
 
@@ -137,7 +137,7 @@ def fork_commands(asked: socket.socket) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_SECONDS)
 @pytest.mark.usefixtures("installed")
-def test_what_the_readme_tells_to_paste_works_in_one_terminal(folder: Path, platform: Platform) -> None:
+def test_the_commands_of_the_readme_work_in_one_terminal(folder: Path, platform: Platform) -> None:
     paste_all("README.md", TRADE, folder, platform)
 
 
@@ -191,11 +191,11 @@ def run(script: str, folder: Path) -> None:
     assert "wrong " not in done.stdout
 
 
-def test_what_the_documents_tell_to_make_can_be_made() -> None:
+def test_the_make_targets_in_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    told: set[str] = set()
+    named: set[str] = set()
     for document in ROOT.glob("*.md"):
         text = document.read_text()
-        told |= set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
-    assert {"run", "test"} <= told
-    assert told <= targets
+        named |= set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
+    assert {"run", "test"} <= named
+    assert named <= targets

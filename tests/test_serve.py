@@ -105,8 +105,8 @@ def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number:
     assert all_gone(warm)
     lines = [json.loads(line) for line in platform.logs]
     assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
-    told = [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")]
-    assert told == ["serving", "draining", "stopped"]
+    logged = [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")]
+    assert logged == ["serving", "draining", "stopped"]
 
 
 @pytest.mark.deadline
@@ -146,12 +146,12 @@ def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Pa
 
 
 def test_a_second_start_says_that_it_runs_already_and_where(platform: Platform) -> None:
-    told = json.loads(next(line for line in platform.logs if '"serving"' in line))
+    logged = json.loads(next(line for line in platform.logs if '"serving"' in line))
     folder = platform.environ[f"{PREFIX}DATA_DIR"]
     for name, address in (("HTTP_PORT", platform.url), ("GRPC_PORT", platform.grpc)):
         done = run_command(platform.environ | {f"{PREFIX}{name}": address.rpartition(":")[2]}, "serve")
         assert done.returncode == 1
-        assert f"already running here, pid {told['pid']}, on {folder};" in done.stderr
+        assert f"already running here, pid {logged['pid']}, on {folder};" in done.stderr
         assert done.stderr.count("\n") == 1
 
 
@@ -193,7 +193,7 @@ def test_a_second_signal_stops_at_once(warm: Path) -> None:
         eventually(lambda: all_gone(warm), ORPHAN_SECONDS)
 
 
-def test_a_worker_tells_of_itself_but_serves_no_api(warm: Path) -> None:
+def test_a_worker_serves_its_health_but_no_api(warm: Path) -> None:
     with serving(warm, ROLES="worker") as worker:
         own = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/page.css"}
         assert {path: worker.client.get(path).status_code for path in own} == dict.fromkeys(own, 200)
@@ -266,9 +266,9 @@ def test_a_process_that_ignores_the_hangup_goes_on(warm: Path) -> None:
         ["nohup", *COMMAND, "serve"], env=environment(warm, {}), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
     ) as process:
         assert process.stderr is not None
-        told = next(line for line in process.stderr if b'"serving"' in line)
+        logged = next(line for line in process.stderr if b'"serving"' in line)
         process.send_signal(signal.SIGHUP)
-        assert httpx.get(json.loads(told)["http"] + "/readyz").status_code == 200
+        assert httpx.get(json.loads(logged)["http"] + "/readyz").status_code == 200
         process.send_signal(signal.SIGTERM)
         assert b'"draining"' in process.stderr.read()
         assert process.wait(STOP_LIMIT_SECONDS) == 0

@@ -1,4 +1,4 @@
-"""`pytest --workers`: every test runs once and is told of, whatever becomes of its worker."""
+"""`pytest --workers`: every test runs once and is reported, whatever becomes of its worker."""
 
 import os
 import re
@@ -50,7 +50,7 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_end_of_a_test_is_told(tmp_path: Path) -> None:
+def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     done = run(tmp_path)
@@ -58,8 +58,8 @@ def test_every_end_of_a_test_is_told(tmp_path: Path) -> None:
     assert "captured text" in done.stdout
     assert "the worker ended with 7" in done.stdout
     assert "cannot be torn down" in done.stdout
-    told = re.findall(r"^(FAILED|ERROR) \S*::(test_\w+)", done.stdout, re.MULTILINE)
-    (kind, _), *failed = sorted(told)
+    shown = re.findall(r"^(FAILED|ERROR) \S*::(test_\w+)", done.stdout, re.MULTILINE)
+    (kind, _), *failed = sorted(shown)
     assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), done.stdout
     assert re.search(r"^2 failed, 25 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
     order = (tmp_path / "order").read_text().split()[::2]

@@ -40,13 +40,13 @@ def main(url: str, key: str) -> None:
     refused = submit_intent(account, client=client, body=order("HALTED", "1"))
     missing = get_order(account, "none", client=client)
     assert all(isinstance(answer, Problem) for answer in (invalid, refused, missing))
-    told = {
+    answered = {
         "order": [read.order_id == placed.intent_id, read.symbol, read.order_side],
         "invalid": [invalid.status, invalid.code, invalid.errors[0].pointer],
         "refused": [refused.status, refused.code, refused.triggered[0].reason],
         "missing": [missing.status, missing.code],
     }
-    print(json.dumps(told))
+    print(json.dumps(answered))
 
 
 if __name__ == "__main__":

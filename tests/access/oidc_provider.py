@@ -50,7 +50,7 @@ class OidcProvider:
 def running_provider(module_folder: str, folder: Path) -> Iterator[OidcProvider]:
     port = free_port()
     jwk = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
-    told = {
+    answered = {
         "module": json.dumps(f"{module_folder}/lib/index.js"),
         "issuer": json.dumps(f"http://127.0.0.1:{port}"),
         "id": json.dumps(CLIENT[0]),
@@ -59,7 +59,7 @@ def running_provider(module_folder: str, folder: Path) -> Iterator[OidcProvider]
         "port": port,
     }
     program = folder / "provider.mjs"
-    program.write_text(PROGRAM % told)
+    program.write_text(PROGRAM % answered)
     with subprocess.Popen(["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
         assert node.stdout is not None
         try:

@@ -47,8 +47,8 @@ def bearer(issuer: Issuer, **claims: Any) -> Headers:
 
 
 def user(issuer: Issuer, role: str | None = "admin", organization: str | None = "o1") -> Headers:
-    told = {"https://acme.example/org": organization, "acme": {"role": role}, "organization": None, "role": None}
-    return bearer(issuer, **told)
+    answered = {"https://acme.example/org": organization, "acme": {"role": role}, "organization": None, "role": None}
+    return bearer(issuer, **answered)
 
 
 def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, issuer: Issuer) -> None:
@@ -72,11 +72,11 @@ def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, is
 
 def test_a_session_key_ends_with_its_token_and_live_takes_a_young_one(platform: Platform, issuer: Issuer) -> None:
     now = int(SystemClock().now().timestamp())
-    told = {"https://acme.example/org": "o1", "acme": {"role": "admin"}, "organization": None, "role": None}
+    answered = {"https://acme.example/org": "o1", "acme": {"role": "admin"}, "organization": None, "role": None}
 
     def open_session(environment: str, **claims: Any) -> Any:
         body = {"environment": environment}
-        return platform.client.post("/v1/api-keys/session", json=body, headers=bearer(issuer, **told | claims))
+        return platform.client.post("/v1/api-keys/session", json=body, headers=bearer(issuer, **answered | claims))
 
     def seconds(made: Any) -> float:
         return datetime.fromisoformat(made.json()["expires_at"]).timestamp() - now

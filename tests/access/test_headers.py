@@ -28,12 +28,12 @@ def test_an_answer_has_the_headers_that_are_described(tenants: Tenants, document
         sent = tenants.callers[caller] | (headers or {})
         answer = tenants.client.request(method, place, headers=sent, **({} if body is None else {"json": body}))
         response = document["paths"][path][method.lower()]["responses"][str(answer.status_code)]
-        found, told = DESCRIBED & set(answer.headers), set(response["headers"])
+        found, answered = DESCRIBED & set(answer.headers), set(response["headers"])
         assert "x-request-id" in answer.headers
         if answer.status_code < 400:
-            assert found | {"x-request-id"} == told - ({"idempotent-replayed", "link"} - found), (method, path)
+            assert found | {"x-request-id"} == answered - ({"idempotent-replayed", "link"} - found), (method, path)
         else:
-            assert told <= found | {"x-request-id"}, (method, path)
+            assert answered <= found | {"x-request-id"}, (method, path)
         return answer
 
     account = intent = ""

@@ -86,7 +86,9 @@ def names_of(row: dict[str, Any]) -> dict[str, Any]:
 def listed(tenants: Tenants) -> dict[str, dict[str, Any]]:
     paths = tenants.client.get("/openapi.json").json()["paths"]
     parameters = {
-        path: {p["name"]: p for p in told["get"]["parameters"]} for path, told in paths.items() if "get" in told
+        path: {p["name"]: p for p in answered["get"]["parameters"]}
+        for path, answered in paths.items()
+        if "get" in answered
     }
     return {path: found for path, found in parameters.items() if "next_cursor" in found}
 

@@ -48,7 +48,7 @@ def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants
     ("named", "status"), [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 401), ("", 401)]
 )
 def test_the_organization_a_service_account_names_must_be_an_id(tenants: Tenants, named: str, status: int) -> None:
-    # The endpoint takes no service account at all, but what cannot be read is told first.
+    # The endpoint takes no service account at all, but a body that cannot be read is refused first.
     headers = tenants.callers["service_unnamed"] | {"x-organization-id": named}
     assert tenants.client.get("/v1/api-keys", headers=headers).status_code == status
 

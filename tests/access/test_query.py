@@ -29,22 +29,24 @@ def call(tenants: Tenants, method: str, path: str, caller: str, **more: Any) -> 
 
 def operations(tenants: Tenants) -> list[tuple[str, str, dict[str, Any]]]:
     paths = tenants.client.get("/openapi.json").json()["paths"]
-    return [(method.upper(), path, told) for path, methods in paths.items() for method, told in methods.items()]
+    return [(method.upper(), path, answered) for path, methods in paths.items() for method, answered in methods.items()]
 
 
 def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants) -> None:
     seen = 0
-    for method, path, told in operations(tenants):
+    for method, path, answered in operations(tenants):
         if path in ANY_QUERY:
             continue
-        content = told.get("requestBody", {}).get("content", {})
+        content = answered.get("requestBody", {}).get("content", {})
         bodies: dict[str, Any] = {}
         for media, body in content.items():
             example = body["example"] if "example" in body else body["examples"]["CREATE"]["value"]
             bodies = {"json" if media.endswith("json") else "data": example}
-        caller = "none" if not told["security"] else "key_all" if {"api_key": []} in told["security"] else "admin"
+        caller = (
+            "none" if not answered["security"] else "key_all" if {"api_key": []} in answered["security"] else "admin"
+        )
         place = path
-        for parameter in told["parameters"]:
+        for parameter in answered["parameters"]:
             place = place.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
         answer = call(tenants, method, place, caller, params={"zzz": "1"}, **bodies)
         assert answer.status_code == 422, (method, path, answer.text)
@@ -83,13 +85,13 @@ def test_a_near_name_is_suggested(tenants: Tenants, given: str, near: str) -> No
     assert near in error["detail"]
 
 
-def test_a_name_that_is_near_to_none_is_told_what_there_is(tenants: Tenants) -> None:
+def test_an_unknown_name_without_a_near_one_lists_the_names(tenants: Tenants) -> None:
     [error] = call(tenants, "GET", "/v1/accounts", "key_all", params={"zzz": "1"}).json()["errors"]
     assert "did_you_mean" not in error
     assert "limit, next_cursor or order" in error["detail"]
 
 
-def test_each_unknown_name_is_told_of(tenants: Tenants) -> None:
+def test_each_unknown_name_is_reported(tenants: Tenants) -> None:
     answer = call(tenants, "GET", "/v1/brokers", "key_all", params={"a": "1", "limit": "1", "b": "2"})
     assert [error["pointer"] for error in answer.json()["errors"]] == ["?a", "?b"]
 
@@ -106,7 +108,7 @@ def test_a_submit_with_a_query_is_refused_and_writes_nothing(tenants: Tenants) -
     assert call(tenants, "GET", f"/v1/accounts/{made}/intents", "key_all").json()["data"] == []
 
 
-def test_who_may_not_is_told_so_before_the_query_is_looked_at(tenants: Tenants) -> None:
+def test_a_missing_permission_is_answered_before_the_query_is_checked(tenants: Tenants) -> None:
     assert call(tenants, "GET", "/v1/accounts", "none", params={"zzz": "1"}).status_code == 401
     assert call(tenants, "GET", "/v1/accounts", "key_none", params={"zzz": "1"}).status_code == 403
     assert call(tenants, "GET", "/v1/accounts", "key_none", params="a=1&a=2").status_code == 400

@@ -46,8 +46,8 @@ class Office:
     def is_refused(self, key: Any) -> bool:
         headers = {"x-api-key": key["api_key"]}
         answer = self.tenants.client.get(f"/v1/accounts/{self.account_id}/orders", headers=headers)
-        told = self.tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"]
-        return bool(answer.status_code == 401 and told)
+        answered = self.tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"]
+        return bool(answer.status_code == 401 and answered)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""DELETE /v1/users/me: the user is gone at once, everywhere within a second, and exactly one event tells it."""
+"""DELETE /v1/users/me: the user is gone at once, everywhere within a second, with exactly one event."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def tables(urls: Urls) -> Iterator[Tables]:
 
 
 @pytest.fixture
-def world_tables(tenants_database: Urls) -> Iterator[Tables]:
+def tenants_tables(tenants_database: Urls) -> Iterator[Tables]:
     with closing(Tables(tenants_database.owner)) as tables:
         yield tables
 
@@ -53,7 +53,7 @@ def member(tenants: Tenants, name: str) -> Headers:
     return {"authorization": f"Bearer {tenants.platform.token(name, 'org_acme')}"}
 
 
-def test_a_deleted_user_is_refused_at_once_and_told_of_once(tenants: Tenants, world_tables: Tables) -> None:
+def test_a_deleted_user_is_refused_at_once_and_makes_one_event(tenants: Tenants, tenants_tables: Tables) -> None:
     leaver = member(tenants, "leaver")
     assert tenants.client.get("/v1/accounts", headers=leaver).status_code == 200
     answer = tenants.client.delete(URL, headers=leaver)
@@ -62,22 +62,22 @@ def test_a_deleted_user_is_refused_at_once_and_told_of_once(tenants: Tenants, wo
     assert (again.status_code, again.text) == (401, "unauthorized")
     assert again.headers["content-type"].startswith("text/plain")
     assert tenants.client.get("/v1/accounts", headers=leaver).status_code == 401
-    [event] = events(world_tables, "leaver")
+    [event] = events(tenants_tables, "leaver")
     assert set(event) == {"subject", "organization_ids", "deleted_at"}
     assert event["organization_ids"] == [tenants.organization("org_acme")["id"]]
     memberships = "SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'"
-    eventually(lambda: not world_tables.fetch(memberships), 10)
+    eventually(lambda: not tenants_tables.fetch(memberships), 10)
     assert tenants.platform.run("token", "--user", "leaver").returncode == 1
 
 
-def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, world_tables: Tables) -> None:
+def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, tenants_tables: Tables) -> None:
     old = member(tenants, "returner")
     assert tenants.client.delete(URL, headers=old).status_code == 204
     new = member(tenants, "returner")
     eventually(lambda: tenants.client.get("/v1/accounts", headers=new).status_code == 200, 10)
     assert tenants.client.get("/v1/accounts", headers=old).status_code == 401
     done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
-    eventually(lambda: bool(world_tables.fetch(done)), 10)
+    eventually(lambda: bool(tenants_tables.fetch(done)), 10)
     assert tenants.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
 
 
@@ -216,7 +216,7 @@ def test_a_user_whom_the_provider_never_deletes_keeps_no_other(issuer: Issuer, i
     assert events(impatient.tables, "ada") == []
 
 
-@pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "told"])
+@pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "answered"])
 def test_killed_at_every_step_the_user_is_gone_with_one_event(
     issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, step: str
 ) -> None:
@@ -224,7 +224,7 @@ def test_killed_at_every_step_the_user_is_gone_with_one_event(
     lock, held = {
         "recorded": ("LOCK TABLE users IN SHARE MODE", "%users%"),
         "deleted at the provider": ("SELECT FROM users FOR UPDATE", "%users%"),
-        "told": ("LOCK TABLE outbox IN SHARE MODE", "%INSERT INTO outbox%"),
+        "answered": ("LOCK TABLE outbox IN SHARE MODE", "%INSERT INTO outbox%"),
     }[step]
     settings = settings_of(issuer, directory, urls)
     with impatiently(), serving(tmp_path, **settings) as platform:

@@ -1,4 +1,4 @@
-"""Servers on loopback for tests of the vault: a real OpenBao in development mode, and one that says what it is told."""
+"""Servers on loopback for tests of the vault: a real OpenBao in development mode, and one with scripted answers."""
 
 import asyncio
 import contextlib
@@ -92,10 +92,10 @@ class Answering:
 async def answering(answer: bytes | None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Answering]:
     """Gives every request these bytes and hangs up; None: says nothing at all."""
     server_end = asyncio.Event()
-    told = Answering()
+    answered = Answering()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        told.requests.append(await reader.readuntil(b"\r\n\r\n"))
+        answered.requests.append(await reader.readuntil(b"\r\n\r\n"))
         if answer is None:
             await server_end.wait()
         else:
@@ -103,9 +103,9 @@ async def answering(answer: bytes | None, tls: ssl.SSLContext | None = None) -> 
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
-    told.url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    answered.url = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield told
+        yield answered
     finally:
         server_end.set()
         server.close()

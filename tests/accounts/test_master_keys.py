@@ -15,7 +15,17 @@ from uuid import uuid4
 import pytest
 from msgspec import structs
 
-from tests.accounts.test_vault import MARKER, ONE, ROW, SECRETS, TWO, environment_vault, make_vault, told, unreadable
+from tests.accounts.test_vault import (
+    MARKER,
+    ONE,
+    ROW,
+    SECRETS,
+    TWO,
+    answered,
+    environment_vault,
+    make_vault,
+    unreadable,
+)
 from tests.fakes import ManualClock
 from trading_intents.accounts.vault import (
     KEY_FILE,
@@ -110,7 +120,7 @@ def test_a_file_that_holds_no_keys_is_refused_and_left_alone(tmp_path: Path, con
         make_vault(tmp_path)
     assert path.read_text() == content
     for value in (MARKER, ONE, base64.b64encode(MARKER.encode()).decode()):
-        assert value not in told(caught.value)
+        assert value not in answered(caught.value)
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
@@ -204,7 +214,7 @@ async def test_there_is_a_limit_to_the_keys(tmp_path: Path) -> None:
         await make_vault(tmp_path).add_master_key()
 
 
-async def test_a_link_to_the_file_stays_a_link(tmp_path: Path) -> None:
+async def test_a_symlink_to_the_file_stays_a_symlink(tmp_path: Path) -> None:
     make_vault(tmp_path / "real")
     (tmp_path / KEY_FILE).symlink_to(tmp_path / "real" / KEY_FILE)
     await make_vault(tmp_path).add_master_key()
@@ -257,7 +267,7 @@ ROTATIONS = 20
 
 
 def seal_until(folder: Path, start: Barrier, stop: Event) -> list[tuple[SecretRef, bytes]]:
-    """Seal and open until told to stop, and once more then."""
+    """Seal and open until `stop` is set, and once more then."""
 
     async def work() -> list[tuple[SecretRef, bytes]]:
         kept = []
@@ -343,4 +353,4 @@ def test_keys_that_make_no_sense_are_refused_unseen(text: str) -> None:
     with pytest.raises(StartupRefused, match="VAULT_MASTER_KEYS") as caught:
         environment_vault(text)
     for value in (MARKER, SHORT, ONE):
-        assert value not in told(caught.value)
+        assert value not in answered(caught.value)

@@ -61,7 +61,7 @@ def at(server: Answering) -> Settings:
     return Settings(vault_url=server.url, vault_token=Secret(TOKEN))
 
 
-def told(error: PlatformError) -> str:
+def answered(error: PlatformError) -> str:
     """All that a log line, an answer or a traceback could show of it."""
     assert error.__context__ is None
     return f"{error!r} {error} {vars(error)} {''.join(traceback.format_exception(error))}"
@@ -148,7 +148,7 @@ async def test_a_wrong_setting_is_not_taken_for_a_lost_secret(
             with pytest.raises(Unavailable) as caught:
                 await failing
             for value in (MARKER, TOKEN, settings.vault_token.reveal()):
-                assert value not in told(caught.value) + logged.getvalue()
+                assert value not in answered(caught.value) + logged.getvalue()
         assert await right.open(ROW, sealed) == SECRETS
 
 
@@ -187,7 +187,7 @@ async def test_a_token_in_a_file_may_be_replaced(bao: Bao, token: str, tmp_path:
         assert await vault.open(ROW, await vault.seal(ROW, SECRETS)) == SECRETS
 
 
-async def test_a_server_that_stops_is_away_and_told_in_time(tmp_path: Path, logged: io.StringIO) -> None:
+async def test_a_server_that_stops_is_unavailable_and_answered_in_time(tmp_path: Path, logged: io.StringIO) -> None:
     program = find_program()
     if program is None:
         pytest.skip(HOW_TO_GET)
@@ -199,7 +199,7 @@ async def test_a_server_that_stops_is_away_and_told_in_time(tmp_path: Path, logg
             for failing in (vault.seal(ROW, SECRETS), vault.open(ROW, sealed), vault.forget(ROW, sealed)):
                 with pytest.raises(Unavailable) as caught:
                     await failing
-                assert bao.root_token not in told(caught.value) + logged.getvalue()
+                assert bao.root_token not in answered(caught.value) + logged.getvalue()
             assert time.monotonic() - started < TOTAL_SECONDS
 
 
@@ -232,7 +232,7 @@ async def test_a_bad_answer_means_away(answer: bytes, logged: io.StringIO) -> No
                 with pytest.raises(Unavailable) as caught:
                     await failing
                 for value in (MARKER, TOKEN):
-                    assert value not in told(caught.value) + logged.getvalue()
+                    assert value not in answered(caught.value) + logged.getvalue()
         assert len(server.requests) == 3, "nothing is repeated or followed"
 
 
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_no_secret_means_away_and_is_not_shown(body: str
     async with answering(response("200 OK", body.encode())) as server, opened(at(server), logged) as vault:
         with pytest.raises(Unavailable) as caught:
             await vault.open(ROW, SEALED)
-    assert MARKER not in told(caught.value) + logged.getvalue()
+    assert MARKER not in answered(caught.value) + logged.getvalue()
 
 
 async def test_a_redirect_is_not_followed() -> None:
@@ -327,7 +327,7 @@ def refusal(**settings: str) -> str:
     with pytest.raises(StartupRefused) as caught:
         load(**settings)
     for value in (TOKEN, MARKER):
-        assert value not in told(caught.value)
+        assert value not in answered(caught.value)
     return caught.value.detail
 
 
@@ -375,7 +375,7 @@ async def test_a_token_that_no_header_can_hold_is_refused_unseen() -> None:
     with pytest.raises(StartupRefused, match="VAULT_TOKEN") as caught:
         async with opened(load(**(EXTERNAL | {"VAULT_TOKEN": f"{TOKEN}\n{MARKER}"}))):
             pass
-    assert TOKEN not in told(caught.value)
+    assert TOKEN not in answered(caught.value)
 
 
 @pytest.mark.parametrize("content", [None, "", "nonsense"])

@@ -1,4 +1,4 @@
-"""The embedded vault: what it seals opens for its own row only, and nothing tells a secret."""
+"""The embedded vault: what it seals opens for its own row only, and nothing shows a secret."""
 
 import asyncio
 import base64
@@ -42,7 +42,7 @@ def vault(tmp_path: Path) -> EmbeddedVault:
 
 
 async def unreadable(vault: EmbeddedVault, ref: SecretRef, sealed: bytes) -> str:
-    """Fails to open, tells the caller nothing, and gives the reason."""
+    """Fails to open, shows the caller nothing, and returns the logged reason."""
     with pytest.raises(SecretUnreadable) as caught:
         await vault.open(ref, sealed)
     assert caught.value.detail == caught.value.title
@@ -131,7 +131,7 @@ async def test_what_no_request_can_hold_is_refused_unseen(vault: EmbeddedVault, 
     with pytest.raises(ValidationFailed) as caught:
         await vault.seal(ROW, {"key": Secret(text)})
     assert caught.value.__context__ is None
-    assert MARKER not in told(caught.value)
+    assert MARKER not in answered(caught.value)
 
 
 async def test_forgetting_may_be_repeated(vault: EmbeddedVault) -> None:
@@ -140,10 +140,10 @@ async def test_forgetting_may_be_repeated(vault: EmbeddedVault) -> None:
         await vault.forget(ROW, sealed)
 
 
-# Nothing tells
+# Nothing shows a secret
 
 
-def told(error: PlatformError) -> str:
+def answered(error: PlatformError) -> str:
     """All that a log line, an answer or a traceback could show of it."""
     return f"{error!r} {error} {vars(error)} {''.join(traceback.format_exception(error))}"
 
@@ -157,11 +157,11 @@ async def test_no_error_repr_or_log_line_shows_a_secret_or_key(tmp_path: Path) -
     for broken in (sealed[:-1], b"", b"\x01" + bytes(200), b"\x02" + sealed[1:]):
         with pytest.raises(SecretUnreadable) as caught:
             await vault.open(ROW, broken)
-        shown += [told(caught.value), caught.value.reason]
+        shown += [answered(caught.value), caught.value.reason]
     (tmp_path / KEY_FILE).write_text("")
     with pytest.raises(Unavailable) as away:
         await vault.seal(ROW, SECRETS)
-    text = " ".join([*shown, told(away.value), logged.getvalue()])
+    text = " ".join([*shown, answered(away.value), logged.getvalue()])
     assert "vault keys unreadable" in text
     for value in (MARKER, key["key"], repr(base64.b64decode(key["key"]))):
         assert value not in text

@@ -9,7 +9,7 @@ from tests.intents.http_client import Tables, TradingClient, open_trading_client
 from tests.stream.client import Client
 from tests.tenants import Tenants
 
-Opener = Callable[..., TradingClient]
+OpenClient = Callable[..., TradingClient]
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def tables(tenants_database: Urls) -> Iterator[Tables]:
 
 
 @pytest.fixture(scope="session")
-def opener(tenants: Tenants, tables: Tables) -> Opener:
+def open_client(tenants: Tenants, tables: Tables) -> OpenClient:
     def opened(**changes: str) -> TradingClient:
         return open_trading_client(tenants, tables, **changes)
 

@@ -5,14 +5,14 @@ from typing import Any
 
 from tests.access.test_api_keys import STAMP
 from tests.intents.http_client import Tables, TradingClient, create, limit
-from tests.prices.conftest import Opener
+from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade
 from tests.stream.client import BALANCE, POSITION, Client
 from tests.tenants import Tenants
 from tests.waiting import eventually
 
 START = "1000000"
-TOLD_SECONDS = 20.0
+PUBLISHED_SECONDS = 20.0
 
 
 def balances(trading_client: TradingClient, **headers: str) -> dict[str, Any]:
@@ -24,23 +24,23 @@ def balances(trading_client: TradingClient, **headers: str) -> dict[str, Any]:
 
 
 def amounts(trading_client: TradingClient) -> tuple[Any, ...]:
-    told = balances(trading_client)
-    return told["cash"], told["buying_power"], told["equity"]
+    reported = balances(trading_client)
+    return reported["cash"], reported["buying_power"], reported["equity"]
 
 
 def until(trading_client: TradingClient, *wanted: str) -> None:
     try:
-        eventually(lambda: amounts(trading_client) == wanted, TOLD_SECONDS)
+        eventually(lambda: amounts(trading_client) == wanted, PUBLISHED_SECONDS)
     except AssertionError:
         raise AssertionError(f"{amounts(trading_client)}, not {wanted}") from None
 
 
-def test_a_paper_account_starts_with_its_cash(opener: Opener, tenants: Tenants) -> None:
-    trading_client = opener()
+def test_a_paper_account_starts_with_its_cash(open_client: OpenClient, tenants: Tenants) -> None:
+    trading_client = open_client()
     until(trading_client, START, START, START)
-    told = balances(trading_client)
-    assert STAMP.fullmatch(told.pop("as_of"))
-    assert told == {
+    reported = balances(trading_client)
+    assert STAMP.fullmatch(reported.pop("as_of"))
+    assert reported == {
         "account_id": trading_client.account["id"],
         "currency": "USD",
         "cash": START,
@@ -51,8 +51,8 @@ def test_a_paper_account_starts_with_its_cash(opener: Opener, tenants: Tenants) 
         assert balances(trading_client, **tenants.callers[caller])["cash"] == START
 
 
-def test_a_broker_that_tells_no_balances_leaves_them_null(opener: Opener) -> None:
-    trading_client = opener(broker="remote", environment="live", caller="key_live")
+def test_a_broker_that_reports_no_balances_leaves_them_null(open_client: OpenClient) -> None:
+    trading_client = open_client(broker="remote", environment="live", caller="key_live")
     assert balances(trading_client) == {
         "account_id": trading_client.account["id"],
         "currency": None,
@@ -63,15 +63,15 @@ def test_a_broker_that_tells_no_balances_leaves_them_null(opener: Opener) -> Non
     }
 
 
-def test_balances_are_the_accounts_organizations_and_environments(opener: Opener, tenants: Tenants) -> None:
-    url = f"/v1/accounts/{opener().account['id']}/balances"
+def test_balances_are_the_accounts_organizations_and_environments(open_client: OpenClient, tenants: Tenants) -> None:
+    url = f"/v1/accounts/{open_client().account['id']}/balances"
     expected = {"key_live": 403, "other_key": 404, "other_admin": 404, "key_none": 403, "none": 401}
     for caller, status in expected.items():
         assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (caller, status)
 
 
-def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tenants, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tenants, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "12")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "998800", "998800", "999900")  # 1,200 paid for what is worth 1,100
@@ -82,16 +82,16 @@ def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tena
     until(trading_client, "1000800", "1000800", "1000800")
 
 
-def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, opener: Opener, tables: Tables) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     before = balances(trading_client)["as_of"]
     for price in range(20, 25):
         post_quote(tenants, symbol, str(price), str(price))
-        told = balances(trading_client)
-        assert (told["equity"], told["cash"]) == (str(999000 + 100 * price), "999000")
-        assert told["as_of"] > before
+        reported = balances(trading_client)
+        assert (reported["equity"], reported["cash"]) == (str(999000 + 100 * price), "999000")
+        assert reported["as_of"] > before
     stale = "UPDATE paper_quotes SET posted_at = posted_at - interval '5 h' WHERE symbol = $1"
     tables.execute(stale, symbol)
     assert balances(trading_client)["equity"] == "1001400"
@@ -100,22 +100,22 @@ def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, opener: Open
         assert tenants.client.get(url, headers=tenants.callers[caller]).status_code == status
 
 
-def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "SELL_SHORT", "100")
     until(trading_client, "1001000", "999000", START)
 
 
-def test_a_walked_position_counts_at_the_walks_middle(opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_a_walked_position_counts_at_the_walks_middle(open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     paid = Decimal(trade(trading_client, symbol, "BUY", "1")["average_price"])
-    eventually(lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid, TOLD_SECONDS)
+    eventually(lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid, PUBLISHED_SECONDS)
     assert abs(Decimal(balances(trading_client)["equity"]) - Decimal(START)) < 21
 
 
-def test_an_open_order_reserves_buying_power_and_is_told_within_its_pace(opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_an_open_order_reserves_buying_power_and_is_published_at_its_pace(open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     until(trading_client, START, START, START)
     trading_client.accepted(create(limit("10", "1"), symbol=symbol))
     until(trading_client, START, "999990", START)
@@ -125,27 +125,30 @@ def balance_events(trading_client: TradingClient) -> list[Any]:
     return [event.balance for event in trading_client.events() if event.WhichOneof("event") == "balance"]
 
 
-def test_cash_changes_are_streamed(tenants: Tenants, opener: Opener, client: Client) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_cash_changes_are_streamed(tenants: Tenants, open_client: OpenClient, client: Client) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     until(trading_client, START, START, START)
     post_quote(tenants, symbol, "10", "10")
     kinds = (BALANCE, POSITION)
     follower = client.follow(trading_client.headers, trading_client.account["id"], kinds).subscribed()
     trade(trading_client, symbol, "BUY", "100")
     (event,) = follower.until(lambda event: event.WhichOneof("event") == "balance")[-1:]
-    told, shown = event.balance, balances(trading_client)
-    assert (told.account_id, told.organization_id) == (shown["account_id"], trading_client.account["organization_id"])
-    assert (told.broker, told.currency, told.cash, told.equity) == ("paper", "USD", "999000", START)
+    reported, shown = event.balance, balances(trading_client)
+    assert (reported.account_id, reported.organization_id) == (
+        shown["account_id"],
+        trading_client.account["organization_id"],
+    )
+    assert (reported.broker, reported.currency, reported.cash, reported.equity) == ("paper", "USD", "999000", START)
     assert event.cursor
 
 
-def test_nothing_is_streamed_while_nothing_changes(tenants: Tenants, opener: Opener, tables: Tables) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_nothing_is_streamed_while_nothing_changes(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "999000", "999000", START)
-    told = balance_events(trading_client)
-    assert [event.cash for event in told] == [START, "999000"]
+    reported = balance_events(trading_client)
+    assert [event.cash for event in reported] == [START, "999000"]
     trading_client.accepted(
         create(limit("1000000", "9000"), symbol=symbol)
     )  # refused by the venue: nothing is reserved
@@ -157,6 +160,6 @@ def test_nothing_is_streamed_while_nothing_changes(tenants: Tenants, opener: Ope
             )
             == 1
         ),
-        TOLD_SECONDS,
+        PUBLISHED_SECONDS,
     )
-    assert balance_events(trading_client) == told
+    assert balance_events(trading_client) == reported

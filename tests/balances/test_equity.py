@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.intents.http_client import Tables, TradingClient, pointers
-from tests.prices.conftest import Opener
+from tests.prices.conftest import OpenClient
 from tests.tenants import Tenants
 from trading_intents.clock import rfc3339
 
@@ -33,13 +33,15 @@ def put_points(tables: Tables, client: TradingClient, resolution: str, *moments:
         )
 
 
-def test_a_new_account_has_no_equity_over_time(opener: Opener) -> None:
-    assert get(opener()).json() == {"data": []}
+def test_a_new_account_has_no_equity_over_time(open_client: OpenClient) -> None:
+    assert get(open_client()).json() == {"data": []}
 
 
 @pytest.mark.parametrize("resolution", SPANS)
-def test_from_is_inclusive_and_to_exclusive_both_rounded_down(opener: Opener, tables: Tables, resolution: str) -> None:
-    client, span = opener(), SPANS[resolution]
+def test_from_is_inclusive_and_to_exclusive_both_rounded_down(
+    open_client: OpenClient, tables: Tables, resolution: str
+) -> None:
+    client, span = open_client(), SPANS[resolution]
     put_points(tables, client, resolution, *(DAY + n * span for n in range(4)))
     shown = [rfc3339(DAY + n * span) for n in range(4)]
     bounds = {"from": rfc3339(DAY + span + span / 2), "to": rfc3339(DAY + 3 * span + span / 2)}
@@ -51,8 +53,8 @@ def test_from_is_inclusive_and_to_exclusive_both_rounded_down(opener: Opener, ta
     }  # fmt: skip
 
 
-def test_hours_until_now_are_the_default(opener: Opener, tables: Tables) -> None:
-    client, now = opener(), datetime.now(UTC)
+def test_hours_until_now_are_the_default(open_client: OpenClient, tables: Tables) -> None:
+    client, now = open_client(), datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
     put_points(tables, client, "1h", hour - timedelta(hours=1500), hour - timedelta(hours=2), hour + timedelta(hours=2))
     found = ats(client)
@@ -70,12 +72,12 @@ def test_hours_until_now_are_the_default(opener: Opener, tables: Tables) -> None
         ({"form": "2026-01-01T00:00:00Z"}, "?form"),
     ],
 )
-def test_a_wrong_range_is_refused(opener: Opener, query: dict[str, str], pointer: str) -> None:
-    assert pointers(get(opener(), **query)) == [pointer]
+def test_a_wrong_range_is_refused(open_client: OpenClient, query: dict[str, str], pointer: str) -> None:
+    assert pointers(get(open_client(), **query)) == [pointer]
 
 
-def test_1500_spans_are_the_most_and_odd_times_are_no_error(opener: Opener) -> None:
-    client = opener()
+def test_1500_spans_are_the_most_and_odd_times_are_no_error(open_client: OpenClient) -> None:
+    client = open_client()
     start, end = DAY, DAY + timedelta(hours=1500)
     assert get(client, **{"from": rfc3339(start), "to": rfc3339(end)}).status_code == 200
     assert get(client, **{"from": rfc3339(start), "to": rfc3339(end + timedelta(hours=1))}).status_code == 422
@@ -84,8 +86,8 @@ def test_1500_spans_are_the_most_and_odd_times_are_no_error(opener: Opener) -> N
     assert ats(client, **{"from": "9999-12-31T23:59:59Z"}) == []
 
 
-def test_equity_is_read_like_balances(opener: Opener, tenants: Tenants) -> None:
-    url = f"/v1/accounts/{opener().account['id']}/equity"
+def test_equity_is_read_like_balances(open_client: OpenClient, tenants: Tenants) -> None:
+    url = f"/v1/accounts/{open_client().account['id']}/equity"
     expected = {"key_all": 200, "read_only": 200, "key_live": 403, "other_key": 404, "key_none": 403, "none": 401}
     for caller, status in expected.items():
         assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (caller, status)

@@ -21,7 +21,7 @@ def balance(cash: str, equity: str | None = None, at: int = 0, currency: str = "
     )
 
 
-Step = tuple[float, BrokerBalance | None, BrokerBalance | None]  # at, told, recorded
+Step = tuple[float, BrokerBalance | None, BrokerBalance | None]  # at, reported, recorded
 STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
     "the first one is recorded": (None, [(0, balance("1"), balance("1")), (9, None, None)]),
     "the same again is not": (balance("1"), [(0, balance("1", at=3), None), (9, None, None)]),
@@ -84,9 +84,9 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
 def test_changes_are_recorded_at_their_time(story: str) -> None:
     recorded, steps = STORIES[story]
     pacer = BalancePacer(recorded)
-    for at, told, expected in steps:
-        if told is not None:
-            pacer.offer(told)
+    for at, reported, expected in steps:
+        if reported is not None:
+            pacer.offer(reported)
         assert pacer.take(at) == expected, (story, at)
 
 

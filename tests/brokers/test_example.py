@@ -122,7 +122,7 @@ async def test_the_example_trades_on_after_a_restart(
 def test_a_trial_of_the_example_says_what_it_cannot(
     urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It replaces no order, and tells nothing while it is not open."""
+    """It replaces no order, and reports nothing while it is not open."""
     package = tmp_path / "installed" / "my_broker-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-broker\nVersion: 1.0\n")

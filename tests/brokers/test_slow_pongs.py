@@ -1,4 +1,4 @@
-"""A venue that is slow to answer pings keeps its stream: it may have much to tell."""
+"""A venue that is slow to answer pings keeps its stream: it may have much to send."""
 
 import asyncio
 import base64

@@ -157,7 +157,7 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
         )
         if len(names) == 1 and ANSWERS[label]:  # beside all others, a flood may not get far
             assert answers[label].keys() & ANSWERS[label]
-        assert all(told.keys() <= ANSWERS[name] | {"closed"} for name, told in answers.items())
+        assert all(reported.keys() <= ANSWERS[name] | {"closed"} for name, reported in answers.items())
     gc.enable()
     limits = [max(MAX_SLOWDOWN * millis, millis + MAX_EXTRA_MILLIS) for millis in alone.p99_millis]
     print(f"{len(alone.reads)} reads, {len(alone.submits)} submits alone: p99 {alone.p99_millis}, at most {limits} ms")

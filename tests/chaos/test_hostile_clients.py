@@ -108,16 +108,16 @@ def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: 
     with attacked(honest, seconds) as attackers:
         asyncio.run(honest.run(seconds))
         assert attackers.stdout
-        told = json.loads(attackers.stdout.read())
+        done = json.loads(attackers.stdout.read())
         attackers.wait(END_SECONDS)
     half = len(honest.memory_mb) // 2
     early_mb, late_mb = max(honest.memory_mb[:half]), max(honest.memory_mb[half:])
     print(
         f"\n{len(honest.millis)} honest submits: p99 {alone_millis:.1f} ms alone, {honest.p99_millis:.1f} ms beside "
-        f"{told['made']}, answered {told['answers']}; memory {alone_mb:.0f} MB alone, {early_mb:.0f}, {late_mb:.0f} MB"
+        f"{done['made']}, answered {done['answers']}; memory {alone_mb:.0f} MB alone, {early_mb:.0f}, {late_mb:.0f} MB"
     )
-    assert len(told["made"]) >= 6
-    assert set(told["answers"]) <= {"200", "400", "404", "405"}
+    assert len(done["made"]) >= 6
+    assert set(done["answers"]) <= {"200", "400", "404", "405"}
     assert late_mb <= alone_mb + MAX_GROWTH_MB
     if seconds > 60:
         assert late_mb <= early_mb + MAX_LATE_GROWTH_MB

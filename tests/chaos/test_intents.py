@@ -68,7 +68,7 @@ class Fleet:
 
 @dataclass
 class Load:
-    """Clients that go on whatever happens, and remember what they were told."""
+    """Clients that go on whatever happens, and remember their answers."""
 
     fleet: Fleet
     headers: Headers
@@ -242,8 +242,8 @@ async def check_events(connection: asyncpg.Connection) -> None:
     """Both events of every action, one after the other, numbered without a gap."""
     rows = await connection.fetch("SELECT seq, payload FROM stream_events ORDER BY organization_id, seq")
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
-    told = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
-    pairs: list[Any] = [(told[n].intent_action, told[n + 1].broker_order) for n in range(0, len(told), 2)]
+    reported = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
+    pairs: list[Any] = [(reported[n].intent_action, reported[n + 1].broker_order) for n in range(0, len(reported), 2)]
     assert all(action.intent_id == order.intent_id for action, order in pairs)
     actions = await connection.fetch("SELECT account_id::text, seq, intent_id::text FROM actions")
     said = sorted((action.account_id, action.seq, action.intent_id) for action, _ in pairs)

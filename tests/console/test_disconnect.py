@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 pytest_plugins = ("tests.started_dirs",)
 
 
-def test_a_killed_platform_is_told_of_and_resumed_after_without_a_gap(screens: Screens, warm: Path) -> None:
+def test_a_killed_platform_is_shown_and_resumed_without_a_gap(screens: Screens, warm: Path) -> None:
     first, second, third = (f"D{uuid.uuid4().hex[:7].upper()}" for _ in range(3))
     port = str(free_port())
     asked: list[tuple[str, str]] = []

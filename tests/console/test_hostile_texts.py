@@ -107,22 +107,22 @@ def test_no_text_runs_or_breaks_the_page(screens: Screens, tenants: Tenants, acc
 
 
 def test_a_brokers_texts_are_shown_as_texts(screens: Screens, tenants: Tenants) -> None:
-    """What a stream tells is played in front of the platform, as no broker here can be made to say such things."""
-    account = make_account(tenants, "told by a broker")
+    """A proxy plays the stream's events, as no broker here can be made to report such texts."""
+    account = make_account(tenants, "reported by a broker")
     order = {"order_id": str(uuid.uuid4()), "account_id": account, "order_state": "ORDER_STATE_REJECTED"}
     order |= {"order_status": "ORDER_STATUS_REJECTED", "order_side": "ORDER_SIDE_BUY", "order_type": "ORDER_TYPE_LIMIT"}
 
     def story(route: Any) -> None:
         lines = ["event: status\ndata: {}\n\n"]
         for place, text in enumerate(TEXTS):
-            told: dict[str, Any] = order | {
+            answered: dict[str, Any] = order | {
                 "order_id": str(uuid.UUID(int=place)),
                 "version": "1",
                 "received_at": "2026-01-01T00:00:00Z",
             }
-            told |= {"symbol": text[:32], "reason": text, "quantity": "1", "filled_quantity": "0", "flags": [text]}
-            told |= {"external_order_id": text, "client_reference_id": text}
-            lines.append(f"event: broker_order\nid: c{place}\ndata: {json.dumps({'broker_order': told})}\n\n")
+            answered |= {"symbol": text[:32], "reason": text, "quantity": "1", "filled_quantity": "0", "flags": [text]}
+            answered |= {"external_order_id": text, "client_reference_id": text}
+            lines.append(f"event: broker_order\nid: c{place}\ndata: {json.dumps({'broker_order': answered})}\n\n")
         route.fulfill(status=200, content_type="text/event-stream", body="".join(lines))
 
     with screens(tenants.platform) as screen:

@@ -21,7 +21,7 @@ class Keyboard:
         self.screen, self.page = screen, screen.page
 
     def focused(self) -> tuple[str, str]:
-        """What has the focus and its name, as a screen reader tells it."""
+        """The element with the focus and its name, as a screen reader reads it."""
         kind, name = self.page.evaluate(
             """() => {
                 const at = document.activeElement;

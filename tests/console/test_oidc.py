@@ -50,7 +50,7 @@ def running_issuer(folder: Path, callback: str) -> Iterator[str]:
     port = free_port()
     issuer = f"http://127.0.0.1:{port}"
     jwk = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
-    told = {
+    answered = {
         "module": json.dumps(str(MODULE / "lib" / "index.js")),
         "issuer": json.dumps(issuer),
         "callback": json.dumps(callback),
@@ -59,7 +59,7 @@ def running_issuer(folder: Path, callback: str) -> Iterator[str]:
         "port": port,
     }
     program = folder / "issuer.mjs"
-    program.write_text(PROGRAM % told)
+    program.write_text(PROGRAM % answered)
     with subprocess.Popen(["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as node:
         assert node.stdout is not None
         try:

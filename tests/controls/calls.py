@@ -41,7 +41,7 @@ class TradingClient:
     def reasons(self, symbol: str | None = None) -> list[str]:
         answer = self.evaluate(symbol)
         assert answer.status_code == 200, answer.text
-        reasons = [told["reason"] for told in answer.json()["triggered"]]
+        reasons = [answered["reason"] for answered in answer.json()["triggered"]]
         assert answer.json()["allowed"] is (reasons == [])
         return reasons
 

@@ -49,7 +49,7 @@ class LossyAccount:
 
     def reasons(self, body: Body) -> list[str]:
         answer = self.trading_client.submit(body)
-        return [] if answer.status_code == 202 else [told["reason"] for told in answer.json()["triggered"]]
+        return [] if answer.status_code == 202 else [answered["reason"] for answered in answer.json()["triggered"]]
 
     def halts(self) -> int:
         return int(self.value("SELECT count(*) FROM halts WHERE account_id = $1::text::uuid"))

@@ -1,4 +1,4 @@
-"""Halts over HTTP: who may stop and resume what, what is refused meanwhile, and what is told of it."""
+"""Halts over HTTP: who may halt and resume, what is refused meanwhile, and the events."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ def halt_organization(tenants: Tenants, method: str = "POST", path: str = "halt"
 
 def reasons(answer: Any) -> list[str]:
     assert code(answer) == (409, "control_rejected"), answer.text
-    return [told["reason"] for told in answer.json()["triggered"]]
+    return [answered["reason"] for answered in answer.json()["triggered"]]
 
 
 def test_a_halted_account_refuses_new_orders_and_changes_until_it_is_resumed(firm: Tenants) -> None:
@@ -123,7 +123,7 @@ def test_a_halted_organization_refuses_the_orders_of_every_account(firm: Tenants
     assert create(clients[1]).status_code == 202
 
 
-def test_evaluate_tells_of_halts(tenants: Tenants) -> None:
+def test_evaluate_answers_halts(tenants: Tenants) -> None:
     client = TradingClient(tenants)
     assert client.reasons("AAPL") == []
     assert halt(client).status_code == 202
@@ -280,15 +280,15 @@ def test_every_change_of_a_halt_is_on_the_stream(firm: Tenants) -> None:
     with following(firm, client.headers, client.account, kinds="halt") as reader:
         reader.until("status")
         made = halt(client, "key").json()
-        told = [reader.take(1)[0].data["halt"]]
-        while told[-1]["state"] != "done":
-            told.append(reader.take(1)[0].data["halt"])
+        answered = [reader.take(1)[0].data["halt"]]
+        while answered[-1]["state"] != "done":
+            answered.append(reader.take(1)[0].data["halt"])
         client.call("POST", "/resume")
-        told.append(reader.take(1)[0].data["halt"])
-    assert [each["state"] for each in told] == ["cancelling", "done", "resumed"]
-    assert {each["id"] for each in told} == {made["id"]}
-    assert told[0]["account_id"] == client.account
-    assert (told[0]["principal_id"], told[0]["reason"]) == (made["principal_id"], "model review")
+        answered.append(reader.take(1)[0].data["halt"])
+    assert [each["state"] for each in answered] == ["cancelling", "done", "resumed"]
+    assert {each["id"] for each in answered} == {made["id"]}
+    assert answered[0]["account_id"] == client.account
+    assert (answered[0]["principal_id"], answered[0]["reason"]) == (made["principal_id"], "model review")
 
 
 def is_done(firm: Tenants) -> bool:

@@ -183,8 +183,8 @@ def test_every_limit_holds_at_its_edge(
 ) -> None:
     for level in levels:
         found = judge(applied(**{level: limits(**fields)}), asked, met, NOW)
-        told = [(each.reason, each.limit, each.asked) for each in found]
-        assert told == ([] if refused is None else [refused]), level
+        answered = [(each.reason, each.limit, each.asked) for each in found]
+        assert answered == ([] if refused is None else [refused]), level
         assert [each.scope for each in found] == [SCOPES[level]] * len(found)
         assert all(each.detail for each in found)
 

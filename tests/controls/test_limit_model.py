@@ -68,7 +68,7 @@ class Model:
         return sorted(found, key=str)
 
 
-def told(triggered: list[dict[str, Any]]) -> list[Refusal]:
+def answered(triggered: list[dict[str, Any]]) -> list[Refusal]:
     entries = [(each["reason"], next(iter(each["scope"])), each["limit"], each["asked"]) for each in triggered]
     return sorted(entries, key=str)
 
@@ -147,9 +147,9 @@ class Course:
             f"{URL}/evaluate", json=question, headers=self.trader.client.headers
         ).json()
         answer = self.trader.post("intents", {"command": command})
-        assert told(evaluated["triggered"]) == expected, (command, self.model)
+        assert answered(evaluated["triggered"]) == expected, (command, self.model)
         assert evaluated["allowed"] is (not expected)
-        assert told(answer.json().get("triggered", [])) == expected, (command, self.model)
+        assert answered(answer.json().get("triggered", [])) == expected, (command, self.model)
         assert answer.status_code == (409 if expected else 202)
         if not expected:
             self.note(str(answer.json()["intent_id"]), side)

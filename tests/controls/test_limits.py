@@ -126,7 +126,7 @@ def test_a_bad_limit_is_refused_at_its_field(trading_client: TradingClient, body
     assert pointers(call(trading_client, "PUT", "account", body)) == [pointer]
 
 
-def test_a_number_for_an_amount_is_told_why_it_is_refused(trading_client: TradingClient, level: str) -> None:
+def test_a_number_for_an_amount_is_refused_with_the_reason(trading_client: TradingClient, level: str) -> None:
     for name in sorted(FIELDS[level].keys() & {"max_order_quantity", "max_position_quantity", "max_daily_loss"}):
         for number in (10, 10.5):
             (error,) = call(trading_client, "PUT", level, {name: number}).json()["errors"]
@@ -173,9 +173,9 @@ def test_another_tenants_account_looks_like_none(trading_client: TradingClient) 
                     json=body,
                     headers=trading_client.tenants.callers["other_admin"],
                 )
-                told = answer.json()
-                told.pop("request_id")
-                answers.append((answer.status_code, told))
+                answered = answer.json()
+                answered.pop("request_id")
+                answers.append((answer.status_code, answered))
             assert answers[0] == answers[1]
             assert answers[0][0] == 404
 

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.recorded_orders import Books, fill, open_books, told
+from tests.execution.recorded_orders import Books, fill, open_books, reported
 from tests.intents.in_process_writer import PRICES
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.accounts.service import AccountTarget
@@ -48,7 +48,7 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
         limits = TradingLimits(max_daily_loss=Decimal(50))
         await LimitsService(database.service, PRICES).put(target, lambda: ("", limits), None)
         order = await books.create("10", limit="100")
-        await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
+        await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
         await books.owner.execute("UPDATE accounts SET broker = 'other'")  # where no price walks
         await books.owner.execute(
             "UPDATE reference_prices SET price = 90, as_of = clock_timestamp(), environment = 'paper'"

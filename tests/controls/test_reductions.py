@@ -67,9 +67,9 @@ class Trader:
                 for _ in numbers:
                     connection.request("POST", f"/v1/accounts/{self.account}/intents", body, headers)
                     answer = connection.getresponse()
-                    told = answer.read()
-                    assert answer.status == 202, told
-                    created.append(str(json.loads(told)["intent_id"]))
+                    answered = answer.read()
+                    assert answer.status == 202, answered
+                    created.append(str(json.loads(answered)["intent_id"]))
             return created
 
         with ThreadPoolExecutor(CLIENTS) as threads:
@@ -107,10 +107,10 @@ def test_cancel_all_appends_a_cancel_for_each_open_order(trader: Trader) -> None
         trader.until(each, "NEW")
     answer = trader.cancel_all()
     assert answer.status_code == 202
-    told = answer.json()
-    assert [each["intent_id"] for each in told["intents"]] == orders
-    assert told["more"] is False
-    for each in told["intents"]:
+    answered = answer.json()
+    assert [each["intent_id"] for each in answered["intents"]] == orders
+    assert answered["more"] is False
+    for each in answered["intents"]:
         action = trader.action(each["intent_id"])
         assert (action["action_type"], action["seq"], action["principal_type"]) == ("CANCEL", each["seq"], "API_KEY")
         trader.until(each["intent_id"], "CANCELLED")
@@ -138,8 +138,8 @@ def test_cancel_alls_at_once_append_one_cancel_for_each_order(trader: Trader) ->
 
     answers = asyncio.run(ask())
     assert {(answer.status_code, answer.json()["more"]) for answer in answers} == {(202, False)}
-    told = [each["intent_id"] for answer in answers for each in answer.json()["intents"]]
-    assert sorted(told) == sorted(orders)
+    answered = [each["intent_id"] for answer in answers for each in answer.json()["intents"]]
+    assert sorted(answered) == sorted(orders)
     for each in orders:
         trader.until(each, "CANCELLED")
 

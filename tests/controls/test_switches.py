@@ -105,8 +105,8 @@ def test_an_accounts_switch_holds_for_that_account(tenants: Tenants) -> None:
     for caller in ("admin", "member", "read_only", "key_all", "service_all"):
         read = trading_client.get("", caller=caller)
         assert (read.json(), read.headers["etag"]) == (control, '"1"')
-        told = trading_client.evaluate("AAPL", caller).json()
-        assert told["triggered"] == [
+        answered = trading_client.evaluate("AAPL", caller).json()
+        assert answered["triggered"] == [
             {
                 "reason": "account_manually_disabled",
                 "scope": {"Account": trading_client.account},
@@ -129,10 +129,10 @@ def test_evaluating_answers_every_control_that_says_no(firm: Tenants) -> None:
     assert trading_client.reasons("aapl") == [*wide, "symbol_manually_disabled", "outside_trading_window"]
     assert trading_client.reasons("MSFT") == wide
     assert trading_client.reasons() == wide
-    told = trading_client.evaluate("aapl").json()["triggered"]
+    answered = trading_client.evaluate("aapl").json()["triggered"]
     symbol = {"Symbol": {"account_id": trading_client.account, "symbol": "AAPL"}}
-    assert [t["scope"] for t in told[2:]] == [symbol, symbol]
-    assert told[2]["detail"] == "the symbol is disabled: earnings"
+    assert [t["scope"] for t in answered[2:]] == [symbol, symbol]
+    assert answered[2]["detail"] == "the symbol is disabled: earnings"
     put_organization(firm, {"manually_disabled": False})
     trading_client.call("PUT", "", {"manually_disabled": False})
     trading_client.put("AAPL", disabled=False)
@@ -160,7 +160,7 @@ def test_evaluating_answers_every_control_that_says_no(firm: Tenants) -> None:
     ],
 )
 def test_a_bad_question_is_refused_at_its_field(tenants: Tenants, body: Any, pointer: str) -> None:
-    account = str(uuid.uuid4())  # unknown, but what breaks a rule is told first
+    account = str(uuid.uuid4())  # unknown, but a broken rule is answered first
     if isinstance(body, dict) and isinstance(body.get("account_id"), str):
         body = body | {"account_id": body["account_id"].format(plain=account, upper=account.upper())}
     answer = tenants.client.post(f"{URL}/evaluate", json=body, headers=tenants.callers["admin"])

@@ -107,10 +107,10 @@ def test_a_window_holds_its_start_and_not_its_end(
     now = datetime.fromisoformat(moment).replace(tzinfo=UTC)
     rule = TimeRule(of(start), of(end), None, zone)
     assert (closed_at(rule, now) is None) is is_open
-    told = evaluate(controls(time=rule), AAPL, now)
-    assert [t.reason for t in told] == ([] if is_open else ["outside_trading_window"])
+    answered = evaluate(controls(time=rule), AAPL, now)
+    assert [t.reason for t in answered] == ([] if is_open else ["outside_trading_window"])
     elsewhere = now.astimezone(ZoneInfo("Asia/Tokyo"))  # the moment counts, not how it is written
-    assert evaluate(controls(time=rule), AAPL, elsewhere) == told
+    assert evaluate(controls(time=rule), AAPL, elsewhere) == answered
 
 
 def test_a_closed_window_says_the_zones_time() -> None:
@@ -119,7 +119,7 @@ def test_a_closed_window_says_the_zones_time() -> None:
     assert closed_at(rule, now) == ("trading is from 09:30:00 until 16:00:00, and it is 16:00:00 in America/New_York")
 
 
-def test_every_control_that_says_no_is_told_widest_first() -> None:
+def test_every_control_that_refuses_is_listed_widest_first() -> None:
     off = Switch(True, "why\nnot")
     halt = StandingHalt("1", "stop")
     everything = controls(
@@ -131,19 +131,19 @@ def test_every_control_that_says_no_is_told_widest_first() -> None:
         account_halt=halt,
     )
     now = datetime(2026, 1, 5, 12, tzinfo=UTC)
-    told = evaluate(everything, AAPL, now)
-    assert [t.reason for t in told] == SWITCHES_AND_WINDOWS
+    answered = evaluate(everything, AAPL, now)
+    assert [t.reason for t in answered] == SWITCHES_AND_WINDOWS
     symbol = {"Symbol": {"account_id": str(ACCOUNT), "symbol": "AAPL"}}
     organization, account = {"Organization": str(ORGANIZATION)}, {"Account": str(ACCOUNT)}
-    assert [t.scope for t in told] == [organization, organization, account, account, symbol, symbol]
-    assert [t.detail for t in told[:5]] == [
+    assert [t.scope for t in answered] == [organization, organization, account, account, symbol, symbol]
+    assert [t.detail for t in answered[:5]] == [
         "the organization is halted: stop",
         "the organization is disabled: why\nnot",
         "the account is halted: stop",
         "the account is disabled: why\nnot",
         "the symbol is disabled",
     ]
-    assert evaluate(everything, None, now) == told[:4]
+    assert evaluate(everything, None, now) == answered[:4]
     assert evaluate(controls(), AAPL, now) == ()
     on = Switch(False, "was off")
     assert evaluate(controls(organization=on, account=on, symbol=on, time=TimeRule()), AAPL, now) == ()
@@ -152,8 +152,8 @@ def test_every_control_that_says_no_is_told_widest_first() -> None:
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "/etc/localtime", "\x00", "Europe", "a" * 300])
 def test_a_zone_that_cannot_be_read_closes_the_window(zone: str) -> None:
     rule = TimeRule(of("00:00:00"), None, None, zone)
-    told = evaluate(controls(time=rule), AAPL, datetime(2026, 1, 5, 12, tzinfo=UTC))
-    assert [t.reason for t in told] == ["outside_trading_window"]
+    answered = evaluate(controls(time=rule), AAPL, datetime(2026, 1, 5, 12, tzinfo=UTC))
+    assert [t.reason for t in answered] == ["outside_trading_window"]
 
 
 SECONDS = st.times().map(lambda t: t.replace(microsecond=0))
@@ -176,11 +176,11 @@ def test_evaluating_never_fails_and_says_no_exactly_when_a_part_does(
     now: datetime,
 ) -> None:
     judged = Controls(ORGANIZATION, ACCOUNT, organization, account, symbol, rule, organization_halt, account_halt)
-    told = evaluate(judged, AAPL, now)
+    answered = evaluate(judged, AAPL, now)
     off = [bool(s and s.disabled) for s in (organization, account, symbol)]
     is_closed = rule is not None and closed_at(rule, now) is not None
     noes = [organization_halt is not None, off[0], account_halt is not None, off[1], off[2], is_closed]
-    assert [t.reason for t in told] == [reason for reason, no in zip(SWITCHES_AND_WINDOWS, noes, strict=True) if no]
+    assert [t.reason for t in answered] == [reason for reason, no in zip(SWITCHES_AND_WINDOWS, noes, strict=True) if no]
 
 
 @given(SECONDS, SECONDS, st.sampled_from(sorted(ZONES)), st.dates(date(2000, 1, 1), date(2037, 1, 1)))

@@ -75,8 +75,8 @@ def release_environ(release: Path, folder: Path, settings: dict[str, str]) -> di
 def serving_release(environ: dict[str, str]) -> Iterator[str]:
     """Its URL. It is a program of its own: the tests' process has this tree's modules."""
     where = (sys.executable, "-c", "import trading_intents; print(trading_intents.__file__)")
-    told = subprocess.run(where, env=environ, capture_output=True, text=True, check=True).stdout
-    assert told.startswith(environ["PYTHONPATH"].partition(os.pathsep)[0]), told
+    answered = subprocess.run(where, env=environ, capture_output=True, text=True, check=True).stdout
+    assert answered.startswith(environ["PYTHONPATH"].partition(os.pathsep)[0]), answered
     process = subprocess.Popen((*COMMAND, "serve"), env=environ, stderr=subprocess.PIPE, text=True)
     assert process.stderr
     limit = threading.Timer(START_LIMIT_SECONDS, process.kill)
@@ -102,7 +102,7 @@ def serving_release(environ: dict[str, str]) -> Iterator[str]:
 
 @dataclass
 class Load:
-    """Callers that trade at the processes in `urls`, in turn, until they are told to stop."""
+    """Callers that trade at the processes in `urls`, in turn, until they are stopped."""
 
     headers: dict[str, str]
     account: str
@@ -166,10 +166,10 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
             caller.start()
         try:
             load.until_more(ORDERS)
-            told = run_command(environment(folder, settings), "migrate", "--dry-run")
-            assert told.returncode == 0, told.stderr
+            answered = run_command(environment(folder, settings), "migrate", "--dry-run")
+            assert answered.returncode == 0, answered.stderr
             added = {path.name for path in FOLDER.glob("*.sql")} - {path.name for path in release.rglob("*.sql")}
-            named = [line.split(", ")[0].removeprefix("would apply ") for line in told.stdout.splitlines()]
+            named = [line.split(", ")[0].removeprefix("would apply ") for line in answered.stdout.splitlines()]
             assert named == sorted(added)
             with serving(folder, **settings) as new:
                 load.urls = [old, new.url]

@@ -46,7 +46,7 @@ async def shown(api_platform: ApiOnlyPlatform) -> AsyncIterator[Books]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of this process look again after a tenth of a second, for tests that do not prove how often they look,
-    nor that they are told: for halts, commands that are due, orders in doubt, and accounts that changed."""
+    nor that they are signalled: for halts, commands that are due, orders in doubt, and accounts that changed."""
     monkeypatch.setattr(halt_worker, "SWEEP_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(halt_worker, "ADD_UP_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(parts, "PAUSES_SECONDS", (SOON_SECONDS,))

@@ -30,8 +30,8 @@ class StatementCost:
     blocks: int = 0
     plan: str = ""
 
-    def add(self, told: dict[str, Any]) -> None:
-        plan = told["Plan"]
+    def add(self, reported: dict[str, Any]) -> None:
+        plan = reported["Plan"]
         rows, blocks = _rows(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         self.blocks = max(self.blocks, blocks)
         if rows >= self.rows:
@@ -81,6 +81,6 @@ class ExplainedStatements:
             text = file.read().decode(errors="replace")
         costs: dict[str, StatementCost] = {}
         for entry in ENTRY.finditer(text):
-            told = json.loads(entry[1])
-            costs.setdefault(" ".join(told["Query Text"].split()), StatementCost()).add(told)
+            reported = json.loads(entry[1])
+            costs.setdefault(" ".join(reported["Query Text"].split()), StatementCost()).add(reported)
         return costs

@@ -98,12 +98,12 @@ class InProcessExecution:
     async def order(self, intent_id: UUID) -> Any:
         return await self.in_process_writer.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
 
-    async def told_statuses(self, intent_id: UUID) -> list[str]:
-        """Every status that the stream told of the order, also one that lasted for a moment."""
+    async def streamed_statuses(self, intent_id: UUID) -> list[str]:
+        """Every status of the order in the stream, also a short-lived one."""
         rows = await self.in_process_writer.owner.fetch("SELECT payload FROM stream_events ORDER BY seq")
         events = [trading_pb2.TradingEvent.FromString(row["payload"]).broker_order for row in rows]
-        told = [event.order_status for event in events if event.order_id == str(intent_id)]
-        return [trading_pb2.OrderStatus.Name(status).removeprefix("ORDER_STATUS_") for status in told]
+        reported = [event.order_status for event in events if event.order_id == str(intent_id)]
+        return [trading_pb2.OrderStatus.Name(status).removeprefix("ORDER_STATUS_") for status in reported]
 
     async def rows(self, intent_id: UUID) -> list[Any]:
         return list(

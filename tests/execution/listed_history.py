@@ -73,12 +73,12 @@ class History:
         self.actions += made
         self.orders += made
 
-    async def add_trades(self, made: list[Listed], retold: Callable[[Listed], bool]) -> None:
+    async def add_trades(self, made: list[Listed], republished: Callable[[Listed], bool]) -> None:
         one, none = Decimal(1), Decimal(0)
         rows = [
             (
                 *(row.id, self.account, self.organization, row.seq, row.id, "e", "AAPL", "BUY", one, one, one, none, 1),
-                *(row.at, retold(row)),
+                *(row.at, republished(row)),
             )
             for row in made
         ]

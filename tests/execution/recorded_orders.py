@@ -1,4 +1,4 @@
-"""An account whose orders are submitted through the real writer, sent by nobody, and told of by the test."""
+"""An account whose orders are submitted through the real writer, sent by nobody, and reported by the test."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,7 +41,7 @@ class Sent:
 Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
 
 
-async def record_alone(
+async def record_account(
     tx: Tx, trading_client: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
 ) -> RecordedAccount:
     """As a whole transaction of the recorder, in the caller's."""
@@ -101,11 +101,13 @@ class Books:
         )
         return sent
 
-    async def tell(self, *events: BrokerEvent, own: tuple[PlatformFact, ...] = (), account: int = 0) -> RecordedAccount:
+    async def record(
+        self, *events: BrokerEvent, own: tuple[PlatformFact, ...] = (), account: int = 0
+    ) -> RecordedAccount:
         while True:
             try:
                 async with self.database.worker.transaction(plans="by_key") as tx:
-                    return await record_alone(tx, self.trading_client(account), events, own)
+                    return await record_account(tx, self.trading_client(account), events, own)
             except asyncpg.UniqueViolationError:
                 continue  # another one made the same position: read again
 
@@ -178,7 +180,7 @@ async def limit(books: Books, **limits: object) -> None:
         )
 
 
-def told(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:
+def reported(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:
     named = sent.client_order_id if sent else None
     amounts = {name: D(value) if isinstance(value, str) and name in AMOUNTS else value for name, value in more.items()}
     fields: dict[str, Any] = {
@@ -194,7 +196,7 @@ AMOUNTS = frozenset({"quantity", "price", "fee", "cum_quantity", "average_price"
 
 
 def fill(sent: Sent | None, exec_id: str, quantity: str, price: str = "10", **more: Any) -> BrokerEvent:
-    return told(EventKind.FILL, sent, f"fill/{exec_id}", exec_id=exec_id, quantity=quantity, price=price, **more)
+    return reported(EventKind.FILL, sent, f"fill/{exec_id}", exec_id=exec_id, quantity=quantity, price=price, **more)
 
 
 def ours(sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None) -> PlatformFact:

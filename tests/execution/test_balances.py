@@ -1,4 +1,4 @@
-"""Balances that a broker tells: recorded with its events, paced, and not told again after a restart."""
+"""Balances that a broker reports: recorded with its events, paced, and not published again after a restart."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ def balance(cash: str | None, equity: str | None = None, at: int = 0, currency: 
     )
 
 
-async def told(in_process: InProcessExecution) -> list[tuple[str, str]]:
+async def reported(in_process: InProcessExecution) -> list[tuple[str, str]]:
     rows = await in_process.in_process_writer.owner.fetch(
         "SELECT payload FROM stream_events WHERE kind = 5 ORDER BY seq"
     )
@@ -38,14 +38,14 @@ async def told(in_process: InProcessExecution) -> list[tuple[str, str]]:
     return [(event.cash, event.equity) for event in events]
 
 
-async def until_told(in_process: InProcessExecution, *expected: tuple[str, str]) -> None:
+async def until_published(in_process: InProcessExecution, *expected: tuple[str, str]) -> None:
     async def reached() -> bool:
-        return await told(in_process) == list(expected)
+        return await reported(in_process) == list(expected)
 
     try:
         await in_process.until(reached, MANY_SECONDS)
     except AssertionError:
-        raise AssertionError(f"{await told(in_process)}, not {expected}") from None
+        raise AssertionError(f"{await reported(in_process)}, not {expected}") from None
 
 
 async def kept(in_process: InProcessExecution) -> Any:
@@ -56,7 +56,7 @@ async def test_the_snapshots_balance_is_recorded_and_not_again_after_a_restart(u
     async with open_in_process(urls) as in_process:
         in_process.venue.balance = balance("100", "150")
         async with executing(in_process):
-            await until_told(in_process, ("100", "150"))
+            await until_published(in_process, ("100", "150"))
         row = await kept(in_process)
         assert (row["account_id"], row["cash"], row["buying_power"], row["as_of"]) == (
             in_process.account,
@@ -68,36 +68,36 @@ async def test_the_snapshots_balance_is_recorded_and_not_again_after_a_restart(u
         async with executing(in_process):
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
-            in_process.venue.tell_balance(balance("99", "150", at=61))
-            await until_told(in_process, ("100", "150"), ("99", "150"))
+            in_process.venue.report_balance(balance("99", "150", at=61))
+            await until_published(in_process, ("100", "150"), ("99", "150"))
 
 
-async def test_other_cash_is_told_at_once_and_another_equity_at_its_pace(
+async def test_other_cash_is_published_at_once_and_another_equity_at_its_pace(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model, "PRICES_PACE_SECONDS", pace_seconds := 3.0)
     async with open_in_process(urls) as in_process, executing(in_process):
         await in_process.until_true(lambda: bool(in_process.venue.links))
         began = time.monotonic()
-        in_process.venue.tell_balance(balance("1", "1"))
-        await until_told(in_process, ("1", "1"))
-        in_process.venue.tell_balance(balance("1", "2", at=1))
-        in_process.venue.tell_balance(balance("1", "3", at=2))
-        await until_told(in_process, ("1", "1"), ("1", "3"))
+        in_process.venue.report_balance(balance("1", "1"))
+        await until_published(in_process, ("1", "1"))
+        in_process.venue.report_balance(balance("1", "2", at=1))
+        in_process.venue.report_balance(balance("1", "3", at=2))
+        await until_published(in_process, ("1", "1"), ("1", "3"))
         assert time.monotonic() - began > pace_seconds - 1
-        in_process.venue.tell_balance(balance("2", "3", at=3))
-        in_process.venue.tell_balance(balance("2", "3", at=4))
-        await until_told(in_process, ("1", "1"), ("1", "3"), ("2", "3"))
+        in_process.venue.report_balance(balance("2", "3", at=3))
+        in_process.venue.report_balance(balance("2", "3", at=4))
+        await until_published(in_process, ("1", "1"), ("1", "3"), ("2", "3"))
 
 
 async def test_a_balance_of_the_future_or_of_odd_text_is_made_safe(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await in_process.until_true(lambda: bool(in_process.venue.links))
         odd = balance("1", currency="U\x00S\ud800D" + "x" * 600)
-        in_process.venue.tell_balance(
+        in_process.venue.report_balance(
             BrokerBalance(currency=odd.currency, cash=odd.cash, as_of=datetime.max.replace(tzinfo=UTC))
         )
-        await until_told(in_process, ("1", ""))
+        await until_published(in_process, ("1", ""))
         row = await kept(in_process)
         assert row["currency"] == "U?S?D" + "x" * 11
         assert row["as_of"] <= await in_process.in_process_writer.owner.fetchval("SELECT clock_timestamp()")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.execution.api_only_platform import ApiOnlyPlatform
-from tests.execution.recorded_orders import Books, fill, told
+from tests.execution.recorded_orders import Books, fill, reported
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.intents.writing.record import LinkedRecord
 
@@ -39,8 +39,10 @@ def cell(value: Any) -> str:
 async def test_a_page_as_csv_has_the_values_of_its_json(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
     (account,) = shown.accounts
     sent, sold = await shown.create("10", limit="187.50", reference='my, "17"'), await shown.create("4", side="SELL")
-    await shown.tell(
-        told(E.CANCELLED, sent, at=1), fill(sent, "e1", "12", "187.25", at=2, fee="0.1"), fill(sold, "e2", "4", "12")
+    await shown.record(
+        reported(E.CANCELLED, sent, at=1),
+        fill(sent, "e1", "12", "187.25", at=2, fee="0.1"),
+        fill(sold, "e2", "4", "12"),
     )
     listed = api_platform.read(account, path)["data"]
     answer = get(api_platform, account, path)
@@ -115,7 +117,7 @@ async def test_no_spreadsheet_takes_a_text_for_a_formula(
 
 async def test_a_short_position_is_a_number(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     sold = await shown.create("4", side="SELL_SHORT")
-    await shown.tell(fill(sold, "e1", "4", "12"))
+    await shown.record(fill(sold, "e1", "4", "12"))
     (row,) = rows_of(get(api_platform, shown.accounts[0], "positions"))
     assert row["quantity"] == "-4"
 

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.execution.recorded_orders import Books, D, fill, told
+from tests.execution.recorded_orders import Books, D, fill, reported
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.controls.limits.equity import EquityRecorder
@@ -53,7 +53,7 @@ async def test_what_changed_is_recorded_in_every_resolution(books: Books) -> Non
     await recorder.record()
     assert await recorder.points("1m") == [], "nothing ever changed"
     order, sold = await books.create("10", limit="100"), await books.create("4", side="SELL", limit="100")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
     await recorder.set_market("90", "9000", "9900")
     await recorder.record()
     first = (D(9900), D(9000), D(0), D(-100))
@@ -61,7 +61,7 @@ async def test_what_changed_is_recorded_in_every_resolution(books: Books) -> Non
         assert await recorder.points(resolution) == [first]
     await recorder.record()
     assert await recorder.points("1m") == [first], "a minute in which nothing changed has no row"
-    await books.tell(told(E.ACCEPTED, sold, "b"), fill(sold, "e2", "4", "110"))
+    await books.record(reported(E.ACCEPTED, sold, "b"), fill(sold, "e2", "4", "110"))
     await recorder.set_market("95", "9440", "10010")
     await recorder.record()
     second = (D(10010), D(9440), D(40), D(-30))
@@ -72,7 +72,7 @@ async def test_what_changed_is_recorded_in_every_resolution(books: Books) -> Non
 async def test_a_span_has_its_last_values_and_is_recorded_once(books: Books) -> None:
     recorder = Recorder(books)
     order = await books.create("10", limit="100")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
     await recorder.set_market("90", "9000", "9900")
     await recorder.record()
     await recorder.set_market("80", "9000", "9800")

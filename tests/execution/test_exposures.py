@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_exposures
-from tests.execution.recorded_orders import Books, Sent, fill, limit, open_books, ours, told
+from tests.execution.recorded_orders import Books, Sent, fill, limit, open_books, ours, reported
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import SystemClock
@@ -36,44 +36,44 @@ async def exposure(books: Books, symbol: str = "AAPL") -> tuple[int, str, str] |
 async def test_an_order_counts_while_it_is_open_with_what_is_unfilled(books: Books) -> None:
     order = await books.create("100.5", limit="10")
     assert await exposure(books) == (1, "100.5", "0")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "40.25"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "40.25"))
     assert await exposure(books) == (1, "60.25", "0")
     await books.cancel(order)
     assert await exposure(books) == (1, "60.25", "0"), "a pending CANCEL may come too late"
-    await books.tell(told(E.CANCELLED, order, "c", cum_quantity="40.25"))
+    await books.record(reported(E.CANCELLED, order, "c", cum_quantity="40.25"))
     assert await exposure(books) == (0, "0.00", "0")
 
 
 async def test_an_order_under_replace_counts_its_larger_version_once(books: Books) -> None:
     order = await books.create("50", limit="10", side="SELL")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10"))
     larger = await books.replace(order, "80", "10")
     assert await exposure(books) == (1, "0", "70")
-    await books.tell(told(E.REPLACE_REJECTED, larger, "r1"))
+    await books.record(reported(E.REPLACE_REJECTED, larger, "r1"))
     assert await exposure(books) == (1, "0", "40")
     smaller = await books.replace(order, "20", "10")
     assert await exposure(books) == (1, "0", "40")
-    await books.tell(told(E.REPLACED, smaller, "r2", replaces=order.client_order_id))
+    await books.record(reported(E.REPLACED, smaller, "r2", replaces=order.client_order_id))
     assert await exposure(books) == (1, "0", "10")
 
 
 async def test_an_order_in_doubt_is_open_and_a_resurrected_one_counts_again(books: Books) -> None:
     order = await books.create("5", side="SELL_SHORT")
-    await books.tell(own=(ours(order, F.UNCERTAIN),))
+    await books.record(own=(ours(order, F.UNCERTAIN),))
     assert await exposure(books) == (1, "0", "5")
-    await books.tell(own=(ours(order, F.NOT_DELIVERED),))
+    await books.record(own=(ours(order, F.NOT_DELIVERED),))
     assert await exposure(books) == (0, "0", "0")
-    await books.tell(told(E.ACCEPTED, order, "a"))
+    await books.record(reported(E.ACCEPTED, order, "a"))
     assert await exposure(books) == (1, "0", "5")
-    await books.tell(fill(order, "e1", "2"))
+    await books.record(fill(order, "e1", "2"))
     assert await exposure(books) == (1, "0", "3")
 
 
 async def test_a_busted_fill_is_open_again(books: Books) -> None:
     order = await books.create("10", limit="10")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "10"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10"))
     assert await exposure(books) == (0, "0", "0")
-    await books.tell(told(E.FILL_BUST, order, "b", replaces="e1"))
+    await books.record(reported(E.FILL_BUST, order, "b", replaces="e1"))
     assert await exposure(books) == (1, "10", "0")
 
 
@@ -96,7 +96,7 @@ async def test_a_check_removes_symbols_of_which_nothing_is_open(books: Books, da
     check, order = Check(database), await books.create("5")
     assert await check.run() == 0
     assert await exposure(books) == (1, "5", "0")
-    await books.tell(told(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
+    await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
     assert await exposure(books) == (0, "0", "0")
     assert await check.run() == 0
     assert await exposure(books) is None
@@ -125,7 +125,7 @@ async def test_an_exposure_that_differs_is_set_right_with_an_alert(books: Books,
 
 async def test_an_exposure_of_nothing_is_set_right_with_an_alert(books: Books, database: Database) -> None:
     check, order = Check(database), await books.create("10", limit="10")
-    await books.tell(told(E.REJECTED, order, "r"))
+    await books.record(reported(E.REJECTED, order, "r"))
     await books.owner.execute("UPDATE exposures SET open_orders = 1")
     assert await check.run() == 1
     assert await exposure(books) in (None, (0, "0", "0"))
@@ -182,13 +182,13 @@ async def test_a_scan_adds_up_groups_as_the_one_rule_does(urls: Urls, database: 
 
 
 class RandomCourse:
-    """Commands, and what a broker may tell of them, in any order and however often."""
+    """Commands, and a broker's possible reports, in any order and however often."""
 
     def __init__(self, books: Books, seed: int) -> None:
         self.books, self.chance = books, random.Random(seed)
         self.orders: list[Sent] = []
         self.replaces: dict[Sent, list[Sent]] = {}
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     async def step(self, number: int) -> None:
         books, chance = self.books, self.chance
@@ -202,7 +202,7 @@ class RandomCourse:
         order = chance.choice(self.orders)
         row = await books.order(order)
         is_open, free = row["finished_at"] is None, row["pending_replace_seq"] is None and not row["cancel_requested"]
-        kind = chance.choice(("replace", "cancel", "tell", "tell", "tell", "limits"))
+        kind = chance.choice(("replace", "cancel", "report", "report", "report", "limits"))
         if kind == "replace" and is_open and free:
             replaced = await books.replace(order, str(chance.randrange(1, 150)), "10")
             self.replaces.setdefault(order, []).append(replaced)
@@ -211,30 +211,30 @@ class RandomCourse:
         elif kind == "limits" and chance.random() < 0.2:
             await limit(books, **({"max_open_orders": 100_000} if chance.random() < 0.7 else {}))
         else:
-            await self._tell(order, number)
+            await self._report(order, number)
 
-    async def _tell(self, order: Sent, number: int) -> None:
+    async def _report(self, order: Sent, number: int) -> None:
         chance, last = self.chance, self.replaces.get(order, [order])[-1]
-        if self.told and chance.random() < 0.2:
-            await self.books.tell(chance.choice(self.told))
+        if self.reported and chance.random() < 0.2:
+            await self.books.record(chance.choice(self.reported))
             return
         execution, amount = f"e{number}", f"{chance.randrange(1, 40)}.5"
         events = [
-            told(E.ACCEPTED, order, f"a{number}"),
+            reported(E.ACCEPTED, order, f"a{number}"),
             fill(order, execution, amount),
             fill(last, execution, amount),
-            told(E.REPLACED, last, f"r{number}", replaces=order.client_order_id),
-            told(E.REPLACE_REJECTED, last, f"j{number}"),
-            told(E.CANCELLED, order, f"c{number}"),
-            told(E.EXPIRED, order, f"x{number}"),
-            told(E.FILL_BUST, order, f"b{number}", replaces=f"e{chance.randrange(number)}"),
+            reported(E.REPLACED, last, f"r{number}", replaces=order.client_order_id),
+            reported(E.REPLACE_REJECTED, last, f"j{number}"),
+            reported(E.CANCELLED, order, f"c{number}"),
+            reported(E.EXPIRED, order, f"x{number}"),
+            reported(E.FILL_BUST, order, f"b{number}", replaces=f"e{chance.randrange(number)}"),
         ]
         facts = [ours(order, F.UNCERTAIN), ours(order, F.NOT_DELIVERED), ours(last, F.REPLACE_DROPPED)]
         if chance.random() < 0.2:
-            await self.books.tell(own=(chance.choice(facts),))
+            await self.books.record(own=(chance.choice(facts),))
         else:
-            self.told.append(chance.choice(events))
-            await self.books.tell(self.told[-1])
+            self.reported.append(chance.choice(events))
+            await self.books.record(self.reported[-1])
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -28,7 +28,7 @@ STOP_LIMIT_SECONDS = 15
 
 
 class CancelledVenue(FakeVenue):
-    """Its first link waits, where it is told to, for something that is cancelled: as gRPC's calls may be."""
+    """Its first session waits, where it is scripted to, for something that is cancelled: as gRPC's calls may be."""
 
     def __init__(self, where: str) -> None:
         super().__init__("paper")
@@ -170,6 +170,6 @@ async def test_the_reason_for_which_the_paper_market_ended_is_logged(
         await in_process.until_true(lambda: bool(failures))
         await in_process.until_status(intent, "NEW")
         await until_connection(in_process, "connected")
-    told = capsys.readouterr().err
-    assert "broker link ended" in told
-    assert "ZeroDivisionError" in told
+    reported = capsys.readouterr().err
+    assert "broker link ended" in reported
+    assert "ZeroDivisionError" in reported

@@ -141,7 +141,7 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
         venue.acts.append(Act.DROP)
         venue.is_mute = True
         await in_process.until_status(await in_process.create(account=fast), "NEW")
-        assert venue.lookups, "it was not the look-up that told"
+        assert venue.lookups, "it was not the look-up that reported it"
         assert venue.ended == 0, "the look-up waited for a slow one"
 
 

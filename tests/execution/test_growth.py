@@ -3,7 +3,7 @@
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.recorded_orders import Books, fill, ours, record_alone, told
+from tests.execution.recorded_orders import Books, fill, ours, record_account, reported
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 
@@ -53,10 +53,13 @@ GROW = (
 async def rows_read(books: Books, name: str) -> int:
     """By the transaction that records an order's acknowledgement and fill."""
     sent = await books.create("10")
-    events = [told(E.ACCEPTED, sent, f"a{name}", broker_order_id=name), fill(sent, name, "10", broker_order_id=name)]
+    events = [
+        reported(E.ACCEPTED, sent, f"a{name}", broker_order_id=name),
+        fill(sent, name, "10", broker_order_id=name),
+    ]
     async with books.database.worker.transaction(plans="by_key") as tx:
         before: int = await tx.fetchval(ROWS_READ)
-        await record_alone(tx, books.trading_client(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
+        await record_account(tx, books.trading_client(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
         after: int = await tx.fetchval(ROWS_READ)
     return after - before
 

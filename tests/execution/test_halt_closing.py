@@ -121,7 +121,7 @@ async def test_a_closing_order_that_ends_unfilled_is_made_anew_later(urls: Urls)
         await until(in_process, found, state="done")
 
 
-def told(symbol: str, quantity: str, number: int = 1) -> BrokerEvent:
+def reported(symbol: str, quantity: str, number: int = 1) -> BrokerEvent:
     return BrokerEvent(
         kind=EventKind.POSITION,
         dedupe_key=f"position:{symbol}:{quantity}:{number}",
@@ -131,8 +131,8 @@ def told(symbol: str, quantity: str, number: int = 1) -> BrokerEvent:
 
 
 @contextlib.asynccontextmanager
-async def telling(in_process: InProcessExecution) -> AsyncIterator[None]:
-    """A worker whose broker tells positions from the beginning, so that none is an opening position."""
+async def reporting_positions(in_process: InProcessExecution) -> AsyncIterator[None]:
+    """A worker whose broker reports positions from the beginning, so that none is an opening position."""
     in_process.venue.positions = ()
     async with executing(in_process):
         yield
@@ -140,9 +140,9 @@ async def telling(in_process: InProcessExecution) -> AsyncIterator[None]:
 
 # Takes more than five seconds: that is how long the broker must have said it.
 async def test_the_brokers_quantity_is_closed_once_it_has_said_it_twice(urls: Urls) -> None:
-    async with open_in_process(urls) as in_process, telling(in_process):
+    async with open_in_process(urls) as in_process, reporting_positions(in_process):
         await hold(in_process)
-        in_process.venue.positions = (told("AAPL", "8"), told("TSLA", "-2"))
+        in_process.venue.positions = (reported("AAPL", "8"), reported("TSLA", "-2"))
         found = await halt(in_process, close_positions=True)
         halted_at = (await shown(in_process, found))["created_at"]
         waiting = await until_waiting(in_process, found, "position_unconfirmed")
@@ -156,7 +156,7 @@ async def test_the_brokers_quantity_is_closed_once_it_has_said_it_twice(urls: Ur
 
 async def test_a_symbol_that_the_broker_leaves_out_is_closed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "CONFIRM_SECONDS", 1.0)
-    async with open_in_process(urls) as in_process, telling(in_process):
+    async with open_in_process(urls) as in_process, reporting_positions(in_process):
         await hold(in_process)
         found = await halt(in_process, close_positions=True)
         await until_waiting(in_process, found, "position_unconfirmed")

@@ -76,7 +76,7 @@ async def open_limited(urls: Urls, database: Database, tells_positions: bool) ->
         yield LimitedAccount(in_process, database, judge)
 
 
-@pytest.fixture(params=[True, False], ids=["tells positions", "need not tell"])
+@pytest.fixture(params=[True, False], ids=["reports positions", "need not report"])
 async def limited(urls: Urls, database: Database, request: pytest.FixtureRequest) -> AsyncIterator[LimitedAccount]:
     async with open_limited(urls, database, request.param) as limited:
         yield limited

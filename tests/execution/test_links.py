@@ -50,7 +50,7 @@ async def set_credential(in_process: InProcessExecution, secret: str) -> None:
     await owner.execute("UPDATE accounts SET has_credential = true, link_generation = link_generation + 1")
 
 
-async def test_a_link_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:
+async def test_a_session_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
@@ -79,7 +79,7 @@ async def end_unheard(in_process: InProcessExecution, intent: UUID) -> None:
     in_process.venue.is_mute = False
 
 
-async def test_an_order_that_was_sent_just_before_the_link_ended_is_looked_up_later(
+async def test_an_order_that_was_sent_just_before_the_session_ended_is_looked_up_later(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "JUST_SENT_SECONDS", just_sent_seconds := 2.0)
@@ -163,7 +163,7 @@ async def test_an_account_without_open_orders_is_not_reconciled(urls: Urls) -> N
 
 
 async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
-    """A broker that was not away can tell no more than it could at the last look-up."""
+    """A broker that stayed connected can report no more than at the last look-up."""
     async with open_in_process(urls) as in_process, executing(in_process, reconcile_seconds=0.2):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
@@ -178,7 +178,7 @@ async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
 
 
 @pytest.mark.usefixtures("soon")
-async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
+async def test_an_order_that_the_broker_lost_raises_one_alert(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics, reconcile_seconds=0.2):
         intent = await in_process.create()
@@ -200,7 +200,7 @@ async def test_an_order_that_the_broker_lost_is_told_once(urls: Urls) -> None:
         await in_process.until_status(intent, "EXPIRED")
 
 
-async def test_a_broker_that_fails_to_tell_its_open_orders_keeps_its_link(urls: Urls) -> None:
+async def test_a_broker_that_fails_to_list_its_open_orders_keeps_its_session(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process, reconcile_seconds=0.2):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
@@ -259,7 +259,7 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
 
 
 @pytest.mark.usefixtures("soon")
-async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -> None:
+async def test_an_account_that_changes_in_name_only_keeps_its_session(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
         (link,) = execution.leases.links.values()
@@ -275,7 +275,7 @@ async def test_an_account_that_changes_in_name_only_keeps_its_link(urls: Urls) -
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_closed_account_has_no_link_and_no_lease(urls: Urls) -> None:
+async def test_a_closed_account_has_no_session_and_no_lease(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
         await in_process.in_process_writer.owner.execute(

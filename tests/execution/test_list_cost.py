@@ -66,9 +66,9 @@ class ExplainingTx:
         explain = "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) EXECUTE explained"
         text = await self._tx.fetchval(explain + values)
         await self._tx.execute("DEALLOCATE explained")
-        (told,) = json.loads(text)
-        self._cost.add(told["Plan"])
-        self._cost.blocks += told["Plan"]["Shared Hit Blocks"] + told["Plan"]["Shared Read Blocks"]
+        (reported,) = json.loads(text)
+        self._cost.add(reported["Plan"])
+        self._cost.blocks += reported["Plan"]["Shared Hit Blocks"] + reported["Plan"]["Shared Read Blocks"]
         self._cost.plans.append(text)
 
     async def fetch(self, query: str, *args: Any) -> Any:

@@ -21,7 +21,7 @@ from tests.execution.listed_history import (
     random_orders,
     random_trades,
 )
-from tests.execution.recorded_orders import Books, fill, told
+from tests.execution.recorded_orders import Books, fill, reported
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import TimeRange, rfc3339
 from trading_intents.orders.model import OrderState, OrderStatus, state_of
@@ -297,11 +297,11 @@ async def test_a_corrected_trade_is_listed_by_when_it_was_first_received(
 ) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
-    await shown.tell(fill(sent, "e1", "4"))
-    await shown.tell(fill(sent, "e2", "6"))
+    await shown.record(fill(sent, "e1", "4"))
+    await shown.record(fill(sent, "e2", "6"))
     first, second = (trade["received_at"] for trade in api_platform.read(account, "trades")["data"])
     assert first < second
-    await shown.tell(told(E.FILL_CORRECT, sent, "fix/e1", exec_id="e3", replaces="e1", quantity="3", price="10"))
+    await shown.record(reported(E.FILL_CORRECT, sent, "fix/e1", exec_id="e3", replaces="e1", quantity="3", price="10"))
 
     # Its seq no longer follows its time, and the search for a time goes by the others.
     assert {name: row["is_retold"] for name, row in (await shown.trades(sent)).items()} == {"e1": True, "e2": False}
@@ -321,7 +321,7 @@ async def test_a_corrected_trade_is_listed_by_when_it_was_first_received(
 async def test_positions_are_shown_in_both_orders(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     (account,) = shown.accounts
     for symbol in ("MSFT", "AAPL", "BTC/USD", "Z"):
-        await shown.tell(fill(await shown.create("1", symbol=symbol), symbol, "1"))
+        await shown.record(fill(await shown.create("1", symbol=symbol), symbol, "1"))
     for limit in (1, 3, 100):
         ascending = [row["symbol"] for row in api_platform.pages(account, "positions", limit=limit)]
         assert ascending == ["AAPL", "BTC/USD", "MSFT", "Z"]

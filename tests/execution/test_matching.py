@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.execution.recorded_orders import Books, D, fill, ours, record_alone, told
+from tests.execution.recorded_orders import Books, D, fill, ours, record_account, reported
 from trading_intents.brokers.port import CommandResult, Outcome
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import CommandKind
@@ -17,82 +17,82 @@ async def count(books: Books, what: str) -> int:
 
 async def test_an_order_that_we_did_not_send_is_kept_and_attached_to_nothing(books: Books) -> None:
     sent = await books.create("10")
-    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    await books.record(reported(E.ACCEPTED, sent, broker_order_id="b1"))
     before = await books.order(sent)
     strange = [
         fill(None, "x1", "5", client_order_id="SOMEBODYELSES", broker_order_id="b9"),
-        told(E.CANCELLED, None, "x2", broker_order_id="b9"),
+        reported(E.CANCELLED, None, "x2", broker_order_id="b9"),
     ]
-    recorded = await books.tell(*strange)
+    recorded = await books.record(*strange)
     assert not recorded.events
     assert await books.order(sent) == before
     assert await count(books, "facts WHERE order_id IS NULL") == 2
     assert await count(books, "trades") == 0
-    assert not (await books.tell(*strange, *strange[::-1])).events
+    assert not (await books.record(*strange, *strange[::-1])).events
     assert await count(books, "facts") == 3
 
 
 async def test_a_report_is_found_by_the_brokers_id_alone(books: Books) -> None:
     sent = await books.create("10")
-    await books.tell(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
-    await books.tell(fill(None, "e1", "10", broker_order_id="b1"))
+    await books.record(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
+    await books.record(fill(None, "e1", "10", broker_order_id="b1"))
     assert (await books.order(sent))["order_status"] == "FILLED"
 
 
 async def test_a_report_by_the_old_id_of_a_chain_is_found(books: Books) -> None:
     sent = await books.create("10", limit="5")
-    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1"))
+    await books.record(reported(E.ACCEPTED, sent, broker_order_id="b1"))
     first = await books.replace(sent, "20", limit="6")
-    await books.tell(told(E.REPLACED, None, "r1", client_order_id="NEWNAME", replaces=sent.client_order_id))
-    await books.tell(told(E.REPLACED, first, replaces=sent.client_order_id, broker_order_id="b2"))
-    await books.tell(fill(None, "e1", "20", broker_order_id="b2"))
+    await books.record(reported(E.REPLACED, None, "r1", client_order_id="NEWNAME", replaces=sent.client_order_id))
+    await books.record(reported(E.REPLACED, first, replaces=sent.client_order_id, broker_order_id="b2"))
+    await books.record(fill(None, "e1", "20", broker_order_id="b2"))
     assert (await books.order(sent))["order_status"] == "FILLED"
 
 
-async def test_what_was_told_before_the_brokers_id_was_known_is_taken_in_then(books: Books) -> None:
+async def test_reports_from_before_the_brokers_id_was_known_are_booked_then(books: Books) -> None:
     sent = await books.create("10")
-    await books.tell(fill(None, "e1", "4", broker_order_id="b1"))
+    await books.record(fill(None, "e1", "4", broker_order_id="b1"))
     assert (await books.order(sent))["order_status"] == "PENDING_NEW"
-    recorded = await books.tell(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
+    recorded = await books.record(own=(ours(sent, F.ACCEPTED, broker_order_id="b1"),))
     assert recorded.events
     assert (await books.order(sent))["filled_quantity"] == D(4)
     assert await books.filled(sent) == [("e1", "4", "10")]
 
 
-async def test_what_is_told_again_with_our_id_is_taken_in(books: Books) -> None:
+async def test_a_report_that_is_repeated_with_our_id_is_booked(books: Books) -> None:
     sent = await books.create("10")
-    await books.tell(fill(None, "e1", "4", broker_order_id="b1"))
-    await books.tell(fill(sent, "e1", "4"))
+    await books.record(fill(None, "e1", "4", broker_order_id="b1"))
+    await books.record(fill(sent, "e1", "4"))
     assert (await books.order(sent))["filled_quantity"] == D(4)
     assert await count(books, "facts") == 1
 
 
 async def test_a_brokers_id_that_is_used_again_is_the_later_orders(books: Books) -> None:
     old = await books.create("10")
-    await books.tell(told(E.ACCEPTED, old, broker_order_id="1"), fill(old, "e1", "10"))
-    await books.tell(fill(None, "stray", "7", broker_order_id="2"))
+    await books.record(reported(E.ACCEPTED, old, broker_order_id="1"), fill(old, "e1", "10"))
+    await books.record(fill(None, "stray", "7", broker_order_id="2"))
     new, newer = await books.create("10"), await books.create("10")
-    await books.tell(told(E.ACCEPTED, new, broker_order_id="1"))
-    await books.tell(told(E.ACCEPTED, newer, broker_order_id="2"))
-    await books.tell(fill(None, "e2", "3", broker_order_id="1"))
+    await books.record(reported(E.ACCEPTED, new, broker_order_id="1"))
+    await books.record(reported(E.ACCEPTED, newer, broker_order_id="2"))
+    await books.record(fill(None, "e2", "3", broker_order_id="1"))
     assert (await books.order(old))["filled_quantity"] == D(10)
     assert (await books.order(new))["filled_quantity"] == D(3)
-    assert (await books.order(newer))["filled_quantity"] == 0  # told before it was sent: of another order
+    assert (await books.order(newer))["filled_quantity"] == 0  # reported before it was sent: of another order
 
 
-async def test_two_workers_that_are_told_the_same_book_it_once(books: Books) -> None:
+async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -> None:
     orders = [await books.create("10", symbol=symbol) for symbol in ("AAPL", "MSFT", "AAPL", "GOOG")]
     events = [
         event
         for place, sent in enumerate(orders)
         for event in (
-            told(E.ACCEPTED, sent, broker_order_id=f"b{place}"),
+            reported(E.ACCEPTED, sent, broker_order_id=f"b{place}"),
             fill(sent, f"e{place}", "4", fee="0.25"),
             fill(None, f"x{place}", "1", broker_order_id=f"strange{place}"),
         )
     ]
     before = await count(books, "stream_events")
-    await asyncio.gather(*(books.tell(*(events if turn % 2 else events[::-1])) for turn in range(4)))
+    await asyncio.gather(*(books.record(*(events if turn % 2 else events[::-1])) for turn in range(4)))
     assert await count(books, "facts") == len(events)
     assert await count(books, "trades") == 4
     assert await count(books, "stream_events") == before + 4 + 4 + 3
@@ -101,9 +101,9 @@ async def test_two_workers_that_are_told_the_same_book_it_once(books: Books) -> 
     assert (await books.position("MSFT"))["fees"] == D("0.25")
 
 
-async def test_orders_of_one_symbol_told_by_many_at_once_add_up(books: Books) -> None:
+async def test_reports_of_one_symbol_by_many_at_once_add_up(books: Books) -> None:
     orders = [await books.create("10", side="BUY" if place % 2 else "SELL_SHORT") for place in range(8)]
-    await asyncio.gather(*(books.tell(fill(sent, f"e{place}", "10")) for place, sent in enumerate(orders)))
+    await asyncio.gather(*(books.record(fill(sent, f"e{place}", "10")) for place, sent in enumerate(orders)))
     position = await books.position()
     assert (position["quantity"], position["value_bought"], position["value_sold"]) == (0, D(400), D(400))
 
@@ -113,26 +113,26 @@ async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
     before = await books.everything()
     try:
         async with books.database.worker.transaction() as tx:
-            await record_alone(tx, books.trading_client(), [fill(sent, "e1", "10")])
+            await record_account(tx, books.trading_client(), [fill(sent, "e1", "10")])
             raise ZeroDivisionError
     except ZeroDivisionError:
         assert await books.everything() == before
-    await books.tell(fill(sent, "e1", "10"))
+    await books.record(fill(sent, "e1", "10"))
     assert (await books.order(sent))["order_status"] == "FILLED"
 
 
-async def test_an_acceptance_that_an_answer_tells_twice_is_one_fact(books: Books) -> None:
+async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) -> None:
     sent, bare = await books.create("10"), await books.create("10")
-    accepted = told(E.ACCEPTED, sent, broker_order_id="b1", at=1)
+    accepted = reported(E.ACCEPTED, sent, broker_order_id="b1", at=1)
     answer = CommandResult(outcome=Outcome.ACKED, broker_order_id="b1", updates=(accepted,))
     own = answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, answer)
     for _ in range(2):
-        await books.tell(accepted, own=own)
-    await books.tell(own=own)
+        await books.record(accepted, own=own)
+    await books.record(own=own)
     # Without the event the outcome itself is the fact; the event adds the broker's time to it later.
-    await books.tell(own=(ours(bare, F.ACCEPTED, broker_order_id="b2"),))
+    await books.record(own=(ours(bare, F.ACCEPTED, broker_order_id="b2"),))
     assert (await books.order(bare))["order_status"] == "NEW"
-    await books.tell(told(E.ACCEPTED, bare, broker_order_id="b2", at=2))
+    await books.record(reported(E.ACCEPTED, bare, broker_order_id="b2", at=2))
     assert (await books.order(bare))["broker_sent_at"].second == 2
     facts = await books.owner.fetch("SELECT order_id, key FROM facts ORDER BY arrival")
     assert [row["key"].split(":")[0] for row in facts] == ["venue", "own", "venue"]
@@ -141,7 +141,7 @@ async def test_an_acceptance_that_an_answer_tells_twice_is_one_fact(books: Books
 
 async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
     first, second = await books.create("10"), await books.create("10")
-    await books.tell(told(E.ACCEPTED, first, "same"))
-    await books.tell(told(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),))
+    await books.record(reported(E.ACCEPTED, first, "same"))
+    await books.record(reported(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),))
     order = await books.order(second)
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])

@@ -160,7 +160,7 @@ async def test_a_position_that_a_snapshot_leaves_out_is_none_at_the_broker(urls:
             await until_position(in_process, "AAPL", quantity=D(10), broker_quantity=D(0), differs=True)
 
 
-async def test_a_broker_that_tells_no_positions_leaves_ours_alone(urls: Urls) -> None:
+async def test_a_broker_that_reports_no_positions_leaves_ours_as_they_are(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await fill_order(in_process)
         await reconcile(in_process)
@@ -169,7 +169,7 @@ async def test_a_broker_that_tells_no_positions_leaves_ours_alone(urls: Urls) ->
         )
 
 
-async def test_ids_of_open_orders_that_no_database_takes_keep_no_link_down(urls: Urls) -> None:
+async def test_ids_of_open_orders_that_no_database_takes_keep_no_session_down(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):
             await in_process.until_status(await in_process.create(), "NEW")

@@ -264,8 +264,8 @@ class Play:
         intent_id = self.intents[number - 1]
         order = self.checked("GET", f"/v1/accounts/{self.account}/orders/{intent_id}")
         trades = [each for each in self.trades() if each["order_id"] == intent_id]
-        told = order["order_status"] in ("REJECTED", "NEW") and order["reason"]
-        words = [order["order_status"], *([order["reason"]] if told else [])]
+        reported = order["order_status"] in ("REJECTED", "NEW") and order["reason"]
+        words = [order["order_status"], *([order["reason"]] if reported else [])]
         if order["order_type"] == "TRAILING_STOP" and order["order_status"] == "NEW":
             words += ["stop", str(order["stop_price"])]
         return " ".join([*words, *(f"{trade['quantity']}@{trade['price']}" for trade in trades)])

@@ -110,17 +110,17 @@ def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(url
         until_connected(worker_processes)
         worker_processes.submit(create(limit("5", "1")))
         eventually(lambda: worker_processes.statuses() == {"NEW": 1}, SETTLED_SECONDS)
-        worker_processes.tables.execute(  # no event tells of it
+        worker_processes.tables.execute(  # no event reports it
             "INSERT INTO paper_holdings VALUES ($1::text::uuid, 'MSFT', 7, 0, NULL, 0, 0, 0)",
             worker_processes.accounts[0],
         )
 
-        def told() -> list[tuple[str, str]]:
+        def reported() -> list[tuple[str, str]]:
             url = f"/v1/accounts/{worker_processes.accounts[0]}/positions"
             found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()["data"]
             return [(each["symbol"], each["broker_quantity"]) for each in found]
 
-        eventually(lambda: told() == [("MSFT", "7")], SETTLED_SECONDS)
+        eventually(lambda: reported() == [("MSFT", "7")], SETTLED_SECONDS)
 
 
 @pytest.mark.deadline

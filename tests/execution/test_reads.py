@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.execution.api_only_platform import ApiOnlyPlatform
-from tests.execution.recorded_orders import Books, Sent, fill, ours, told
+from tests.execution.recorded_orders import Books, Sent, fill, ours, reported
 from trading_intents.brokers.port import EventKind as E
 from trading_intents.orders.facts import FactKind as F
 
@@ -111,7 +111,7 @@ async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: Api
         "active": True,
     } | {name: new[name] for name in ("received_at", "created_at", "updated_at")}
     assert all(MOMENT.fullmatch(new[name]) for name in ("received_at", "created_at", "updated_at"))
-    await shown.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))
+    await shown.record(reported(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))
     answer = api_platform.get(account, f"orders/{sent.order_id}")
     done = answer.json()
     assert (answer.headers["etag"], done["version"]) == ('"2"', 2)
@@ -122,7 +122,7 @@ async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: Api
 
 async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     bought, sold = await shown.create("10", reference="in"), await shown.create("4", side="SELL")
-    await shown.tell(fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12"))
+    await shown.record(fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12"))
     (account,) = shown.accounts
     first, second = api_platform.read(account, "trades")["data"]
     assert list(first) == TRADE_FIELDS
@@ -161,7 +161,7 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ap
         "differs": False,
         "broker_sent_at": None,
     }
-    await shown.tell(told(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
+    await shown.record(reported(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
     (position,) = api_platform.read(account, "positions")["data"]
     assert (position["quantity"], position["broker_quantity"], position["differs"]) == ("6", "11", True)
 
@@ -185,15 +185,15 @@ async def bring(books: Books, status: str) -> Sent:
     sent = await books.create("10", limit="5", symbol=status, reference=f"ref {status}")
     what, _, quantity = STATUSES[status][1].partition(" ")
     if what == "FILL":
-        await books.tell(fill(sent, f"{status}", quantity))
+        await books.record(fill(sent, f"{status}", quantity))
     elif what == "UNCERTAIN":
-        await books.tell(own=(ours(sent, F.UNCERTAIN),))
+        await books.record(own=(ours(sent, F.UNCERTAIN),))
     elif what == "replace":
         await books.replace(sent, "20", limit="5")
     elif what == "cancel":
         await books.cancel(sent)
     elif what:
-        await books.tell(told(E(what), sent))
+        await books.record(reported(E(what), sent))
     return sent
 
 
@@ -243,7 +243,7 @@ async def test_a_filter_that_can_mean_nothing_is_refused(
 @pytest.mark.parametrize("path", ["orders", "trades", "positions"])
 async def test_a_cursor_belongs_to_its_list(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
     first, second = await shown.create("10"), await shown.create("10", symbol="MSFT")
-    await shown.tell(fill(first, "e1", "1"), fill(second, "e2", "1"))
+    await shown.record(fill(first, "e1", "1"), fill(second, "e2", "1"))
     (account,) = shown.accounts
     page = api_platform.read(account, path, limit=1)
     assert len(page["data"]) == 1
@@ -271,10 +271,10 @@ async def test_a_filters_cursor_does_not_fit_another_filter(shown: Books, api_pl
 async def test_a_reader_of_trades_sees_every_change(shown: Books, api_platform: ApiOnlyPlatform) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
-    await shown.tell(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
+    await shown.record(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
     cursor = api_platform.read(account, "trades", limit=1)["next_cursor"]
-    await shown.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
-    await shown.tell(told(E.FILL_CORRECT, sent, "fix/e2", exec_id="e3", replaces="e2", quantity="5", price="10"))
+    await shown.record(reported(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
+    await shown.record(reported(E.FILL_CORRECT, sent, "fix/e2", exec_id="e3", replaces="e2", quantity="5", price="10"))
     rest = api_platform.read(account, "trades", next_cursor=cursor)["data"]
     assert [(trade["exec_id"], trade["quantity"], trade["flags"]) for trade in rest] == [
         ("e1", "0", ["busted"]),
@@ -286,10 +286,10 @@ async def test_a_final_order_changes_only_with_a_flag_that_the_contract_names(
     shown: Books, api_platform: ApiOnlyPlatform
 ) -> None:
     sent = await shown.create("10")
-    await shown.tell(fill(sent, "e1", "10"))
+    await shown.record(fill(sent, "e1", "10"))
     (account,) = shown.accounts
     assert api_platform.read(account, f"orders/{sent.order_id}")["flags"] == []
-    await shown.tell(told(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
+    await shown.record(reported(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
     order = api_platform.read(account, f"orders/{sent.order_id}")
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])
     named = api_platform.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"]["enum"]

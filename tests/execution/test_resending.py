@@ -141,7 +141,7 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
 
 
 class HeldVenue(FakeVenue):
-    """Answers look-ups only when told to, with what it knew when it was asked."""
+    """Answers look-ups only when `answer` is set, with what it knew when it was asked."""
 
     def __init__(self) -> None:
         super().__init__("paper")
@@ -247,7 +247,7 @@ async def test_a_cancel_whose_answer_was_lost_is_settled_by_a_look_up(urls: Urls
         assert len(in_process.venue.arrived("cancel")) == 1
 
 
-async def test_a_cancel_that_ten_attempts_could_not_deliver_is_told(urls: Urls) -> None:
+async def test_a_cancel_that_ten_attempts_could_not_deliver_raises_an_alert(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics):
         intent = await in_process.create()

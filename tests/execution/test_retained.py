@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.recorded_orders import Books, fill, open_books, told
+from tests.execution.recorded_orders import Books, fill, open_books, reported
 from trading_intents.accounts.store import find_account
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.port import EventKind as E
@@ -54,8 +54,8 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
         await books.create("10", side="SELL", symbol="MSFT"),
     )
     bought = await books.create("10", symbol="MSFT")
-    await books.tell(
-        told(E.ACCEPTED, working), fill(done, "e1", "10"), fill(bought, "e2", "10"), fill(sold, "e3", "10")
+    await books.record(
+        reported(E.ACCEPTED, working), fill(done, "e1", "10"), fill(bought, "e2", "10"), fill(sold, "e3", "10")
     )
     orders, positions = await kept(books)
     assert orders[0].order_id == str(working.order_id)  # what works comes first
@@ -68,13 +68,15 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
     assert [position.symbol for position in positions] == ["AAPL"]
 
 
-async def test_what_is_retained_is_what_was_last_told(books: Books) -> None:
+async def test_the_retained_state_is_the_last_that_was_published(books: Books) -> None:
     sent = await books.create("10", reference="mine")
-    await books.tell(told(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "4", "2.5", at=2, fee="1"))
+    await books.record(
+        reported(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "4", "2.5", at=2, fee="1")
+    )
     orders, positions = await kept(books)
-    told_of = {type(event).__name__: event for event in await books.events()}
-    assert orders == [told_of["BrokerOrder"]]
-    assert positions == [told_of["BrokerPosition"]]
+    published_of = {type(event).__name__: event for event in await books.events()}
+    assert orders == [published_of["BrokerOrder"]]
+    assert positions == [published_of["BrokerPosition"]]
 
 
 async def test_retained_state_is_narrowed_to_an_account_or_an_environment(
@@ -84,10 +86,10 @@ async def test_retained_state_is_narrowed_to_an_account_or_an_environment(
     async with open_books(urls, database, 2) as books:
         for account in (0, 0, 0, 1):
             sent = await books.create("10", account=account)
-            await books.tell(fill(sent, f"{sent.seq}", "4"), account=account)
+            await books.record(fill(sent, f"{sent.seq}", "4"), account=account)
         assert [len(each) for each in await kept(books)] == [4, 2]
         done = [await books.create("10", symbol=symbol) for symbol in "ABCDE"]
-        await books.tell(*(fill(sent, f"{sent.seq}", "10") for sent in done))  # all in one moment
+        await books.record(*(fill(sent, f"{sent.seq}", "10") for sent in done))  # all in one moment
         orders, positions = await kept(books, books.accounts[0])
         assert len({order.order_id for order in orders}) == len(orders) == 8
         assert [position.symbol for position in positions] == ["A", "AAPL", "B", "C", "D", "E"]
@@ -106,7 +108,7 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
     monkeypatch.setattr(service, "SCAN_ACTIONS", 3)
     for place in range(11):
         sent = await books.create("10", symbol="RARE" if place in (0, 9) else "AAPL")
-        await books.tell(fill(sent, f"e{place}", "10"))
+        await books.record(fill(sent, f"e{place}", "10"))
     organization = OrganizationId(books.organization)
     async with books.database.service.transaction([organization]) as tx:
         account = await find_account(tx, organization, books.accounts[0])
@@ -135,7 +137,7 @@ async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) ->
     async def write() -> None:
         while following:
             place = following.pop()
-            await books.tell(fill(orders[place], f"e{place}", "10"))
+            await books.record(fill(orders[place], f"e{place}", "10"))
 
     async def read() -> None:
         after: int | None = None

@@ -87,7 +87,7 @@ async def test_an_unclear_answer_is_looked_up_and_never_sent_again(urls: Urls, a
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
         await in_process.until_rows_are("completed")
-        assert await in_process.told_statuses(intent) == ["PENDING_NEW", "UNKNOWN", "NEW"]
+        assert await in_process.streamed_statuses(intent) == ["PENDING_NEW", "UNKNOWN", "NEW"]
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
         assert in_process.venue.lookups == [await in_process.coid(intent)]
 
@@ -121,7 +121,7 @@ async def test_a_create_that_never_arrived_is_proved_so_twice(urls: Urls) -> Non
 
 
 @pytest.mark.usefixtures("soon")
-async def test_without_durable_look_ups_an_order_stays_unknown_and_somebody_is_told(urls: Urls) -> None:
+async def test_without_durable_look_ups_an_order_stays_unknown_and_raises_an_alert(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process:
         in_process.venue.hides = True
@@ -301,7 +301,7 @@ async def test_a_cancel_that_is_refused_leaves_the_order_working(urls: Urls) -> 
         await in_process.until_true(lambda: alerts(metrics, "cancel_not_delivered") == 1)
 
 
-async def test_a_cancel_whose_attempts_are_used_up_is_told(urls: Urls) -> None:
+async def test_a_cancel_whose_attempts_are_used_up_raises_an_alert(urls: Urls) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=1, metrics=metrics):
         intent = await in_process.create()

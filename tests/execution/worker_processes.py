@@ -169,7 +169,7 @@ def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **setting
 
 
 class Mortals:
-    """Workers that are killed or stopped again and again until told to live."""
+    """Workers that are killed or stopped again and again until the test lets them live."""
 
     def __init__(self, worker_processes: WorkerProcesses, number: int, pauses: bool = False) -> None:
         self._processes, self._number, self._pauses = worker_processes, number, pauses

@@ -102,8 +102,8 @@ class Issuer:
         """Signed by the first key unless another is given; `None` leaves a header out."""
         key = key or self.keys[0]
         full = {"alg": key.algorithm, "typ": "JWT", "kid": key.kid} | header
-        told = {name: value for name, value in full.items() if value is not None}
-        return encode(told, self.claims() if claims is None else claims, key.sign)
+        answered = {name: value for name, value in full.items() if value is not None}
+        return encode(answered, self.claims() if claims is None else claims, key.sign)
 
 
 def _handler_of(issuer: Issuer) -> type[BaseHTTPRequestHandler]:

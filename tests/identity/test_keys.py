@@ -1,4 +1,4 @@
-"""API keys: what is one, what is not, and that telling them apart is quick."""
+"""API keys: what is one, what is not, and that checking one is quick."""
 
 import re
 

@@ -90,11 +90,11 @@ async def test_claims_are_found_by_exact_name_or_dotted_path(
             identity_kind_service="client-credentials",
         )
     )
-    told: dict[str, Any] = {"https://example.com/org": "o1", "resource": {"trading": {"role": "member"}}}
-    claims = await verifier.verify(issuer.token(issuer.claims(**told)))
+    answered: dict[str, Any] = {"https://example.com/org": "o1", "resource": {"trading": {"role": "member"}}}
+    claims = await verifier.verify(issuer.token(issuer.claims(**answered)))
     assert (claims.organization, claims.role) == ("o1", "member")
-    told = {"gty": "client-credentials", "permissions": ["stream:read"], "resource": "no object"}
-    claims = await verifier.verify(issuer.token(issuer.claims(**told)))
+    answered = {"gty": "client-credentials", "permissions": ["stream:read"], "resource": "no object"}
+    claims = await verifier.verify(issuer.token(issuer.claims(**answered)))
     assert (claims.is_service, claims.scopes, claims.role) == (True, frozenset({Scope.STREAM_READ}), None)
 
 
@@ -162,10 +162,10 @@ async def test_a_key_that_the_token_brings_along_is_never_looked_at(
     issuer: Issuer, verifier: TokenVerifier, refused: Refused, name: str
 ) -> None:
     stranger = ed25519_key("stranger")
-    told: Any = {"jwk": stranger.public(), "x5c": ["MIIB"]}.get(name, issuer.url + "/evil")
-    assert await refused(issuer.token(key=stranger, **{name: told})) == "unknown kid"
-    assert await refused(issuer.token(key=stranger, kid="ed", **{name: told})) == BAD_SIGNATURE
-    await verifier.verify(issuer.token(**{name: told}))  # signed by a published key it is just noise
+    answered: Any = {"jwk": stranger.public(), "x5c": ["MIIB"]}.get(name, issuer.url + "/evil")
+    assert await refused(issuer.token(key=stranger, **{name: answered})) == "unknown kid"
+    assert await refused(issuer.token(key=stranger, kid="ed", **{name: answered})) == BAD_SIGNATURE
+    await verifier.verify(issuer.token(**{name: answered}))  # signed by a published key it is just noise
     assert set(issuer.paths) == {"/jwks"}
 
 

@@ -10,7 +10,7 @@ from tests.intents.http_client import Tables, TradingClient, open_trading_client
 from tests.platform import Platform, serving
 from tests.tenants import EVERY_PERMISSION, PLENTY, Tenants, key, made_tenants
 
-Opener = Callable[..., TradingClient]
+OpenClient = Callable[..., TradingClient]
 PLAIN = {
     "external_id": "org_plain",
     "users": [{"external_id": "plain-admin", "role": "admin"}],
@@ -27,7 +27,7 @@ def tenants_database(databases: Databases) -> Iterator[Urls]:
 @pytest.fixture(scope="session")
 def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     """As everywhere, but without a worker: orders stay as the writer leaves them."""
-    with made_tenants(tenants_database, tmp_path_factory.mktemp("world"), ROLES="api") as made:
+    with made_tenants(tenants_database, tmp_path_factory.mktemp("tenants"), ROLES="api") as made:
         yield made
 
 
@@ -39,8 +39,8 @@ def tables(tenants_database: Urls) -> Iterator[Tables]:
 
 
 @pytest.fixture(scope="session")
-def opener(tenants: Tenants, tables: Tables) -> Opener:
-    """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
+def open_client(tenants: Tenants, tables: Tables) -> OpenClient:
+    """Opens clients: `caller` trades on what `admin` makes, the rest is the account's."""
 
     def opened(**changes: str) -> TradingClient:
         return open_trading_client(tenants, tables, **changes)
@@ -49,13 +49,13 @@ def opener(tenants: Tenants, tables: Tables) -> Opener:
 
 
 @pytest.fixture
-def trading_client(opener: Opener) -> TradingClient:
-    return opener()
+def trading_client(open_client: OpenClient) -> TradingClient:
+    return open_client()
 
 
 @pytest.fixture(scope="session")
 def plain(tenants: Tenants) -> Tenants:
-    """The world, with an organization that has no entitlement."""
+    """The tenants, with an organization that has no entitlement."""
     made = tenants.platform.provision({"organizations": [PLAIN]})["organizations"][0]
     keys = {api_key["name"]: {"x-api-key": api_key["api_key"]} for api_key in made["api_keys"]}
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.background import working
 from tests.conftest import Urls
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, replace
 from tests.tenants import Tenants
 from trading_intents.intents.audit import Verified, verify
@@ -67,7 +67,7 @@ def verified(tenants_database: Urls) -> Verifier:
     return lambda trading_client: asyncio.run(work(UUID(trading_client.account["id"])))
 
 
-def told(tenants: Tenants, trading_client: TradingClient, *arguments: str) -> tuple[int, str]:
+def answered(tenants: Tenants, trading_client: TradingClient, *arguments: str) -> tuple[int, str]:
     """The command's exit code, and what it says of this account."""
     done = tenants.platform.run("audit", "verify", *arguments)
     assert done.stderr == "", done.stderr
@@ -193,16 +193,16 @@ def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere
     kept = str(tmp_path / "heads")
     (tmp_path / "heads").write_text(tenants.platform.run("audit", "anchor").stdout)
     full_client.accepted(create())
-    assert told(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), "appended since: no damage"
+    assert answered(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), "appended since: no damage"
     rewrite(full_client, forger)
     assert (verified(full_client).bad_seq, verified(full_client).wrong) == (2, "its event has another quantity")
     change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
-    assert verified(full_client).bad_seq is None, "nothing in the database tells once the events are gone"
-    code, said = told(tenants, full_client, *only(full_client, "--against", kept))
+    assert verified(full_client).bad_seq is None, "nothing in the database shows it once the events are gone"
+    code, said = answered(tenants, full_client, *only(full_client, "--against", kept))
     assert (code, said.partition(":")[0]) == (1, "action 8")
     change(forger, full_client, "DELETE FROM actions WHERE account_id = $account")
     change(forger, full_client, f"DELETE FROM account_heads WHERE account_id = $account; {NO_ORDERS}")
-    code, said = told(tenants, full_client, *only(full_client, "--against", kept))
+    code, said = answered(tenants, full_client, *only(full_client, "--against", kept))
     assert (code, said) == (1, "action 1: it is missing: the log is cut off, the kept head was at 8")
 
 
@@ -230,8 +230,10 @@ def test_what_cannot_be_verified_is_said_in_a_line(tenants: Tenants, tmp_path: P
         assert said in done.stderr
 
 
-def test_all_accounts_are_verified_and_each_damaged_one_named(tenants: Tenants, opener: Opener, forger: Tables) -> None:
-    good, cut, edited = opener(), opener(), opener()
+def test_all_accounts_are_verified_and_each_damaged_one_named(
+    tenants: Tenants, open_client: OpenClient, forger: Tables
+) -> None:
+    good, cut, edited = open_client(), open_client(), open_client()
     for trading_client in (good, cut, edited):
         trading_client.accepted(create())
         trading_client.accepted(create())

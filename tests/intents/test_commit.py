@@ -1,4 +1,5 @@
-"""The link is cut exactly at COMMIT, before it arrives or before it is answered: nobody is told anything wrong."""
+"""The connection is cut exactly at COMMIT, before it arrives or before it is answered: no caller gets a wrong
+answer."""
 
 import asyncio
 import itertools
@@ -21,7 +22,7 @@ from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually_async
 from trading_intents.intents.writing.writer import MAX_LOST_COMMITS
 
-CROWD = 4
+CALLERS = 4
 COMMIT = b"commit_"  # how the name of the writer's prepared statement begins
 NO_LOGIN = b"SFATAL\0VFATAL\0C28000\0Mrole is not permitted to log in\0\0"
 ANSWER_LIMIT_SECONDS = 10
@@ -91,25 +92,25 @@ def is_keyed(name: str) -> bool:
 
 
 @pytest.mark.parametrize("cuts", [8, pytest.param(200, marks=pytest.mark.chaos)])
-def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
+def test_cuts_at_commit_double_nothing_and_are_answered_correctly(
     cut_platform: Platform, cut: CutAtCommit, urls: Urls, cuts: int
 ) -> None:
     headers, url = trader(cut_platform)
-    told: dict[str, tuple[int, Body]] = {}
+    answered: dict[str, tuple[int, Body]] = {}
 
     def send(name: str) -> tuple[int, Body]:
         """Every other one has no key, which would hide that it was recorded twice."""
         body = create() | {"client_reference_id": name}
         keyed = {"idempotency-key": name} if is_keyed(name) else {}
         answer = cut_platform.client.post(url, json=body, headers=headers | keyed)
-        assert "idempotent-replayed" not in answer.headers or name in told
+        assert "idempotent-replayed" not in answer.headers or name in answered
         return answer.status_code, answer.json()
 
-    with ThreadPoolExecutor(CROWD) as threads:
+    with ThreadPoolExecutor(CALLERS) as threads:
         for number in range(cuts):
-            names = [f"{number}-{n}" for n in range(CROWD)]
+            names = [f"{number}-{n}" for n in range(CALLERS)]
             cut.left = 1
-            told |= zip(names, threads.map(send, names), strict=True)
+            answered |= zip(names, threads.map(send, names), strict=True)
             cut.left = 0
     assert sum(cut.made.values()) > cuts * 0.9
     with closing(Tables(urls.owner)) as tables:
@@ -119,7 +120,7 @@ def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
         recorded = {row["name"]: {"intent_id": row["intent_id"], "seq": row["seq"]} for row in rows}
         assert len(recorded) == len(rows), "nothing is recorded twice"
         assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
-        for name, (status, said) in told.items():
+        for name, (status, said) in answered.items():
             if status == 202:
                 assert recorded[name] == said
             else:
@@ -130,12 +131,14 @@ def test_cuts_at_commit_double_nothing_and_tell_nothing_wrong(
                     assert again[0] == 202, "the same key settles it"
                     assert again[1] == recorded.get(name, again[1])
         counts = tables.counts()
-        assert [counts[table] for table in ("actions", "orders")] == [len(told)] * 2
-        assert counts["stream_events"] == 2 * len(told)
-    assert [status for status, _ in told.values()].count(202) > len(told) // 2, "the server is asked how it ended"
+        assert [counts[table] for table in ("actions", "orders")] == [len(answered)] * 2
+        assert counts["stream_events"] == 2 * len(answered)
+    assert [status for status, _ in answered.values()].count(202) > len(answered) // 2, (
+        "the server is asked how it ended"
+    )
 
 
-async def test_a_commit_whose_answer_is_lost_is_told_as_recorded(
+async def test_a_commit_whose_answer_is_lost_is_answered_as_recorded(
     in_process_writer: InProcessWriter, cut: CutAtCommit
 ) -> None:
     """The server can be asked at once, so nobody is left in doubt; and what did not arrive is simply sent again."""
@@ -165,7 +168,7 @@ async def test_a_commit_that_never_arrives_is_given_up(in_process_writer: InProc
 @pytest.mark.parametrize(
     "after", [Verdict.CUT_UNSENT, b"E" + struct.pack("!i", 4 + len(NO_LOGIN)) + NO_LOGIN], ids=["away", "refusing"]
 )
-async def test_an_end_that_stays_unknown_is_told_so(
+async def test_a_commit_whose_end_stays_unknown_is_answered_as_unknown(
     in_process_writer: InProcessWriter, cut: CutAtCommit, after: Verdict | bytes
 ) -> None:
     """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just that."""

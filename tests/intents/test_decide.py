@@ -120,7 +120,7 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("code", "commands", "changes"), ORDER)
-def test_the_first_thing_that_is_wrong_is_told(code: str, commands: tuple[Any, ...], changes: dict[str, Any]) -> None:
+def test_the_first_error_is_answered(code: str, commands: tuple[Any, ...], changes: dict[str, Any]) -> None:
     for command in commands:
         refusal = decide(submission(command, idempotency_key="k", body_digest="mine"), state(**changes), NOW)
         assert isinstance(refusal, PlatformError), command

@@ -1,4 +1,4 @@
-"""The database's disk is full: orders are not taken and are told so, the process is not ready, the log says why; and
+"""The database's disk is full: orders are refused with the reason, the process is not ready, the log says why; and
 all is well again once there is room."""
 
 import json
@@ -82,7 +82,7 @@ def test_an_order_that_cannot_be_written_is_not_taken_and_the_log_says_why(
         eventually(lambda: readiness(worker_processes) == 200, READY_SECONDS)
 
 
-def test_what_is_no_order_is_told_the_same(urls: Urls, tmp_path: Path) -> None:
+def test_other_requests_are_answered_the_same(urls: Urls, tmp_path: Path) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
         fill_disk(worker_processes.tables, "accounts")
         body = {"name": "another", "broker": "paper", "environment": "paper"}

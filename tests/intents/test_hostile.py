@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
     Tables,
@@ -86,8 +86,8 @@ def put(body: Body, pointer: str, value: Any) -> Body:
 
 
 @pytest.fixture(scope="module")
-def hostile(opener: Opener) -> TradingClient:
-    return opener()
+def hostile(open_client: OpenClient) -> TradingClient:
+    return open_client()
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def nothing_written(tables: Tables, hostile: TradingClient) -> Iterator[None]:
     assert hostile.client.get("/readyz").status_code == 200
 
 
-def told(trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
+def answered(trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
     """An answer that is some 4xx, in time. What costs much does so each time; a busy machine may stand still once."""
     for is_last in (False, False, True):
         before = time.monotonic()
@@ -119,7 +119,7 @@ def test_every_bad_value_of_a_field_is_refused_there(
     hostile: TradingClient, pointer: str, values: tuple[Any, ...]
 ) -> None:
     for value in values:
-        answer = told(hostile, dumps(put(body_for(pointer), pointer, value)))
+        answer = answered(hostile, dumps(put(body_for(pointer), pointer, value)))
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), (value, answer.text)
         (error,) = answer.json()["errors"]
         # Inside an object it is the first bad field in it, else the field itself.
@@ -128,10 +128,10 @@ def test_every_bad_value_of_a_field_is_refused_there(
         assert error["detail"]
 
 
-def test_a_number_that_is_not_text_is_told_why(hostile: TradingClient) -> None:
+def test_a_number_that_is_not_text_is_refused_with_the_reason(hostile: TradingClient) -> None:
     for pointer in (f"/command/payload/spec/Limit/{name}" for name in ("quantity", "limit_price")):
         for value in (10, 10.5, 0.1):
-            answer = told(hostile, dumps(put(body_for(pointer), pointer, value)))
+            answer = answered(hostile, dumps(put(body_for(pointer), pointer, value)))
             (error,) = answer.json()["errors"]
             assert error["pointer"] == pointer
             assert "decimal strings" in error["detail"]
@@ -165,7 +165,7 @@ def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: Tradin
         "x" * 5_000,
     )
     for name in (*ours, *odd):
-        answer = told(hostile, dumps(put(create(limit()), f"{pointer}/{name.replace('/', '|')}", 1)))
+        answer = answered(hostile, dumps(put(create(limit()), f"{pointer}/{name.replace('/', '|')}", 1)))
         assert answer.status_code == 422
         (error,) = answer.json()["errors"]
         assert error["pointer"].startswith(f"{pointer}/"), (name, error)
@@ -188,7 +188,7 @@ def test_a_field_that_is_missing_is_named(hostile: TradingClient, pointer: str) 
     for step in way:
         place = place[step]
     del place[last]
-    answer = told(hostile, dumps(body))
+    answer = answered(hostile, dumps(body))
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 
 
@@ -196,7 +196,7 @@ def test_a_spec_has_exactly_one_key(hostile: TradingClient) -> None:
     pairs = [one | other for one, other in itertools.combinations(BODIES.values(), 2)]
     for spec in (*pairs, {}, {"market": {"quantity": "1"}}, {"LIMIT": {}}, {"Stoplimit": {}}, {"Stop_Limit": {}}):
         for body in (create(), replace(str(uuid.uuid4()), market())):
-            answer = told(hostile, dumps(put(body, "/command/payload/spec", spec)))
+            answer = answered(hostile, dumps(put(body, "/command/payload/spec", spec)))
             (error,) = answer.json()["errors"]
             assert error["pointer"].startswith("/command/payload/spec")
 
@@ -242,24 +242,24 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_what_cannot_be_read_is_refused(hostile: TradingClient, name: str) -> None:
-    answer = told(hostile, UNREADABLE[name])
+    answer = answered(hostile, UNREADABLE[name])
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
 
 
 def test_text_that_never_ends_is_refused_soon(hostile: TradingClient) -> None:
     for content in (b'"' + b'\\"' * 30_000, b'"' + b'\\"' * 30_000 + b"\\"):
-        assert told(hostile, content).status_code == 400
+        assert answered(hostile, content).status_code == 400
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"true", b"{}", b'[{"command": 1}]'])
 def test_a_body_that_is_no_command_is_refused(hostile: TradingClient, body: bytes) -> None:
-    assert told(hostile, body).status_code == 422
+    assert answered(hostile, body).status_code == 422
 
 
 def test_what_is_too_large_is_refused_unread(hostile: TradingClient) -> None:
     padded = GOOD.encode() + b" " * (64 * 1024)
     for content in (padded, b"[" * 70_000, b"x" * 10_000_000):
-        assert told(hostile, content).status_code == 413
+        assert answered(hostile, content).status_code == 413
 
 
 def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: TradingClient) -> None:
@@ -285,10 +285,10 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: Tradin
 def test_another_media_type_or_encoding_is_refused(hostile: TradingClient, headers: dict[str, str]) -> None:
     bomb = gzip.compress(b" " * 10_000_000)
     for content in (GOOD.encode(), bomb):
-        assert told(hostile, content, headers).status_code == 415
+        assert answered(hostile, content, headers).status_code == 415
 
 
 def test_a_cancel_is_read_as_strictly(hostile: TradingClient) -> None:
     for value in NO_ID:
-        answer = told(hostile, dumps(cancel(value)))
+        answer = answered(hostile, dumps(cancel(value)))
         assert [error["pointer"] for error in answer.json()["errors"]] == ["/command/payload/ref_intent_id"]

@@ -8,7 +8,7 @@ import asyncpg
 import httpx
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import TradingClient, cancel, create, limit, market, replace
 from tests.intents.test_refused import change_account, control
 from tests.platform import Platform
@@ -33,7 +33,7 @@ def test_the_same_key_and_body_give_the_first_answer_again(trading_client: Tradi
         assert replayed(again)
         assert again.content == first.content
     assert trading_client.tables.counts() == before
-    assert not replayed(trading_client.submit(create(limit()), idempotency_key="K")), "keys are told apart by case"
+    assert not replayed(trading_client.submit(create(limit()), idempotency_key="K")), "keys differ by case"
     assert not replayed(trading_client.submit(create(limit()))), "and who sends none is never replayed"
 
 
@@ -60,9 +60,9 @@ def test_the_same_key_with_another_body_is_a_conflict(trading_client: TradingCli
     assert replayed(trading_client.submit(create(limit()), idempotency_key="k"))
 
 
-def test_a_key_belongs_to_one_account(trading_client: TradingClient, opener: Opener) -> None:
+def test_a_key_belongs_to_one_account(trading_client: TradingClient, open_client: OpenClient) -> None:
     first = trading_client.submit(create(), idempotency_key="k")
-    other = opener().submit(create(market("5")), idempotency_key="k")
+    other = open_client().submit(create(market("5")), idempotency_key="k")
     assert not replayed(other)
     assert first.json()["intent_id"] != other.json()["intent_id"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.controls.calls import code, pointers
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, TradingClient, cancel, create, limit, market, replace
 from tests.intents.in_process_writer import codes, open_in_process_writer
 from tests.intents.test_limits import hold
@@ -64,7 +64,7 @@ class Budget:
         used = self.call("GET").json()["used"]
         return used["daily_notional"], used["orders_last_minute"]
 
-    def told(self, body: Body) -> list[tuple[str, Any, Any]]:
+    def answered(self, body: Body) -> list[tuple[str, Any, Any]]:
         """What the key's limits say; evaluate says the same before, and changes nothing."""
         question = {"account_id": self.trader.account["id"]} | body
         judged = self.tenants.client.post("/v1/controls/evaluate", json=question, headers=self.trader.headers).json()
@@ -85,7 +85,7 @@ def order(quantity: str = "10", price: str = "100", symbol: str = SYMBOL, side: 
     return create(limit(quantity, price), symbol=symbol, order_side=side)
 
 
-def open_budget(tenants: Tenants, opener: Opener) -> Budget:
+def open_budget(tenants: Tenants, open_client: OpenClient) -> Budget:
     admin = tenants.callers["admin"]
     body = {"name": f"budget {uuid4()}", "environment": "paper", "permissions": EVERY_PERMISSION}
     made = tenants.client.post("/v1/api-keys", json=body, headers=admin).json()
@@ -93,14 +93,14 @@ def open_budget(tenants: Tenants, opener: Opener) -> Budget:
         f"/v1/reference-prices/{SYMBOL}", json={"price": "100", "environment": "paper"}, headers=admin
     )
     assert price.status_code == 200, price.text
-    trader = opener()
+    trader = open_client()
     trader.headers = {"x-api-key": made["api_key"]}
     return Budget(tenants, trader, made["id"])
 
 
 @pytest.fixture
-def budget(tenants: Tenants, opener: Opener) -> Budget:
-    return open_budget(tenants, opener)
+def budget(tenants: Tenants, open_client: OpenClient) -> Budget:
+    return open_budget(tenants, open_client)
 
 
 def test_a_budget_is_put_read_and_removed_by_its_version(budget: Budget, tenants: Tenants) -> None:
@@ -121,7 +121,9 @@ def test_a_budget_is_put_read_and_removed_by_its_version(budget: Budget, tenants
     assert code(budget.call("PUT", FULL, if_match='"1"')) == (412, "version_conflict")
 
 
-def test_a_key_reads_its_own_budget_and_admins_alone_set_it(budget: Budget, opener: Opener, tenants: Tenants) -> None:
+def test_a_key_reads_its_own_budget_and_admins_alone_set_it(
+    budget: Budget, open_client: OpenClient, tenants: Tenants
+) -> None:
     budget.set(**FULL)
     assert budget.call("GET", caller="").json() == budget.call("GET").json()
     for caller in ("key_all", "member"):
@@ -180,36 +182,36 @@ EDGES: dict[str, tuple[Body, list[Body], Body, tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("reason", EDGES)
 def test_each_limit_of_a_key_at_its_edge(budget: Budget, reason: str) -> None:
-    fields, passing, refused, told = EDGES[reason]
+    fields, passing, refused, answered = EDGES[reason]
     budget.set(**fields)
-    assert [budget.told(each) for each in passing] == [[]] * len(passing)
-    assert budget.told(refused) == [(reason, *told)]
+    assert [budget.answered(each) for each in passing] == [[]] * len(passing)
+    assert budget.answered(refused) == [(reason, *answered)]
     other = budget.tenants.client.post(budget.trader.url, json=refused, headers=budget.tenants.callers["key_all"])
     assert other.status_code == 202, "another key has its own budget"
 
 
 def test_an_order_whose_worth_nobody_knows_is_refused_by_a_days_budget_only(
-    budget: Budget, opener: Opener, tenants: Tenants
+    budget: Budget, open_client: OpenClient, tenants: Tenants
 ) -> None:
-    remote = opener(broker="remote")
+    remote = open_client(broker="remote")
     remote.headers = budget.trader.headers
     remote_budget = Budget(tenants, remote, budget.key_id)
     unknown = create(market("1"), symbol="NOPRICE")
     budget.set(max_daily_notional="1000")
-    assert remote_budget.told(unknown) == [("no_reference_price", "1000", "NOPRICE")]
+    assert remote_budget.answered(unknown) == [("no_reference_price", "1000", "NOPRICE")]
     budget.set(max_order_quantity="1")
-    assert remote_budget.told(unknown) == []
+    assert remote_budget.answered(unknown) == []
     assert budget.used() == ("0", 1)
 
 
 def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget, tenants: Tenants) -> None:
     budget.set(max_daily_notional="3000")
     intent_id = budget.open(order("10"))
-    assert budget.told(replace(intent_id, limit("30.1", "100"))) == [("max_daily_notional", "3000", "3010")]
-    assert budget.told(replace(intent_id, limit("15", "100"))) == []
+    assert budget.answered(replace(intent_id, limit("30.1", "100"))) == [("max_daily_notional", "3000", "3010")]
+    assert budget.answered(replace(intent_id, limit("15", "100"))) == []
     assert budget.used() == ("1500", 2)
     budget.trader.set_order(intent_id, "NEW")  # refused by the broker: as it was
-    assert budget.told(replace(intent_id, limit("5", "100"))) == []
+    assert budget.answered(replace(intent_id, limit("5", "100"))) == []
     budget.trader.set_order(intent_id, "NEW")
     assert budget.trader.submit(cancel(intent_id)).status_code == 202
     budget.trader.set_order(intent_id, "CANCELLED")
@@ -221,13 +223,13 @@ def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget,
     assert budget.used() == ("2500", 4), "a REPLACE counts for the key that sends it"
     budget.set(max_daily_notional="1")
     budget.trader.set_order(another, "NEW")
-    assert budget.told(replace(another, limit("9", "100"))) == [], "it adds nothing"
+    assert budget.answered(replace(another, limit("9", "100"))) == [], "it adds nothing"
 
 
 def test_cancels_and_closes_pass_a_used_budget_and_count_nothing(budget: Budget) -> None:
     budget.set(max_orders_per_minute=1, max_daily_notional="1000", max_order_quantity="10", allowed_symbols=[SYMBOL])
     intent_id = budget.open(order("10"))
-    assert budget.told(order("11")) != []
+    assert budget.answered(order("11")) != []
     assert budget.trader.submit(cancel(intent_id)).status_code == 202
     budget.trader.set_order(intent_id, "CANCELLED")
     hold(budget.trader.tables, budget.trader.account["id"], "50")
@@ -246,16 +248,16 @@ def test_a_replayed_order_counts_once(budget: Budget) -> None:
 
 def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: Budget) -> None:
     budget.set(max_daily_notional="1000")
-    assert budget.told(order("10")) == []
+    assert budget.answered(order("10")) == []
     assert budget.call("DELETE").status_code == 204
     assert budget.trader.submit(order("10")).status_code == 202, "no limit, no count"
     budget.set(max_daily_notional="1500")
-    assert budget.told(order("5.1")) == [("max_daily_notional", "1500", "1510")]
-    assert budget.told(order("5")) == []
+    assert budget.answered(order("5.1")) == [("max_daily_notional", "1500", "1510")]
+    assert budget.answered(order("5")) == []
     query = "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
     budget.trader.tables.execute(query, budget.key_id)
     assert budget.used() == ("0", 0)
-    assert budget.told(order("15")) == []
+    assert budget.answered(order("15")) == []
     assert budget.used() == ("1500", 1)
 
 
@@ -293,17 +295,19 @@ RACES: dict[str, tuple[Body, int]] = {
 
 @pytest.mark.parametrize("name", RACES)
 async def test_callers_at_once_on_two_accounts_and_processes_never_pass_one_too_many(
-    tenants: Tenants, second: Platform, opener: Opener, name: str
+    tenants: Tenants, second: Platform, open_client: OpenClient, name: str
 ) -> None:
     fields, allowed = RACES[name]
-    budget, other = await asyncio.to_thread(open_budget, tenants, opener), await asyncio.to_thread(opener)
+    budget, other = await asyncio.to_thread(open_budget, tenants, open_client), await asyncio.to_thread(open_client)
     await asyncio.to_thread(lambda: budget.set(**fields))
     paths = [f"{url}{each}" for url in (tenants.platform.url, second.url) for each in (budget.trader.url, other.url)]
     async with httpx.AsyncClient(timeout=10, headers=budget.trader.headers, verify=False) as client:
         answers = await asyncio.gather(*(client.post(paths[n % 4], json=order("1")) for n in range(CALLERS)))
     statuses = [answer.status_code for answer in answers]
     assert (statuses.count(202), statuses.count(409)) == (allowed, CALLERS - allowed)
-    reasons = {told["reason"] for answer in answers if answer.status_code == 409 for told in answer.json()["triggered"]}
+    reasons = {
+        answered["reason"] for answer in answers if answer.status_code == 409 for answered in answer.json()["triggered"]
+    }
     assert reasons == {name}
     assert await asyncio.to_thread(budget.used) == ("1000", 10)
 
@@ -346,8 +350,8 @@ def test_a_killed_process_leaves_the_budget_right(tenants: Tenants, tenants_data
         assert budget.used()[0] == str(orders() * 100)
     while (answer := budget.trader.submit(order("1"))).status_code == 202:
         pass
-    told = [(each["reason"], each["asked"]) for each in answer.json()["triggered"]]
-    assert (told, orders()) == ([("max_daily_notional", str(allowed * 100 + 100))], allowed)
+    answered = [(each["reason"], each["asked"]) for each in answer.json()["triggered"]]
+    assert (answered, orders()) == ([("max_daily_notional", str(allowed * 100 + 100))], allowed)
 
 
 def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(budget: Budget, tenants: Tenants) -> None:

@@ -49,7 +49,9 @@ async def test_callers_at_once_never_pass_one_too_many(
         answers = await asyncio.gather(*(client.post(urls[n % 2], json=body) for n in range(CALLERS)))
     statuses = [answer.status_code for answer in answers]
     assert (statuses.count(202), statuses.count(409)) == (allowed, CALLERS - allowed)
-    reasons = {told["reason"] for answer in answers if answer.status_code == 409 for told in answer.json()["triggered"]}
+    reasons = {
+        answered["reason"] for answer in answers if answer.status_code == 409 for answered in answer.json()["triggered"]
+    }
     assert reasons == {name.partition(" ")[0]}
     if name not in ("max_orders_per_minute", "duplicate_window_millis"):  # which need no count of open orders
         counted = await asyncio.to_thread(exposures, trading_client)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, market, replace, stop
 from tests.tenants import Tenants
 
@@ -41,9 +41,9 @@ def triggered(trading_client: TradingClient, body: Body) -> list[tuple[str, Any,
     after = trading_client.tables.counts()
     assert after.pop("refusals") - before.pop("refusals") == 1
     assert after == before
-    told = answer.json()["triggered"]
-    assert all(entry["detail"] for entry in told)
-    return [(entry["reason"], entry["limit"], entry["asked"], next(iter(entry["scope"]))) for entry in told]
+    answered = answer.json()["triggered"]
+    assert all(entry["detail"] for entry in answered)
+    return [(entry["reason"], entry["limit"], entry["asked"], next(iter(entry["scope"]))) for entry in answered]
 
 
 def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -> None:
@@ -227,9 +227,9 @@ def test_a_limit_price_too_far_from_the_reference_price_is_refused(
     trading_client.accepted(create(limit("1", "212.1"), symbol="PRICED"))
 
 
-def test_without_a_reference_price_it_is_not_guessed(tenants: Tenants, opener: Opener, tables: Tables) -> None:
+def test_without_a_reference_price_it_is_not_guessed(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
     """An account of another broker has no walk of prices."""
-    trading_client = opener(caller="key_live", environment="live", broker="remote")
+    trading_client = open_client(caller="key_live", environment="live", broker="remote")
     path = level_path("account", trading_client.account["id"])
     body = {"max_order_notional": "1000", "price_collar_bps": 100}
     assert tenants.client.put(path, json=body, headers=tenants.callers["admin"]).status_code == 200
@@ -242,8 +242,10 @@ def test_without_a_reference_price_it_is_not_guessed(tenants: Tenants, opener: O
     trading_client.accepted(create(stop("1", "2"), symbol="NOPRICE"))
 
 
-def test_a_price_of_another_environment_or_of_long_ago_is_no_reference_price(tenants: Tenants, opener: Opener) -> None:
-    trading_client = opener(caller="key_live", environment="live", broker="remote")
+def test_a_price_of_another_environment_or_of_long_ago_is_no_reference_price(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
+    trading_client = open_client(caller="key_live", environment="live", broker="remote")
     symbol, admin = f"E{uuid.uuid4().hex[:10].upper()}", tenants.callers["admin"]
     path = level_path("account", trading_client.account["id"])
     assert tenants.client.put(path, json={"max_order_notional": "100"}, headers=admin).status_code == 200
@@ -259,7 +261,7 @@ def test_a_price_of_another_environment_or_of_long_ago_is_no_reference_price(ten
     assert triggered(trading_client, order) == unknown, "too old"
 
 
-def test_every_limit_that_says_no_is_told_and_counted_once(
+def test_every_limit_that_refuses_is_answered_and_counted_once(
     tenants: Tenants, trading_client: TradingClient, put_limits: Put
 ) -> None:
     put_limits("organization", max_order_quantity="1")
@@ -278,7 +280,7 @@ def test_every_limit_that_says_no_is_told_and_counted_once(
     assert kept["reasons"] == ["max_order_quantity", "allowed_symbols", "max_position_quantity"]
 
 
-def test_evaluating_a_command_tells_what_its_submit_would(
+def test_evaluating_a_command_answers_what_its_submit_would(
     tenants: Tenants, trading_client: TradingClient, put_limits: Put
 ) -> None:
     admin = tenants.callers["admin"]
@@ -304,10 +306,10 @@ def test_evaluating_a_command_tells_what_its_submit_would(
     ]
     # Before limits are reached, and where they are.
     for body in (*bodies, *bodies[:4]):
-        told = evaluated(body).json()
+        answered = evaluated(body).json()
         answer = trading_client.submit(body)
-        assert told["allowed"] == (answer.status_code == 202), answer.text
-        assert [(each["reason"], each["limit"]) for each in told["triggered"]] == [
+        assert answered["allowed"] == (answer.status_code == 202), answer.text
+        assert [(each["reason"], each["limit"]) for each in answered["triggered"]] == [
             (each["reason"], each["limit"]) for each in answer.json().get("triggered", ())
         ]
     assert evaluated(cancel(intent)).json() == {"allowed": True, "triggered": []}
@@ -329,8 +331,8 @@ def test_orders_from_before_the_limit_count(trading_client: TradingClient, put_l
 
 
 def test_an_accounts_limits_bind_no_other_account(
-    opener: Opener, trading_client: TradingClient, put_limits: Put
+    open_client: OpenClient, trading_client: TradingClient, put_limits: Put
 ) -> None:
     put_limits("account", allowed_symbols=[])
     put_limits("symbol", max_order_quantity="1")
-    opener().accepted(create())
+    open_client().accepted(create())

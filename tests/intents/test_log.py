@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import asyncpg
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace, stop_limit
 from tests.platform import Platform
 from tests.raw_http import RawHttp
@@ -65,8 +65,8 @@ def test_every_hash_follows_from_the_one_before_it(trading_client: TradingClient
     )
 
 
-def test_a_log_of_one_account_knows_nothing_of_another(trading_client: TradingClient, opener: Opener) -> None:
-    other = opener()
+def test_a_log_of_one_account_knows_nothing_of_another(trading_client: TradingClient, open_client: OpenClient) -> None:
+    other = open_client()
     for each in (trading_client, other, trading_client, trading_client, other):
         each.accepted(create())
     check_chain(trading_client.actions())
@@ -81,7 +81,9 @@ def test_times_never_run_backwards_in_the_log(trading_client: TradingClient) -> 
     assert stamps == sorted(set(stamps))
 
 
-def test_pages_are_ascending_complete_and_bound_to_their_list(trading_client: TradingClient, opener: Opener) -> None:
+def test_pages_are_ascending_complete_and_bound_to_their_list(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
     intents = [trading_client.accepted(create(limit()))["intent_id"] for _ in range(3)]
     for intent in intents:
         trading_client.accepted(cancel(intent))
@@ -99,7 +101,7 @@ def test_pages_are_ascending_complete_and_bound_to_their_list(trading_client: Tr
     cursor = first["next_cursor"]
     history = trading_client.get(f"/{intents[0]}/actions", limit=2).json()
     for wrong in (
-        opener().get(next_cursor=cursor),
+        open_client().get(next_cursor=cursor),
         trading_client.get(f"/{intents[0]}/actions", next_cursor=cursor),
         trading_client.get(next_cursor=history["next_cursor"]),
         trading_client.get(f"/{intents[1]}/actions", next_cursor=history["next_cursor"]),
@@ -133,7 +135,7 @@ def test_a_limit_is_clamped_and_fifty_by_default(trading_client: TradingClient) 
     assert len(trading_client.get().json()["data"]) == 50
 
 
-def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient, opener: Opener) -> None:
+def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient, open_client: OpenClient) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     other = trading_client.accepted(create())["intent_id"]
     trading_client.accepted(replace(intent, limit("11")))
@@ -147,7 +149,7 @@ def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient
     page = trading_client.get(f"/{intent}/actions", limit=2).json()
     rest = trading_client.get(f"/{intent}/actions", limit=2, next_cursor=page["next_cursor"]).json()
     assert (page["data"] + rest["data"], rest["next_cursor"]) == (history["data"], None)
-    beside = opener()
+    beside = open_client()
     for tail in (f"/{intent}", f"/{intent}/actions", f"/{uuid.uuid4()}", f"/{uuid.uuid4()}/actions"):
         assert beside.get(tail).status_code == 404
 

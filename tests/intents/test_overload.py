@@ -1,4 +1,4 @@
-"""Ten times as many commands as are allowed: the rest is told when to come again, and CANCELs are served."""
+"""Ten times as many commands as are allowed: the rest get Retry-After, and CANCELs are served."""
 
 import threading
 from collections import Counter

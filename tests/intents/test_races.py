@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.background import working
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Tables, TradingClient, cancel, create, dumps, limit
 from tests.platform import Platform
 from tests.raw_http import QuickClient, RawHttp
@@ -100,9 +100,9 @@ def trading_live(plain: Tenants, tables: Tables) -> Iterator[Callable[[str], Non
 
 
 def test_a_plan_or_organization_that_ends_is_honoured_at_once(
-    opener: Opener, second: Platform, trading_live: Callable[[str], None]
+    open_client: OpenClient, second: Platform, trading_live: Callable[[str], None]
 ) -> None:
-    trading_client = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    trading_client = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
     clients = (trading_client.client, second.client)
     eventually(
         lambda: (
@@ -112,7 +112,7 @@ def test_a_plan_or_organization_that_ends_is_honoured_at_once(
         10,
     )
 
-    def told(client: httpx.Client, body: dict[str, Any]) -> tuple[int, str]:
+    def answered(client: httpx.Client, body: dict[str, Any]) -> tuple[int, str]:
         answer = client.post(trading_client.url, json=body, headers=trading_client.headers)
         return answer.status_code, answer.json().get("code", "")
 
@@ -126,25 +126,25 @@ def test_a_plan_or_organization_that_ends_is_honoured_at_once(
             "intent_id"
         ]
         trading_live("entitlements = '{}'")
-        assert [told(client, create()) for client in clients] == [(403, "entitlement_required")] * 2
-        assert told(second.client, cancel(intent)) == (202, "")
+        assert [answered(client, create()) for client in clients] == [(403, "entitlement_required")] * 2
+        assert answered(second.client, cancel(intent)) == (202, "")
         trading_live("entitlements = '{trading_live}'")
         for client in clients:
             keep_in_mind(trading_client, client)
         trading_live("disabled = true")
-        assert [told(client, create()) for client in clients] == [(401, "unauthorized")] * 2
+        assert [answered(client, create()) for client in clients] == [(401, "unauthorized")] * 2
         for client in clients:
             eventually(lambda client=client: has_noticed(client), 10)  # type: ignore[misc]  # bound now
         trading_live("disabled = false")
-        assert [told(client, create()) for client in clients] == [(202, "")] * 2
+        assert [answered(client, create()) for client in clients] == [(202, "")] * 2
 
 
 def test_an_account_disabled_or_closed_here_is_so_there_at_once(
-    tenants: Tenants, second: Platform, opener: Opener
+    tenants: Tenants, second: Platform, open_client: OpenClient
 ) -> None:
     admin = tenants.callers["admin"]
     for _ in range(10):
-        trading_client = opener()
+        trading_client = open_client()
         keep_in_mind(trading_client, second.client)
         url = f"/v1/accounts/{trading_client.account['id']}"
         assert tenants.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200
@@ -153,12 +153,12 @@ def test_an_account_disabled_or_closed_here_is_so_there_at_once(
 
 
 def test_closing_an_account_and_trading_on_it_never_both_succeed(
-    tenants: Tenants, second: Platform, opener: Opener
+    tenants: Tenants, second: Platform, open_client: OpenClient
 ) -> None:
     """Whoever comes first, no closed account has an open order."""
     outcomes = set()
     for _ in range(30):
-        trading_client = opener()
+        trading_client = open_client()
         together = threading.Barrier(2)
         answers: dict[str, int] = {}
 

@@ -139,8 +139,8 @@ async def test_reading_one_account_forgets_none_of_the_same_batch(
 
 async def test_both_processes_at_once_accept_no_order_too_many(pair: tuple[InProcessWriter, InProcessWriter]) -> None:
     first, second = pair
-    crowd = [(writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)]
-    outcomes = await asyncio.gather(*(writer.submit(each) for writer, each in crowd))
+    callers = [(writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)]
+    outcomes = await asyncio.gather(*(writer.submit(each) for writer, each in callers))
     assert sorted(codes(outcomes)) == ["control_rejected"] * (64 - RATE) + ["recorded"] * RATE
     assert await first.count("(SELECT DISTINCT quantity FROM orders) AS sizes") == RATE
 

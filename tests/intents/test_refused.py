@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
     Tables,
@@ -76,8 +76,10 @@ def test_a_broker_that_needs_a_credential_must_have_one(tenants: Tenants, tables
     assert trading_client.refused(cancel(str(uuid.uuid4()))) == (404, "not_found"), "a CANCEL needs none"
 
 
-def test_live_trading_needs_its_plan_but_a_cancel_does_not(plain: Tenants, opener: Opener, tables: Tables) -> None:
-    trading_client = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+def test_live_trading_needs_its_plan_but_a_cancel_does_not(
+    plain: Tenants, open_client: OpenClient, tables: Tables
+) -> None:
+    trading_client = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
 
     def entitle(*entitlements: str) -> None:
         """As the operator's command does; a submit reads it in its own transaction."""
@@ -100,15 +102,15 @@ def test_live_trading_needs_its_plan_but_a_cancel_does_not(plain: Tenants, opene
     assert (record["action_type"], record["environment"]) == ("CANCEL", "live")
 
 
-def test_paper_trading_needs_no_plan(plain: Tenants, opener: Opener) -> None:
-    trading_client = opener(caller="plain_key", admin="plain_admin")
+def test_paper_trading_needs_no_plan(plain: Tenants, open_client: OpenClient) -> None:
+    trading_client = open_client(caller="plain_key", admin="plain_admin")
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.accepted(replace(intent, limit("11")))
     trading_client.accepted(cancel(intent))
 
 
-def test_a_key_acts_only_in_its_environment(tenants: Tenants, opener: Opener) -> None:
-    live = opener(caller="key_live", broker="remote", environment="live")
+def test_a_key_acts_only_in_its_environment(tenants: Tenants, open_client: OpenClient) -> None:
+    live = open_client(caller="key_live", broker="remote", environment="live")
     intent = live.accepted(create(limit()))["intent_id"]
     wrong = TradingClient(live.client, tenants.callers["key_all"], live.account, live.tables)
     for body in (create(), replace(intent, limit("11")), cancel(intent), {}):
@@ -117,7 +119,7 @@ def test_a_key_acts_only_in_its_environment(tenants: Tenants, opener: Opener) ->
         assert wrong.get(tail).status_code == 403
 
 
-def test_controls_refuse_and_all_that_triggered_are_told(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_controls_refuse_and_all_that_triggered_are_listed(tenants: Tenants, trading_client: TradingClient) -> None:
     account = trading_client.account["id"]
     control(tenants, f"accounts/{account}", reason="quarter end")
     control(tenants, f"accounts/{account}/symbols/AAPL")
@@ -125,21 +127,21 @@ def test_controls_refuse_and_all_that_triggered_are_told(tenants: Tenants, tradi
     for symbol in ("AAPL", "aapl"):
         answer = trading_client.submit(create(symbol=symbol))
         assert (answer.status_code, answer.json()["code"]) == (409, "control_rejected")
-        told = answer.json()["triggered"]
-        assert [item["reason"] for item in told] == [
+        answered = answer.json()["triggered"]
+        assert [item["reason"] for item in answered] == [
             "account_manually_disabled",
             "symbol_manually_disabled",
             "outside_trading_window",
         ]
         scope = {"Symbol": {"account_id": account, "symbol": "AAPL"}}
-        assert [item["scope"] for item in told] == [{"Account": account}, scope, scope]
-        assert all(set(item) == {"reason", "scope", "detail"} for item in told)
-        assert "quarter end" in told[0]["detail"]
+        assert [item["scope"] for item in answered] == [{"Account": account}, scope, scope]
+        assert all(set(item) == {"reason", "scope", "detail"} for item in answered)
+        assert "quarter end" in answered[0]["detail"]
     assert trading_client.refused(create()) == (409, "control_rejected")
     evaluated = tenants.client.post(
         "/v1/controls/evaluate", json={"account_id": account, "symbol": "aapl"}, headers=tenants.callers["admin"]
     )
-    assert [item["reason"] for item in evaluated.json()["triggered"]] == [item["reason"] for item in told]
+    assert [item["reason"] for item in evaluated.json()["triggered"]] == [item["reason"] for item in answered]
 
 
 def test_a_refusal_by_controls_is_kept_and_nothing_else_is(tenants: Tenants, trading_client: TradingClient) -> None:
@@ -188,23 +190,23 @@ def halted(plain: Tenants, tables: Tables) -> Iterator[Tenants]:
 
 
 def test_an_organizations_control_stops_all_its_accounts_and_outlives_the_plan(
-    halted: Tenants, opener: Opener, tables: Tables
+    halted: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    desks = [opener(caller="plain_key", admin="plain_admin") for _ in range(2)]
-    intent = desks[0].accepted(create(limit()))["intent_id"]
+    clients = [open_client(caller="plain_key", admin="plain_admin") for _ in range(2)]
+    intent = clients[0].accepted(create(limit()))["intent_id"]
     url, headers = "/v1/controls/organization", halted.callers["plain_admin"]
     # The process may remember for 800 ms that the organization has no plan.
     while (answer := halted.client.put(url, json={"manually_disabled": True}, headers=headers)).status_code == 403:
         assert answer.json()["code"] == "entitlement_required"
     assert answer.status_code == 200, answer.text
-    for trading_client in desks:
+    for trading_client in clients:
         answer = trading_client.submit(create())
-        told = {"Organization": trading_client.account["organization_id"]}
-        assert [item["scope"] for item in answer.json()["triggered"]] == [told]
+        answered = {"Organization": trading_client.account["organization_id"]}
+        assert [item["scope"] for item in answer.json()["triggered"]] == [answered]
         assert [item["reason"] for item in answer.json()["triggered"]] == ["organization_manually_disabled"]
     tables.execute("UPDATE organizations SET entitlements = '{}' WHERE external_id = 'org_plain'")
-    assert desks[0].refused(create()) == (409, "control_rejected")
-    desks[0].accepted(cancel(intent))
+    assert clients[0].refused(create()) == (409, "control_rejected")
+    clients[0].accepted(cancel(intent))
 
 
 def test_a_lower_case_symbol_does_not_slip_past_its_control(tenants: Tenants, trading_client: TradingClient) -> None:
@@ -215,10 +217,10 @@ def test_a_lower_case_symbol_does_not_slip_past_its_control(tenants: Tenants, tr
     assert trading_client.refused(create(symbol="BTC/usd")) == (409, "control_rejected")
 
 
-def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, opener: Opener) -> None:
+def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, open_client: OpenClient) -> None:
     """Each step mends one thing, and the next complaint comes up."""
-    live = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
-    paper = opener(broker="remote")
+    live = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    paper = open_client(broker="remote")
     url, unknown = f"/v1/accounts/{paper.account['id']}/intents", str(uuid.uuid4())
     change_account(tenants, paper, disabled=True)
     control(tenants, f"accounts/{paper.account['id']}")
@@ -226,7 +228,7 @@ def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, 
     nonsense, broken = b'{"command": 1}', b"{"
     unoffered = create(stop(time_in_force="EXT"))
 
-    def told(
+    def answered(
         caller: str, where: str, content: bytes | None = None, body: Body | None = None, headers: Headers = good
     ) -> Any:
         sent: dict[str, Any] = {"content": content} if content is not None else {"json": body}
@@ -235,33 +237,38 @@ def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, 
 
     theirs = f"/v1/accounts/{unknown}/intents"
     steps = [
-        (told("none", theirs, broken), (401, "unauthorized")),
-        (told("admin", theirs, broken), (401, "unauthorized")),
-        (told("key_disabled", theirs, broken), (401, "unauthorized")),
-        (told("key_none", theirs, broken), (400, "invalid_json")),
-        (told("key_none", theirs, nonsense, headers={"content-type": "text/plain"}), (415, "unsupported_media_type")),
-        (told("key_none", theirs, b" " * 70_000), (413, "payload_too_large")),
-        (told("key_none", theirs, nonsense), (403, "forbidden")),
-        (told("key_all", theirs, nonsense), (404, "not_found")),
-        (told("key_all", live.url, nonsense), (404, "not_found")),
-        (told("plain_key", live.url, nonsense), (403, "forbidden")),
-        (told("plain_live", live.url, nonsense), (403, "entitlement_required")),
-        (told("plain_live", live.url, body=create()), (403, "entitlement_required")),
-        (told("key_all", url, nonsense), (422, "validation_failed")),
-        (told("key_all", url, body=unoffered), (422, "validation_failed")),
-        (told("key_all", url, body=replace(unknown, stop(time_in_force="EXT"))), (422, "validation_failed")),
-        (told("key_all", url, body=replace(unknown, stop())), (404, "not_found")),
-        (told("key_all", url, body=create()), (409, "account_disabled")),
+        (answered("none", theirs, broken), (401, "unauthorized")),
+        (answered("admin", theirs, broken), (401, "unauthorized")),
+        (answered("key_disabled", theirs, broken), (401, "unauthorized")),
+        (answered("key_none", theirs, broken), (400, "invalid_json")),
+        (
+            answered("key_none", theirs, nonsense, headers={"content-type": "text/plain"}),
+            (415, "unsupported_media_type"),
+        ),
+        (answered("key_none", theirs, b" " * 70_000), (413, "payload_too_large")),
+        (answered("key_none", theirs, nonsense), (403, "forbidden")),
+        (answered("key_all", theirs, nonsense), (404, "not_found")),
+        (answered("key_all", live.url, nonsense), (404, "not_found")),
+        (answered("plain_key", live.url, nonsense), (403, "forbidden")),
+        (answered("plain_live", live.url, nonsense), (403, "entitlement_required")),
+        (answered("plain_live", live.url, body=create()), (403, "entitlement_required")),
+        (answered("key_all", url, nonsense), (422, "validation_failed")),
+        (answered("key_all", url, body=unoffered), (422, "validation_failed")),
+        (answered("key_all", url, body=replace(unknown, stop(time_in_force="EXT"))), (422, "validation_failed")),
+        (answered("key_all", url, body=replace(unknown, stop())), (404, "not_found")),
+        (answered("key_all", url, body=create()), (409, "account_disabled")),
     ]
     assert [got for got, _ in steps] == [expected for _, expected in steps]
     change_account(tenants, paper, disabled=False)
-    assert told("key_all", url, body=create()) == (409, "control_rejected")
+    assert answered("key_all", url, body=create()) == (409, "control_rejected")
     control(tenants, f"accounts/{paper.account['id']}", disabled=False)
     assert paper.accepted(create())["seq"] == 1
 
 
-def test_a_plan_is_asked_for_before_a_body_is_judged_but_not_for_a_cancel(plain: Tenants, opener: Opener) -> None:
-    live = opener(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+def test_a_plan_is_asked_for_before_a_body_is_judged_but_not_for_a_cancel(
+    plain: Tenants, open_client: OpenClient
+) -> None:
+    live = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
     assert live.refused(create(market("0"))) == (403, "entitlement_required")
     assert pointers(live.submit(cancel("nonsense"))) == ["/command/payload/ref_intent_id"]
     assert live.refused(cancel(str(uuid.uuid4()))) == (404, "not_found")

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     FINAL_STATUSES,
     Body,
@@ -20,7 +20,7 @@ from tests.intents.http_client import (
     stop,
     stop_limit,
 )
-from tests.intents.test_submit import KINDS, told_action, told_order
+from tests.intents.test_submit import KINDS, published_action, published_order
 from tests.tenants import Tenants
 
 OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
@@ -68,16 +68,16 @@ def test_a_replace_may_not_change_the_order_kind(trading_client: TradingClient) 
         assert trading_client.accepted(replace(intent, CHANGED[kind]))["order_type"] == kind
 
 
-def test_a_replace_must_be_one_that_the_broker_offers(opener: Opener) -> None:
-    trading_client = opener(broker="remote")
+def test_a_replace_must_be_one_that_the_broker_offers(open_client: OpenClient) -> None:
+    trading_client = open_client(broker="remote")
     intent = trading_client.accepted(create(stop()))["intent_id"]
     answer = trading_client.submit(replace(intent, stop(time_in_force="IMMEDIATE_OR_CANCEL")))
     assert pointers(answer) == ["/command/payload/spec/Stop/time_in_force"]
     assert trading_client.accepted(replace(intent, stop(time_in_force="GOOD_TILL_CANCEL")))["seq"] == 2
 
 
-def test_a_replace_of_an_auction_order_keeps_its_time_in_force(opener: Opener) -> None:
-    trading_client = opener(broker="remote")
+def test_a_replace_of_an_auction_order_keeps_its_time_in_force(open_client: OpenClient) -> None:
+    trading_client = open_client(broker="remote")
     intent = trading_client.accepted(create(limit(time_in_force="EXT")))["intent_id"]
     assert trading_client.accepted(replace(intent, limit("11")))["time_in_force"] == "EXT"
 
@@ -148,9 +148,9 @@ def test_a_finished_order_takes_no_more_commands(trading_client: TradingClient, 
     assert marks(trading_client, intent)[0] == status
 
 
-def test_an_unknown_intent_is_not_found(trading_client: TradingClient, opener: Opener) -> None:
-    elsewhere = opener().accepted(create(limit()))["intent_id"]
-    theirs = opener(caller="other_key", admin="other_admin").accepted(create(limit()))["intent_id"]
+def test_an_unknown_intent_is_not_found(trading_client: TradingClient, open_client: OpenClient) -> None:
+    elsewhere = open_client().accepted(create(limit()))["intent_id"]
+    theirs = open_client(caller="other_key", admin="other_admin").accepted(create(limit()))["intent_id"]
     for intent in (str(uuid.uuid4()), elsewhere, theirs):
         for body in (cancel(intent), replace(intent, limit("11"))):
             answer = trading_client.submit(body)
@@ -181,17 +181,17 @@ def test_a_replace_names_its_intent_and_spec_and_nothing_else(trading_client: Tr
     assert pointers(trading_client.submit(body)) == [f"/command/payload/{extra}"]
 
 
-def test_events_tell_of_the_pending_command_and_the_confirmed_order(trading_client: TradingClient) -> None:
+def test_events_have_the_pending_command_and_the_confirmed_order(trading_client: TradingClient) -> None:
     first = trading_client.accepted(create(limit()) | {"client_reference_id": "mine"})
     intent = first["intent_id"]
     records = [trading_client.accepted(body) for body in (replace(intent, limit("11", "200")), cancel(intent))]
     events = trading_client.events()
     untold = {"environment", "principal_id", "hash_version", "hash"}
-    told: Body = told_order(events[1])
+    answered: Body = published_order(events[1])
     for number, (record, status) in enumerate(zip(records, ("PENDING_REPLACE", "PENDING_CANCEL"), strict=True), 2):
         action, order = events[2 * number - 2 : 2 * number]
-        assert told_action(action) == {name: value for name, value in record.items() if name not in untold}
-        assert told_order(order) == told | {"order_status": status, "version": number}
+        assert published_action(action) == {name: value for name, value in record.items() if name not in untold}
+        assert published_order(order) == answered | {"order_status": status, "version": number}
     assert len(events) == 6
 
 
@@ -233,8 +233,8 @@ def test_an_account_with_open_orders_stays_open(tenants: Tenants, trading_client
     assert tenants.client.delete(url, headers=admin).status_code == 204
 
 
-def test_a_credential_stays_while_orders_are_open(tenants: Tenants, opener: Opener) -> None:
-    trading_client, admin = opener(broker="remote"), tenants.callers["admin"]
+def test_a_credential_stays_while_orders_are_open(tenants: Tenants, open_client: OpenClient) -> None:
+    trading_client, admin = open_client(broker="remote"), tenants.callers["admin"]
     url = f"/v1/accounts/{trading_client.account['id']}/credentials"
     (credential,) = tenants.client.get(url, headers=admin).json()["data"]
     intent = trading_client.accepted(create())["intent_id"]

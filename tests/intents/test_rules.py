@@ -35,7 +35,7 @@ from trading_intents.storage.signals import open_signals
 from trading_intents.telemetry import make_log
 from trading_intents.trading import Symbol
 
-CROWD = 64
+CALLERS = 64
 
 
 @pytest.fixture
@@ -285,9 +285,9 @@ async def test_a_crowd_is_recorded_once_each(local: InProcessWriter) -> None:
         account = local.accounts[number % 3]
         return [await local.writer.submit(local.create(account)) for _ in range(10)]
 
-    receipts = [each for made in await asyncio.gather(*map(come_and_go, range(CROWD))) for each in made]
-    assert len({receipt.intent_id for receipt in receipts}) == CROWD * 10
-    assert sum(await whole(local)) == CROWD * 10 + 6
+    receipts = [each for made in await asyncio.gather(*map(come_and_go, range(CALLERS))) for each in made]
+    assert len({receipt.intent_id for receipt in receipts}) == CALLERS * 10
+    assert sum(await whole(local)) == CALLERS * 10 + 6
 
 
 async def test_who_sends_its_key_again_is_answered_as_before(local: InProcessWriter) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, pointers, replace
 from tests.platform import serving
 from tests.tenants import Tenants
@@ -129,7 +129,7 @@ def test_stats_of_another_tenant_are_not_found(tenants: Tenants, trading_client:
     )
 
 
-def test_each_account_has_its_own_counts(opener: Opener) -> None:
-    first, second = opener(), opener()
+def test_each_account_has_its_own_counts(open_client: OpenClient) -> None:
+    first, second = open_client(), open_client()
     first.accepted(create())
     assert (stats(first)["actions"]["total"], stats(second)["actions"]["total"]) == (1, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
     TradingClient,
@@ -129,8 +129,10 @@ def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(
         (market(time_in_force="AT_CLOSE"), None),
     ],
 )
-def test_a_time_in_force_must_be_one_that_the_broker_offers(opener: Opener, spec: Body, pointer: str | None) -> None:
-    trading_client = opener(broker="remote")
+def test_a_time_in_force_must_be_one_that_the_broker_offers(
+    open_client: OpenClient, spec: Body, pointer: str | None
+) -> None:
+    trading_client = open_client(broker="remote")
     if pointer:
         assert pointers(trading_client.submit(create(spec))) == [pointer]
         assert trading_client.refused(create(spec)) == (422, "validation_failed")
@@ -219,30 +221,30 @@ def moment(stamp: Any) -> str:
     return str(stamp.ToDatetime(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
 
 
-def told_action(event: Any) -> Body:
-    """An INTENT_ACTION as the record that it tells of, less what is not in it."""
+def published_action(event: Any) -> Body:
+    """An INTENT_ACTION as the record that it is about, less what is not in it."""
     assert event.WhichOneof("event") == "intent_action"
     said = event.intent_action
     plain = ("intent_id", "organization_id", "account_id", "seq", "symbol", "quantity")
     enums = ("action_type", "order_side", "order_type", "time_in_force", "principal_type")
-    told = {name: getattr(said, name) for name in plain} | {name: enum_name(said, name) for name in enums}
-    told |= given(said, ("limit_price", "stop_price", "client_reference_id"))
+    answered = {name: getattr(said, name) for name in plain} | {name: enum_name(said, name) for name in enums}
+    answered |= given(said, ("limit_price", "stop_price", "client_reference_id"))
     assert said.received_at == said.created_at
-    return told | {"route_strategy": enum_name(said, "order_venue"), "created_at": moment(said.created_at)}
+    return answered | {"route_strategy": enum_name(said, "order_venue"), "created_at": moment(said.created_at)}
 
 
-def told_order(event: Any) -> Body:
+def published_order(event: Any) -> Body:
     assert event.WhichOneof("event") == "broker_order"
     said = event.broker_order
     plain = ("order_id", "intent_id", "command_seq", "account_id", "broker", "symbol", "quantity", "filled_quantity")
-    told = {name: getattr(said, name) for name in (*plain, "organization_id", "version")}
+    answered = {name: getattr(said, name) for name in (*plain, "organization_id", "version")}
     enums = ("order_state", "order_status", "order_type", "order_side", "time_in_force")
-    told |= {name: enum_name(said, name) for name in enums}
+    answered |= {name: enum_name(said, name) for name in enums}
     optional = ("external_order_id", "limit_price", "stop_price", "average_price", "client_reference_id", "reason")
-    told |= given(said, optional)
+    answered |= given(said, optional)
     assert not said.HasField("broker_sent_at")
     assert list(said.flags) == []
-    return told | {"route_strategy": enum_name(said, "order_venue"), "received_at": moment(said.received_at)}
+    return answered | {"route_strategy": enum_name(said, "order_venue"), "received_at": moment(said.received_at)}
 
 
 @pytest.mark.parametrize("order_type", KINDS)
@@ -250,10 +252,10 @@ def test_both_events_say_what_the_record_says(trading_client: TradingClient, ord
     record = trading_client.accepted(create(KINDS[order_type], "TSLA", "SELL") | {"client_reference_id": "r-é"})
     action, order = trading_client.events()
     untold = {"environment", "principal_id", "hash_version", "hash"}
-    assert told_action(action) == {name: value for name, value in record.items() if name not in untold}
+    assert published_action(action) == {name: value for name, value in record.items() if name not in untold}
     same = ("intent_id", "account_id", "organization_id", "order_side", "order_type", "quantity", "limit_price")
     append_statements = ("stop_price", "time_in_force", "route_strategy", "client_reference_id")
-    assert told_order(order) == {name: record[name] for name in (*same, *append_statements)} | {
+    assert published_order(order) == {name: record[name] for name in (*same, *append_statements)} | {
         "order_id": record["intent_id"],
         "command_seq": 1,
         "broker": "paper",
@@ -292,8 +294,10 @@ def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None
     assert trading_client.tables.value("SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 5", stamp)
 
 
-def test_events_of_an_organization_are_numbered_without_a_gap(trading_client: TradingClient, opener: Opener) -> None:
-    other, organization = opener(), trading_client.account["organization_id"]
+def test_events_of_an_organization_are_numbered_without_a_gap(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
+    other, organization = open_client(), trading_client.account["organization_id"]
     trading_client.accepted(create())
     last = "SELECT max(seq) FROM stream_events WHERE organization_id = $1::text::uuid"
     first = trading_client.tables.value(last, organization) + 1

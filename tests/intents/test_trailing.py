@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, TradingClient, cancel, create, market, pointers, replace
 from tests.intents.test_submit import ACTION_FIELDS
 from tests.tenants import Tenants
@@ -96,8 +96,8 @@ def test_a_replace_keeps_the_form_of_the_trail(trading_client: TradingClient) ->
     assert trading_client.accepted(replace(order["intent_id"], trailing(trail_amount="3")))["trail_amount"] == "3"
 
 
-def test_a_broker_without_it_refuses_before_anything_is_written(opener: Opener) -> None:
-    client = opener(broker="remote")
+def test_a_broker_without_it_refuses_before_anything_is_written(open_client: OpenClient) -> None:
+    client = open_client(broker="remote")
     assert pointers(client.submit(create(trailing(trail_bps=1)))) == [SPEC]
     assert client.refused(create(trailing(trail_bps=1))) == (422, "validation_failed")
 

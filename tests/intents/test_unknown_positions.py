@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, Tables, TradingClient, cancel, create, limit, replace
 from tests.intents.test_limits import level_path, triggered
 from tests.tenants import Tenants
@@ -25,9 +25,9 @@ def evaluated(tenants: Tenants, trading_client: TradingClient, body: Body) -> li
 
 
 def test_orders_are_refused_until_the_broker_has_reported_positions(
-    tenants: Tenants, opener: Opener, tables: Tables
+    tenants: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    trading_client = opener(broker="alpaca")
+    trading_client = open_client(broker="alpaca")
     intent = trading_client.accepted(create(limit("50", "100")))["intent_id"]
     put_limits(tenants, trading_client)
     position, short, loss = (("position_unknown", value, "AAPL", "Account") for value in ("100", False, "50"))
@@ -51,9 +51,9 @@ def test_orders_are_refused_until_the_broker_has_reported_positions(
 
 @pytest.mark.parametrize("broker", ["paper", "remote"])
 def test_a_broker_that_need_not_report_positions_is_not_waited_for(
-    tenants: Tenants, opener: Opener, broker: str
+    tenants: Tenants, open_client: OpenClient, broker: str
 ) -> None:
-    trading_client = opener(broker=broker)
+    trading_client = open_client(broker=broker)
     put_limits(tenants, trading_client)
     assert evaluated(tenants, trading_client, create(limit("100", "100"))) == []
     trading_client.accepted(create(limit("100", "100")))

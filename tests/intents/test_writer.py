@@ -254,7 +254,7 @@ async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
 # Takes more than five seconds: three stalls, of which each is only known by the limit of an answer.
 @pytest.mark.deadline
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
-async def test_a_database_that_is_away_is_told_in_time_and_is_back_soon(urls: Urls, fault: str) -> None:
+async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(urls: Urls, fault: str) -> None:
     with proxied(urls.login) as (proxy, login):
         async with open_in_process_writer(login, urls.owner) as in_process_writer:
             assert await answered(in_process_writer, 2) == "recorded"
@@ -297,7 +297,7 @@ async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(in_p
     assert await committed(to_come, place) is False
 
 
-async def test_a_lost_link_before_anything_was_sent_records_nothing(urls: Urls) -> None:
+async def test_a_lost_connection_before_anything_was_sent_records_nothing(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
         async with open_in_process_writer(login, urls.owner) as in_process_writer:
             proxy.refuse()

@@ -103,14 +103,14 @@ class Ways:
         return await self.app.handle(incoming)
 
     def left(self) -> dict[str, str]:
-        """Of every bucket of the key and its organization, as headers would tell it next."""
+        """Of every bucket of the key and its organization, as headers would show it next."""
         caller = KnownKeys().callers["good"]
         keys = (caller.limit_key, caller.organization_limit_key)
-        told = {}
+        reported = {}
         for bucket in (Bucket.SUBMITS, Bucket.CANCELS):
             if self.limits.has(bucket, *keys):
-                told[bucket.value] = dict(self.limits.take(bucket, *keys))[b"ratelimit"].decode()
-        return told
+                reported[bucket.value] = dict(self.limits.take(bucket, *keys))[b"ratelimit"].decode()
+        return reported
 
     def counted(self) -> list[str]:
         lines = generate_latest(self.metrics.registry).decode().splitlines()

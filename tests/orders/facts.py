@@ -19,7 +19,7 @@ def moment(seconds: int | None) -> datetime | None:
     return None if seconds is None else NOON + timedelta(seconds=seconds)
 
 
-def told(
+def reported(
     kind: EventKind,
     *,
     key: str | None = None,

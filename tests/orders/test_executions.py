@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 
-from tests.orders.facts import D, bust, correct, fill, ours, terms, told, view
+from tests.orders.facts import D, bust, correct, fill, ours, reported, terms, view
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind
@@ -33,18 +33,18 @@ def test_the_real_execution_takes_the_stand_ins_place() -> None:
 
 
 def test_a_stand_in_shrinks_to_what_is_still_missing() -> None:
-    status = told(E.STATUS, cum="30", average="6")
+    status = reported(E.STATUS, cum="30", average="6")
     assert rows(fill("e1", "10", "5", cum="10"), status) == [("e1", D(10), D(5)), ("gap:o1:30", D(20), D("6.5"))]
     both = rows(fill("e1", "10", "5", cum="10"), fill("e2", "10", "6", cum="20"), status)
     assert both == [("e1", D(10), D(5)), ("e2", D(10), D(6)), ("gap:o1:30", D(10), D(7))]
 
 
-def test_executions_whose_ids_are_not_told_stand_in_at_their_own_prices() -> None:
+def test_executions_without_reported_ids_stand_in_at_their_own_prices() -> None:
     second, third = (
-        told(E.STATUS, cum=cum, quantity=quantity, price=price)
+        reported(E.STATUS, cum=cum, quantity=quantity, price=price)
         for cum, quantity, price in (("30", "20", "6"), ("35", "5", "8"))
     )
-    counted = told(E.STATUS, cum="40", average="6.5")
+    counted = reported(E.STATUS, cum="40", average="6.5")
     missed = [("gap:o1:30", D(20), D(6)), ("gap:o1:35", D(5), D(8)), ("gap:o1:40", D(5), D(10))]
     assert rows(fill("e1", "10", "5", cum="10"), second, third, counted) == [("e1", D(10), D(5)), *missed]
     seen = [fill("e1", "10", "5", cum="10"), fill("e3", "5", "8"), fill("e2", "20", "6", cum="30")]
@@ -52,18 +52,18 @@ def test_executions_whose_ids_are_not_told_stand_in_at_their_own_prices() -> Non
 
 
 def test_fills_that_were_never_counted_close_a_gap_too() -> None:
-    assert [row[0] for row in rows(fill("e1", "10"), fill("e2", "20"), told(E.STATUS, cum="30"))] == ["e1", "e2"]
+    assert [row[0] for row in rows(fill("e1", "10"), fill("e2", "20"), reported(E.STATUS, cum="30"))] == ["e1", "e2"]
 
 
 def test_a_missed_full_fill_that_a_final_report_counts_fills_the_order() -> None:
-    seen = view(told(E.CANCELLED, cum="100", average="12.5"))
+    seen = view(reported(E.CANCELLED, cum="100", average="12.5"))
     assert (seen.status, seen.average_price, seen.flags) == (S.FILLED, D("12.5"), ())
-    assert view(told(E.CANCELLED, cum="40")).status is S.CANCELLED
+    assert view(reported(E.CANCELLED, cum="40")).status is S.CANCELLED
 
 
 def test_a_stand_in_that_nothing_prices_takes_the_limit_else_says_so() -> None:
-    assert rows(told(E.STATUS, cum="40"), limit="9.5") == [("gap:o1:40", D(40), D("9.5"))]
-    (trade,) = view(told(E.STATUS, cum="40")).trades
+    assert rows(reported(E.STATUS, cum="40"), limit="9.5") == [("gap:o1:40", D(40), D("9.5"))]
+    (trade,) = view(reported(E.STATUS, cum="40")).trades
     assert (trade.price, trade.flags) == (D(0), (TradeFlag.GAP, TradeFlag.UNPRICED))
 
 
@@ -90,10 +90,10 @@ def test_a_busted_fill_is_gone_and_its_counts_leave_no_gap() -> None:
     assert [row[0] for row in rows(first, second, bust("e1"), third)] == ["e2", "e3"]
 
 
-def test_a_fill_missed_after_a_bust_is_stood_in_for_where_times_tell() -> None:
-    facts = fill("e1", "10", cum="10", at=1), bust("e1", at=2), told(E.STATUS, cum="30", average="8", at=3)
+def test_a_fill_missed_after_a_bust_is_stood_in_for_where_times_show_it() -> None:
+    facts = fill("e1", "10", cum="10", at=1), bust("e1", at=2), reported(E.STATUS, cum="30", average="8", at=3)
     assert rows(*facts) == [("gap:o1:30", D(30), D(8))]
-    untimed = fill("e1", "10", cum="10", at=1), bust("e1"), told(E.STATUS, cum="10", at=3)
+    untimed = fill("e1", "10", cum="10", at=1), bust("e1"), reported(E.STATUS, cum="10", at=3)
     assert rows(*untimed) == []
 
 
@@ -136,4 +136,4 @@ def test_an_average_is_exact_and_rounded_once_half_to_even() -> None:
 
 
 def test_what_only_we_know_makes_no_trade() -> None:
-    assert rows(ours(FactKind.SENT), told(E.ACCEPTED, cum="0")) == []
+    assert rows(ours(FactKind.SENT), reported(E.ACCEPTED, cum="0")) == []

@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.orders.facts import arrived, bust, correct, fill, ours, terms, told
+from tests.orders.facts import arrived, bust, correct, fill, ours, reported, terms
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, admit
 from trading_intents.orders.model import OrderFlag, OrderStatus, OrderTerms, OrderView, PendingCommands, derive
@@ -33,7 +33,7 @@ SIZES = {"e1": "10", "e2": "20", "e3": "50.5", "e4": "70"}  # one size each: con
 OF_SYMBOLS = {EventKind.POSITION, EventKind.FEE}
 
 reports = st.builds(
-    told,
+    reported,
     st.sampled_from([kind for kind in EventKind if not kind.startswith("FILL") and kind not in OF_SYMBOLS]),
     coid=ids,
     at=times,

@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.orders.facts import D, fill, ours, terms, told, view
+from tests.orders.facts import D, fill, ours, reported, terms, view
 from trading_intents.brokers.port import CommandResult, EventKind, Outcome
 from trading_intents.orders.facts import CommandKind, Fact, FactKind, outcome_kind, own_fact
 from trading_intents.orders.model import OrderState, OrderStatus, PendingCommands
 
 E, F, S = EventKind, FactKind, OrderStatus
 SENT, UNCERTAIN = ours(F.SENT), ours(F.UNCERTAIN, reason="answer lost")
-ACCEPTED, CANCELLED, EXPIRED = told(E.ACCEPTED), told(E.CANCELLED), told(E.EXPIRED)
-REJECTED = told(E.REJECTED, reason="no such symbol")
+ACCEPTED, CANCELLED, EXPIRED = reported(E.ACCEPTED), reported(E.CANCELLED), reported(E.EXPIRED)
+REJECTED = reported(E.REJECTED, reason="no such symbol")
 PART, WHOLE = fill("e1", "40"), fill("e2", "100")
 
 
@@ -21,11 +21,11 @@ PART, WHOLE = fill("e1", "40"), fill("e2", "100")
         ([SENT], S.PENDING_NEW, OrderState.OPEN),
         ([SENT, UNCERTAIN], S.UNKNOWN, OrderState.OPEN),
         ([SENT, UNCERTAIN, ACCEPTED], S.NEW, OrderState.OPEN),
-        ([UNCERTAIN, told(E.STATUS)], S.UNKNOWN, OrderState.OPEN),
+        ([UNCERTAIN, reported(E.STATUS)], S.UNKNOWN, OrderState.OPEN),
         ([ACCEPTED], S.NEW, OrderState.OPEN),
-        ([told(E.TRIGGERED)], S.NEW, OrderState.OPEN),
-        ([told(E.PENDING_CANCEL, coid="X")], S.NEW, OrderState.OPEN),
-        ([told(E.CANCEL_REJECTED, coid="X")], S.PENDING_NEW, OrderState.OPEN),
+        ([reported(E.TRIGGERED)], S.NEW, OrderState.OPEN),
+        ([reported(E.PENDING_CANCEL, coid="X")], S.NEW, OrderState.OPEN),
+        ([reported(E.CANCEL_REJECTED, coid="X")], S.PENDING_NEW, OrderState.OPEN),
         ([UNCERTAIN, PART], S.PARTIALLY_FILLED, OrderState.OPEN),
         ([ACCEPTED, PART], S.PARTIALLY_FILLED, OrderState.OPEN),
         ([ACCEPTED, REJECTED], S.REJECTED, OrderState.REJECTED),
@@ -79,7 +79,7 @@ def test_no_command_is_pending_on_a_final_order(final: Fact) -> None:
 
 
 def test_a_refused_cancel_never_rejects_the_order() -> None:
-    seen = view(ACCEPTED, told(E.REJECTED, coid="X", reason="malformed"), pending=PendingCommands(("X",)))
+    seen = view(ACCEPTED, reported(E.REJECTED, coid="X", reason="malformed"), pending=PendingCommands(("X",)))
     assert (seen.status, seen.reason) == (S.NEW, "malformed")
 
 

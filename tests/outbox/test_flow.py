@@ -33,11 +33,11 @@ class Process:
         assert self._process.stdout is not None
         assert await asyncio.to_thread(self._process.stdout.readline) == "working\n"
 
-    def tell(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     async def end(self, number: signal.Signals) -> int:
-        self.tell(number)
+        self.send(number)
         assert self._process.stdout is not None
         self._process.stdout.close()
         return await asyncio.to_thread(self._process.wait, FLOW_SECONDS)
@@ -61,9 +61,9 @@ async def faulty_workers(
                 return
             await until_over(chance.uniform(0.1, 1.0))
             if pause_seconds and chance.random() < 0.5:
-                process.tell(signal.SIGSTOP)
+                process.send(signal.SIGSTOP)
                 await until_over(pause_seconds)
-                process.tell(signal.SIGCONT)
+                process.send(signal.SIGCONT)
                 faults.append("paused")
                 await until_over(1.0)
             await process.end(signal.SIGKILL)
@@ -135,7 +135,7 @@ async def test_paused_workers_wake_up_to_nothing(
     assert "paused" in faults
 
 
-async def test_a_worker_that_is_told_to_end_leaves_no_claim(
+async def test_a_worker_that_gets_a_signal_leaves_no_claim(
     database: Database, table: Table, database_url: Secret
 ) -> None:
     await table.connection.execute("CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker")

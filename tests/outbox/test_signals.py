@@ -1,4 +1,4 @@
-"""Wake-ups between processes: heard by all, told once, found again after the link was lost."""
+"""Wake-ups between processes: received by all, sent once, and repeated after the connection was lost."""
 
 import asyncio
 import contextlib
@@ -104,7 +104,7 @@ async def test_other_channels_do_not_ring(database_url: Secret) -> None:
         assert far_bell.rings == 2
 
 
-async def test_a_lost_link_is_made_again_and_rings_for_what_was_missed(database_url: Secret, table: Table) -> None:
+async def test_a_lost_connection_is_made_again_and_signals_what_was_missed(database_url: Secret, table: Table) -> None:
     async with listening(database_url) as (_, bell):
         await table.connection.execute(
             """

@@ -73,9 +73,9 @@ MOVES: frozenset[tuple[Status | None, Move, Status | None]] = frozenset(
 
 
 def test_the_page_names_each_move_once() -> None:
-    told = read_moves()
-    assert len(told) == len(MOVES)
-    assert set(told) == MOVES
+    documented = read_moves()
+    assert len(documented) == len(MOVES)
+    assert set(documented) == MOVES
 
 
 def test_no_move_but_an_operators_or_the_pruning_leaves_a_final_state() -> None:

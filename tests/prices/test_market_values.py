@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.intents.http_client import Tables, TradingClient
-from tests.prices.conftest import Opener
+from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade
 from tests.tenants import Tenants
 from trading_intents.orders.positions import Booking, NetPosition, from_trades, opening
@@ -29,8 +29,8 @@ def market_of(trading_client: TradingClient, symbol: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in MARKET)
 
 
-def test_a_position_is_valued_at_the_reference_price(tenants: Tenants, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_a_position_is_valued_at_the_reference_price(tenants: Tenants, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     assert market_of(trading_client, symbol) == ("11", "55", "0")
@@ -42,16 +42,18 @@ def test_a_position_is_valued_at_the_reference_price(tenants: Tenants, opener: O
     assert market_of(trading_client, symbol) == ("12", "0", "0")
 
 
-def test_a_short_position_gains_when_the_price_falls(tenants: Tenants, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_a_short_position_gains_when_the_price_falls(tenants: Tenants, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "SELL_SHORT", "4")
     post_quote(tenants, symbol, "8", "8.5")
     assert market_of(trading_client, symbol) == ("8.25", "-33", "7")
 
 
-def test_an_old_price_values_a_position_and_says_its_age(tenants: Tenants, tables: Tables, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_an_old_price_values_a_position_and_says_its_age(
+    tenants: Tenants, tables: Tables, open_client: OpenClient
+) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     before = position(trading_client, symbol)
@@ -64,8 +66,8 @@ def test_an_old_price_values_a_position_and_says_its_age(tenants: Tenants, table
     assert price.status_code == 404
 
 
-def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener(broker="remote")
+def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client(broker="remote")
     tables.execute(
         "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
         " SELECT id, organization_id, $2, 5, now() FROM accounts WHERE id = $1::text::uuid",
@@ -76,8 +78,8 @@ def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, op
     assert position(trading_client, symbol)["market_price_at"] is None
 
 
-def test_prices_make_no_position_events(tenants: Tenants, tables: Tables, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_prices_make_no_position_events(tenants: Tenants, tables: Tables, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     before = [event for event in trading_client.events() if event.WhichOneof("event") == "broker_position"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.access.test_api_keys import STAMP
 from tests.intents.http_client import Tables, pointers
-from tests.prices.conftest import Opener
+from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade
 from tests.tenants import Tenants
 from trading_intents.prices.service import MAX_SYMBOLS
@@ -136,8 +136,8 @@ def test_on_paper_the_quotes_middle_counts(tenants: Tenants) -> None:
     assert get(tenants, symbol, "key_live").status_code == 404, "a paper quote is no live price"
 
 
-def test_the_newest_of_quote_trade_and_posted_counts(tenants: Tenants, opener: Opener) -> None:
-    symbol, trading_client = new_symbol(), opener()
+def test_the_newest_of_quote_trade_and_posted_counts(tenants: Tenants, open_client: OpenClient) -> None:
+    symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     assert price_of(tenants, symbol) == ("11", "trade")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.intents.http_client import Tables, TradingClient, create, limit, pointers
-from tests.prices.conftest import Opener
+from tests.prices.conftest import OpenClient
 from tests.prices.market import new_symbol, post_quote, trade
 from tests.tenants import Tenants
 
@@ -23,9 +23,9 @@ def reasons(client: TradingClient, symbol: str, price: str) -> list[str]:
 
 
 def test_a_collar_at_a_real_brokers_paper_account_knows_nothing_of_the_simulator(
-    tenants: Tenants, opener: Opener
+    tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, simulated, real = new_symbol(), opener(), opener(broker="remote")
+    symbol, simulated, real = new_symbol(), open_client(), open_client(broker="remote")
     for client in (simulated, real):
         url = f"/v1/controls/accounts/{client.account['id']}/limits"
         answer = client.client.put(url, json={"price_collar_bps": 100}, headers=client.headers)
@@ -42,8 +42,8 @@ def test_a_collar_at_a_real_brokers_paper_account_knows_nothing_of_the_simulator
     assert reasons(real, symbol, "300") == []
 
 
-def test_a_list_is_of_an_accounts_market(tenants: Tenants, opener: Opener, tables: Tables) -> None:
-    simulated, real = opener(), opener(broker="remote")
+def test_a_list_is_of_an_accounts_market(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+    simulated, real = open_client(), open_client(broker="remote")
     only_quoted, only_real = new_symbol(), new_symbol()
     post_quote(tenants, only_quoted, "10", "11")
     tables.execute(
@@ -67,9 +67,9 @@ def test_a_list_is_of_an_accounts_market(tenants: Tenants, opener: Opener, table
     assert listed(account_id=real.account["id"]) == {only_real}
 
 
-def test_a_market_is_named_by_an_account_that_the_caller_may_read(tenants: Tenants, opener: Opener) -> None:
-    live = opener(broker="remote", environment="live", caller="key_live")
-    paper = opener()
+def test_a_market_is_named_by_an_account_that_the_caller_may_read(tenants: Tenants, open_client: OpenClient) -> None:
+    live = open_client(broker="remote", environment="live", caller="key_live")
+    paper = open_client()
     assert price_for(live, "AAPL").status_code == 404
     assert pointers(price_for(paper, "AAPL", environment="live")) == ["?environment"]
     assert price_for(paper, "AAPL", environment="paper").status_code == 200

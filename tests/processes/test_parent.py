@@ -149,10 +149,10 @@ def test_one_signal_ends_the_processes_and_then_postgresql(warm: Path, number: s
     assert all_gone(warm)
     assert not any(map(is_alive, children.values()))
     lines = [json.loads(line) for line in platform.logs]
-    told = [(line["process"], line["event"]) for line in lines if line["event"] in ("draining", "stopped")]
-    assert told[0] == ("parent", "draining")
-    assert told[-1] == ("parent", "stopped")
-    assert set(told) == {(name, event) for name in ("parent", *children) for event in ("draining", "stopped")}
+    logged = [(line["process"], line["event"]) for line in lines if line["event"] in ("draining", "stopped")]
+    assert logged[0] == ("parent", "draining")
+    assert logged[-1] == ("parent", "stopped")
+    assert set(logged) == {(name, event) for name in ("parent", *children) for event in ("draining", "stopped")}
     assert [line["status"] for line in lines if line["event"] == "process ended"] == [0, 0]
 
 

@@ -208,10 +208,10 @@ def test_keys_can_be_left_out_and_it_is_said(warm: Path, tmp_path: Path) -> None
 
 def test_a_restore_is_refused_where_a_platform_runs(backed_up: BackedUp) -> None:
     platform = backed_up.platform
-    told = json.loads(next(line for line in platform.logs if '"serving"' in line))
+    logged = json.loads(next(line for line in platform.logs if '"serving"' in line))
     done = platform.run("restore", str(backed_up.backups), "--replace")
     assert done.returncode == 1
-    assert f"the platform runs in {backed_up.folder}, pid {told['pid']}: end it first" in done.stderr
+    assert f"the platform runs in {backed_up.folder}, pid {logged['pid']}: end it first" in done.stderr
     assert platform.client.get("/readyz").status_code == 200
 
 
@@ -294,11 +294,11 @@ def test_an_external_database_is_its_administrators_to_back_up_and_restore(tmp_p
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     environ = environment(tmp_path / "data", settings)
     for command, program in (("backup", "pg_basebackup"), ("restore", "pg_combinebackup")):
-        told = run_command(environ, command, str(tmp_path / "backups"))
-        assert told.returncode == 1, "nothing was done"
-        assert f"\n{program} " in told.stdout
+        logged = run_command(environ, command, str(tmp_path / "backups"))
+        assert logged.returncode == 1, "nothing was done"
+        assert f"\n{program} " in logged.stdout
     assert not (tmp_path / "backups").exists()
-    assert "\ntrading-intents restore --mark" in told.stdout
+    assert "\ntrading-intents restore --mark" in logged.stdout
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
         before = owner.execute("SELECT epoch FROM stream_epoch").fetchone()
         owner.execute("INSERT INTO workers VALUES (gen_random_uuid(), clock_timestamp() + interval '1 h')")

@@ -12,7 +12,7 @@ from trading_intents_client import Interrupted, TradingClient
 
 
 class Answerless(httpx.AsyncBaseTransport):
-    """The request arrives, and its answer is never told."""
+    """The request arrives, and is never answered."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         async with httpx.AsyncHTTPTransport() as real:

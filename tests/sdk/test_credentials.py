@@ -37,8 +37,8 @@ async def test_arguments_come_before_the_environment_and_that_before_the_demo(el
     (elsewhere / ".data" / "demo-url").write_text("http://127.0.0.1:9090")
     assert find_endpoint(None, None, None, {}).url == "http://127.0.0.1:9090"
     environ = {"TRADING_INTENTS_URL": "http://there", "TRADING_INTENTS_API_KEY": "its"}
-    told = find_endpoint(None, None, None, environ)
-    assert (told.url, await key_of(told.credentials)) == ("http://there", "its")
+    received = find_endpoint(None, None, None, environ)
+    assert (received.url, await key_of(received.credentials)) == ("http://there", "its")
     given = find_endpoint("http://here", "mine", None, environ)
     assert (given.url, await key_of(given.credentials)) == ("http://here", "mine")
     (elsewhere / "other").mkdir()

@@ -172,15 +172,15 @@ async def test_a_method_reads_every_field_that_the_description_shows(name: str, 
     assert missing(example.json(), msgspec.to_builtins(made)) == []
 
 
-def missing(told: Any, read: Any, place: str = "") -> list[str]:
-    if isinstance(told, dict) and isinstance(read, dict):
-        absent = [f"{place}/{name}" for name in told if name not in read]
+def missing(received: Any, read: Any, place: str = "") -> list[str]:
+    if isinstance(received, dict) and isinstance(read, dict):
+        absent = [f"{place}/{name}" for name in received if name not in read]
         return absent + [
-            m for name, value in told.items() if name in read for m in missing(value, read[name], f"{place}/{name}")
+            m for name, value in received.items() if name in read for m in missing(value, read[name], f"{place}/{name}")
         ]
-    if isinstance(told, list) and isinstance(read, list | tuple):
-        assert len(told) == len(read)
-        return [m for one, other in zip(told, read, strict=True) for m in missing(one, other, place)]
+    if isinstance(received, list) and isinstance(read, list | tuple):
+        assert len(received) == len(read)
+        return [m for one, other in zip(received, read, strict=True) for m in missing(one, other, place)]
     return []
 
 
@@ -236,6 +236,6 @@ def method_of(name: str) -> Callable[..., Any]:
 
 def test_every_error_code_of_the_description_has_a_class(described: dict[str, Any]) -> None:
     answers = [answer for operation in described.values() for answer in operation["responses"].items()]
-    told = {code for status, answer in answers if status[0] != "2" for code in answer["description"].split(", ")}
-    assert len(told) > 20
-    assert told - errors.CLASS_OF_CODE.keys() == set()
+    received = {code for status, answer in answers if status[0] != "2" for code in answer["description"].split(", ")}
+    assert len(received) > 20
+    assert received - errors.CLASS_OF_CODE.keys() == set()

@@ -44,7 +44,7 @@ class Consumer:
         return [tuple(json.loads(line)) for line in lines if line.endswith(b"\n")]
 
     def has_seen(self, symbol: str) -> bool:
-        return any(told.startswith("PositionEvent") and symbol in told for _, told in self.kept())
+        return any(received.startswith("PositionEvent") and symbol in received for _, received in self.kept())
 
 
 def await_orders(placed: list[str], more: int) -> None:
@@ -107,7 +107,7 @@ def test_a_consumer_misses_and_doubles_nothing(warm: Path, tmp_path: Path, kills
     kept = consumer.kept()
     assert len({cursor for cursor, _ in kept}) == len(kept), "nothing twice"
     expected = [(event.cursor, describe(event)) for event in whole]
-    # The first cursor that the consumer kept is that of `primed`, from which it was told everything.
+    # The first cursor that the consumer kept is that of `primed`, from which it gets everything.
     assert kept[1:] == expected, "nothing missed, in the same order"
 
 

@@ -87,7 +87,7 @@ def test_limits_are_set_judged_and_removed(account: Account) -> None:
     assert account.buy("AAPL", 6).wait().is_final
 
 
-def test_a_halt_cancels_what_is_open_and_is_told_on_the_stream(account: Account) -> None:
+def test_a_halt_cancels_open_orders_and_is_on_the_stream(account: Account) -> None:
     with pytest.raises(errors.NotFound):
         account.controls.current_halt()
     resting = account.buy("ACME", 3, limit=1)
@@ -97,8 +97,8 @@ def test_a_halt_cancels_what_is_open_and_is_told_on_the_stream(account: Account)
         assert halt.reason == "strange news"
         assert resting.wait().order_status == "CANCELLED"
         halts = (event.halt for event in stream if isinstance(event, HaltEvent))
-        told = next(one for one in halts if one.state is HaltState.DONE)
-    assert (told.id, told.account_id) == (halt.id, account.id)
+        received = next(one for one in halts if one.state is HaltState.DONE)
+    assert (received.id, received.account_id) == (halt.id, account.id)
     assert account.controls.current_halt().state == "done"
     with pytest.raises(errors.ControlRejected):
         account.buy("AAPL", 1)
@@ -127,15 +127,15 @@ def test_all_orders_are_cancelled_and_a_position_is_closed(account: Account) -> 
     assert position.quantity == 0
 
 
-def test_balances_are_told_on_the_stream_where_they_are_asked_for(account: Account) -> None:
+def test_balances_are_on_the_stream_where_they_are_asked_for(account: Account) -> None:
     with account.events(kinds=["balance"]) as stream:
         next(stream)
         price = account.buy("AAPL", 1).wait().average_price
         balances = (event.balance for event in stream if isinstance(event, BalanceEvent))
-        told = next(one for one in balances if one.cash not in (None, PAPER_CASH))
-    assert told.account_id == account.id
+        received = next(one for one in balances if one.cash not in (None, PAPER_CASH))
+    assert received.account_id == account.id
     assert price is not None
-    assert told.cash == PAPER_CASH - price == account.balances().cash
+    assert received.cash == PAPER_CASH - price == account.balances().cash
 
 
 def test_the_caller_can_be_asked_for(client: TradingClient) -> None:

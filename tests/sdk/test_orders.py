@@ -106,7 +106,7 @@ async def test_many_who_wait_share_one_stream(
 async def test_a_wait_sees_a_status_that_passes_quickly(
     tenants: Tenants, api_key: str, async_account: AsyncAccount
 ) -> None:
-    """By polling PENDING_CANCEL would be missed; the stream tells it."""
+    """By polling PENDING_CANCEL would be missed; the stream has it."""
     transport = CountingTransport(limits=httpx.Limits())
     async with AsyncTradingClient(tenants.platform.url, api_key=api_key, transport=transport) as client:
         order = await client.account(async_account.id).buy("ACME", 1, limit=1)

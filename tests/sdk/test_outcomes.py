@@ -24,14 +24,14 @@ def silent_client() -> AsyncTradingClient:
 
 
 def key_of(error: BaseException) -> str | None:
-    """The Idempotency-Key that is told with a cancellation or with what came of it."""
+    """The Idempotency-Key that a cancellation, or the error that it became, carries."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, errors.Cancelled):
         cause = cause.__cause__ or cause.__context__
     return cause.idempotency_key if isinstance(cause, errors.Cancelled) else None
 
 
-async def test_a_time_limit_around_a_submit_is_a_timeout_that_tells_the_key() -> None:
+async def test_a_time_limit_around_a_submit_is_a_timeout_that_carries_the_key() -> None:
     async with silent_client() as client:
         with pytest.raises(TimeoutError) as caught:
             async with asyncio.timeout(0.05):
@@ -66,7 +66,7 @@ async def test_a_task_group_whose_body_submits_is_cancelled_as_any_other() -> No
     ],
     ids=lambda answer: f"{answer.status_code} {answer.text[:20]}",
 )
-async def test_an_answer_that_leaves_the_outcome_open_says_so_and_tells_the_key(answer: httpx.Response) -> None:
+async def test_an_answer_that_leaves_the_outcome_open_says_so_and_carries_the_key(answer: httpx.Response) -> None:
     async with CannedAnswers(answer).client(max_retries=0) as client:
         with pytest.raises(errors.TradingError) as caught:
             await client.account("a").buy("AAPL", 10, idempotency_key="mine")
@@ -105,7 +105,7 @@ async def test_a_credential_that_cannot_be_sent_is_refused_without_showing_it(en
 
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://platform", "http://", "http://[::1", "http://h:99999"])
-def test_a_url_that_cannot_be_one_is_told_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(errors.NotConfigured, match="URL"):
         TradingClient(url, api_key=SECRET)
 

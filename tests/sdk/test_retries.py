@@ -116,7 +116,7 @@ async def test_what_was_refused_is_not_asked_again(status: int) -> None:
     assert len(answers.asked) == 1
 
 
-async def test_there_are_two_tries_more_and_the_error_tells_the_key() -> None:
+async def test_there_are_two_tries_more_and_the_error_carries_the_key() -> None:
     answers = CannedAnswers(LOST)
     async with answers.client() as client:
         with pytest.raises(errors.AnswerLost) as caught:
@@ -182,7 +182,7 @@ def test_what_is_not_known_is_repeated_only_where_that_is_safe() -> None:
     assert not may_repeat(unknown, Repeat.WRITE)
 
 
-async def test_a_cancelled_submit_tells_the_key_under_which_it_was_sent() -> None:
+async def test_a_cancelled_submit_carries_the_key_under_which_it_was_sent() -> None:
     began = asyncio.Event()
 
     class Silent(httpx.AsyncBaseTransport):

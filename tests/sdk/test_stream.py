@@ -45,18 +45,18 @@ async def take_until(events: AsyncIterator[Event], symbol: str) -> list[Event]:
     return taken
 
 
-def test_events_are_typed_and_tell_the_story_of_an_order(account: Account) -> None:
+def test_events_are_typed_and_follow_an_order_to_its_end(account: Account) -> None:
     with account.events() as stream:
         first = next(stream)
         assert isinstance(first, PrimedEvent)
         assert stream.is_connected
         assert stream.cursor == first.cursor
         placed = account.buy("AAPL", 2)
-        told = [next(stream)]
-        while not isinstance(told[-1], PositionEvent):
-            told.append(next(stream))
-    # The broker's acknowledgement may be told apart from the fill.
-    action, pending, *acknowledged, filled, trade, position = told
+        received = [next(stream)]
+        while not isinstance(received[-1], PositionEvent):
+            received.append(next(stream))
+    # The broker's acknowledgement may come apart from the fill.
+    action, pending, *acknowledged, filled, trade, position = received
     assert [event.order.order_status for event in acknowledged if isinstance(event, OrderEvent)] in ([], ["NEW"])
     assert isinstance(action, ActionEvent)
     assert (action.action.seq, action.action.action_type) == (1, ActionType.CREATE)
@@ -69,7 +69,7 @@ def test_events_are_typed_and_tell_the_story_of_an_order(account: Account) -> No
     assert trade.trade.price == filled.order.average_price
     assert isinstance(position, PositionEvent)
     assert position.position.quantity == 2
-    assert all(event.cursor for event in told)
+    assert all(event.cursor for event in received)
     assert list(stream) == [], "it is closed"
 
 
@@ -78,9 +78,9 @@ def test_a_consumer_goes_on_after_the_cursor_that_it_kept(account: Account) -> N
         kept = next(stream).cursor
     account.buy("AAPL", 1).wait()
     with account.events(after=kept) as stream:
-        told = [next(stream) for _ in range(3)]
-    with account.events(after=told[0].cursor) as stream:
-        assert [next(stream) for _ in range(2)] == told[1:]
+        received = [next(stream) for _ in range(3)]
+    with account.events(after=received[0].cursor) as stream:
+        assert [next(stream) for _ in range(2)] == received[1:]
 
 
 async def test_nothing_is_missed_or_repeated_when_connections_break(
@@ -109,7 +109,7 @@ async def test_nothing_is_missed_or_repeated_when_connections_break(
     assert actions == list(range(1, 14))
 
 
-async def test_grpc_tells_the_same_as_http(async_account: AsyncAccount, async_client: AsyncTradingClient) -> None:
+async def test_grpc_delivers_the_same_as_http(async_account: AsyncAccount, async_client: AsyncTradingClient) -> None:
     async with async_account.events() as stream:
         began = (await anext(stream)).cursor
         await async_account.buy("AAPL", 2)
@@ -120,8 +120,8 @@ async def test_grpc_tells_the_same_as_http(async_account: AsyncAccount, async_cl
     of_all = await take_until(async_client.events(after=began), "LAST")
     assert [event for event in of_all if event in over_http] == over_http
     for over in ("http", "grpc"):
-        told = await take_until(async_account.events(after=began, over=over, kinds=["broker_position"]), "LAST")
-        assert {type(event) for event in told} == {PositionEvent}
+        received = await take_until(async_account.events(after=began, over=over, kinds=["broker_position"]), "LAST")
+        assert {type(event) for event in received} == {PositionEvent}
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
@@ -134,7 +134,7 @@ def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, ov
         account.buy("AAPL", 1)
         assert isinstance(next(stream), TradeEvent)
         account.buy("AAPL", 1)
-        assert isinstance(next(stream), TradeEvent), "positions are not told"
+        assert isinstance(next(stream), TradeEvent), "positions are not sent"
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
@@ -164,7 +164,7 @@ def test_what_will_not_pass_ends_the_stream(client: TradingClient, tenants: Tena
         next(stranger.account("01a1dd48-2166-7b29-aa0c-4afddaa7c207").events(over=over))
 
 
-def test_a_bad_cursor_is_told_at_once(account: Account) -> None:
+def test_a_bad_cursor_fails_at_once(account: Account) -> None:
     with pytest.raises(errors.InvalidCursor):
         next(account.events(after="no cursor"))
     with pytest.raises(ValueError, match="http or grpc"):

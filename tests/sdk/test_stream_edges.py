@@ -65,7 +65,7 @@ async def no_snapshot(cursor: str | None) -> GapEvent:
 
 
 async def test_a_grpc_stream_that_falls_silent_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep-alive asks the next proxy only: what tells that the platform is there are its heartbeats."""
+    """Keep-alive asks the next proxy only; heartbeats show that the platform is there."""
     monkeypatch.setattr(grpc_source, "STREAM_READ_SECONDS", 1.0)
     calls = 0
 
@@ -79,9 +79,9 @@ async def test_a_grpc_stream_that_falls_silent_is_connected_again(monkeypatch: p
 
     async with grpc_server(serve) as client, asyncio.timeout(LIMIT_SECONDS):
         stream = client.account("a").events(over="grpc")
-        told = [(await anext(stream)).cursor for _ in range(3)]
+        reported = [(await anext(stream)).cursor for _ in range(3)]
         await stream.aclose()
-    assert told == ["c1", "c1", "c2"]
+    assert reported == ["c1", "c1", "c2"]
 
 
 async def test_a_kind_that_only_a_newer_server_has_moves_the_cursor_over_grpc_too() -> None:
@@ -205,23 +205,23 @@ async def test_a_stream_that_is_served_again_has_no_error_although_nothing_happe
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-async def test_what_happens_after_a_stream_was_entered_is_told(
+async def test_events_from_after_a_stream_was_entered_are_delivered(
     async_account: AsyncAccount, over: EventTransport
 ) -> None:
-    await (await async_account.buy("MSFT", 1)).wait()  # a position is retained, and told before the cursor
+    await (await async_account.buy("MSFT", 1)).wait()  # a position is retained, and sent before the cursor
     async with async_account.events(over=over) as stream, asyncio.timeout(LIMIT_SECONDS):
         assert stream.is_connected
-        assert stream.cursor is None, "nothing was told yet"
+        assert stream.cursor is None, "nothing was delivered yet"
         placed = await async_account.buy("AAPL", 2)
         await placed.wait()
-        told = [await anext(stream) for _ in range(3)]
-    assert isinstance(told[0], PositionEvent)
-    assert isinstance(told[1], PrimedEvent)
-    assert isinstance(told[2], ActionEvent)
-    assert told[2].action.intent_id == placed.intent_id
+        reported = [await anext(stream) for _ in range(3)]
+    assert isinstance(reported[0], PositionEvent)
+    assert isinstance(reported[1], PrimedEvent)
+    assert isinstance(reported[2], ActionEvent)
+    assert reported[2].action.intent_id == placed.intent_id
 
 
-def test_what_happens_after_a_blocking_stream_was_entered_is_told(account: Account) -> None:
+def test_events_from_after_a_blocking_stream_was_entered_are_delivered(account: Account) -> None:
     with account.events() as stream:
         placed = account.buy("AAPL", 2)
         placed.wait()
@@ -229,7 +229,7 @@ def test_what_happens_after_a_blocking_stream_was_entered_is_told(account: Accou
         assert isinstance(next(stream), ActionEvent)
 
 
-async def test_the_cursor_is_that_of_the_last_event_that_was_told() -> None:
+async def test_the_cursor_is_that_of_the_last_delivered_event() -> None:
     """A program that keeps it when it is cancelled must not pass over an event that it has not seen."""
     loop, readers = asyncio.get_running_loop(), list[asyncio.Future[Event]]()
 
@@ -246,7 +246,7 @@ async def test_the_cursor_is_that_of_the_last_event_that_was_told() -> None:
     await stream.aclose()
 
 
-def test_the_blocking_streams_cursor_is_that_of_the_last_event_that_was_told() -> None:
+def test_the_blocking_streams_cursor_is_that_of_the_last_delivered_event() -> None:
     async def connect(cursor: str | None) -> AsyncIterator[Event]:
         yield Event(cursor="c2")
         await asyncio.Event().wait()
@@ -254,7 +254,7 @@ def test_the_blocking_streams_cursor_is_that_of_the_last_event_that_was_told() -
     with TradingClient("http://127.0.0.1:9", api_key="k") as client:
         stream = client.account("a").events(after="c1")
         stream._wrapped._connect = connect
-        # As an interrupt leaves it: the event has come, and was not told.
+        # As an interrupt leaves it: the event has come, and was not delivered.
         client._loop.run(stream._next)
         assert stream.cursor == "c1"
         assert next(stream).cursor == stream.cursor == "c2"
@@ -262,20 +262,22 @@ def test_the_blocking_streams_cursor_is_that_of_the_last_event_that_was_told() -
 
 
 def test_a_field_beside_the_event_does_not_hide_its_kind() -> None:
-    told = read_event({"sent_at": "2026-01-05T15:00:00Z", "shard": {"number": 1}, "broker_order": ORDER, "cursor": "c"})
-    assert isinstance(told, OrderEvent)
-    assert told.cursor == "c"
+    reported = read_event(
+        {"sent_at": "2026-01-05T15:00:00Z", "shard": {"number": 1}, "broker_order": ORDER, "cursor": "c"}
+    )
+    assert isinstance(reported, OrderEvent)
+    assert reported.cursor == "c"
 
 
 @pytest.mark.parametrize("text", ["null", "true", "1", "1.5", ""])
 def test_texts_that_look_like_something_else_stay_texts(text: str) -> None:
-    told = read_event({"broker_order": ORDER | {"client_reference_id": text, "reason": text, "symbol": text}})
-    assert isinstance(told, OrderEvent)
-    assert (told.order.client_reference_id, told.order.reason, told.order.symbol) == (text, text, text)
+    reported = read_event({"broker_order": ORDER | {"client_reference_id": text, "reason": text, "symbol": text}})
+    assert isinstance(reported, OrderEvent)
+    assert (reported.order.client_reference_id, reported.order.reason, reported.order.symbol) == (text, text, text)
 
 
 async def test_reads_that_are_cancelled_in_any_moment_lose_no_event(async_account: AsyncAccount) -> None:
-    """Polling with a time limit cancels a read in any moment: the events are all told, once.
+    """Polling with a time limit cancels a read in any moment: all events are delivered, once.
 
     A cancelled read ends its connection, so that in the end the limits must be long enough for a new one.
     """

@@ -29,8 +29,10 @@ def order_json(account: Account) -> dict[str, Any]:
     placed = account.buy("AAPL", 1)
     placed.wait()
     path = f"/v1/accounts/{account.id}/orders/{placed.intent_id}"
-    told: dict[str, Any] = json.loads(account._loop.run(lambda: account._wrapped._transport.send("GET", path)).content)
-    return told
+    received: dict[str, Any] = json.loads(
+        account._loop.run(lambda: account._wrapped._transport.send("GET", path)).content
+    )
+    return received
 
 
 def test_amounts_are_decimals_and_times_have_a_zone(account: Account) -> None:
@@ -143,10 +145,10 @@ async def test_filters_of_lists_are_sent_as_the_contract_has_them() -> None:
 @pytest.mark.parametrize("code", sorted(errors.CLASS_OF_CODE))
 async def test_an_answer_becomes_the_error_of_its_code(code: str) -> None:
     triggered = {"reason": "max_order_quantity", "scope": {"Account": "a"}, "detail": "d", "limit": "5", "asked": "6"}
-    told = problem(
+    received = problem(
         418, code, triggered=[triggered], errors=[{"pointer": "/x", "detail": "y"}], headers={"retry-after": "0"}
     )
-    answers = CannedAnswers(told)
+    answers = CannedAnswers(received)
     async with answers.client(max_retries=0) as client:
         with pytest.raises(errors.CLASS_OF_CODE[code]) as caught:
             await client.account("a").buy("AAPL", 1)
@@ -160,7 +162,7 @@ async def test_an_answer_becomes_the_error_of_its_code(code: str) -> None:
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(200, text="<html>"), httpx.Response(200, json={"seq": "x"})])
-async def test_what_is_no_answer_of_the_api_is_told_with_the_key(answer: httpx.Response) -> None:
+async def test_an_answer_that_is_none_of_the_api_raises_an_error_with_the_key(answer: httpx.Response) -> None:
     async with CannedAnswers(answer).client() as client:
         with pytest.raises(errors.UnexpectedAnswer) as caught:
             await client.account("a").buy("AAPL", 1)

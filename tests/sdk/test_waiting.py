@@ -39,8 +39,8 @@ def record(status: str, version: int, state: str = "OPEN") -> OrderRecord:
 
 
 def streamed(status: str, version: int, state: str = "OPEN") -> OrderEvent:
-    told = IDS | {"order_status": status, "order_state": state, "version": version}
-    return OrderEvent(order=msgspec.convert(told, StreamedOrder), cursor=f"c{version}")
+    received = IDS | {"order_status": status, "order_state": state, "version": version}
+    return OrderEvent(order=msgspec.convert(received, StreamedOrder), cursor=f"c{version}")
 
 
 class Account:
@@ -68,7 +68,7 @@ class Account:
 
 
 async def test_an_event_that_is_older_than_the_order_that_was_read_is_no_answer() -> None:
-    """After `replace()` the order is PENDING_REPLACE; a late stream still tells the NEW from before it."""
+    """After `replace()` the order is PENDING_REPLACE; a late stream still has the NEW from before it."""
     account = Account(record("PENDING_REPLACE", 3))
     waiting = asyncio.ensure_future(account.waits.wait("o", frozenset({"NEW"}), LIMIT_SECONDS))
     async with asyncio.timeout(LIMIT_SECONDS):
@@ -85,16 +85,16 @@ async def test_an_event_that_is_older_than_the_order_that_was_read_is_no_answer(
     await account.waits.aclose()
 
 
-@pytest.mark.parametrize("is_told_by_the_stream", [True, False])
-async def test_an_order_that_ends_in_a_status_of_a_newer_server_ends_the_wait(is_told_by_the_stream: bool) -> None:
+@pytest.mark.parametrize("is_followed_by_the_stream", [True, False])
+async def test_an_order_that_ends_in_a_status_of_a_newer_server_ends_the_wait(is_followed_by_the_stream: bool) -> None:
     ended = record("DONE_FOR_DAY", 2, "CLOSED")
     assert ended.is_final
-    account = Account(record("NEW", 1) if is_told_by_the_stream else ended)
+    account = Account(record("NEW", 1) if is_followed_by_the_stream else ended)
     waiting = [
         asyncio.ensure_future(account.waits.wait("o", statuses, LIMIT_SECONDS))
         for statuses in (FINAL_STATUSES, frozenset({"FILLED"}))
     ]
-    if is_told_by_the_stream:
+    if is_followed_by_the_stream:
         while account.reads < len(waiting):
             await asyncio.sleep(0)
         account.order = ended
@@ -143,8 +143,8 @@ async def test_streams_leave_connections_for_commands(async_client: AsyncTrading
         nonlocal streaming
         head = await reader.readuntil(b"\r\n\r\n")
         if b"/events" in head:
-            told = b'data: {"primed":{},"cursor":"c"}\n\n'
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + told)
+            received = b'data: {"primed":{},"cursor":"c"}\n\n'
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + received)
             streaming += 1
             await is_over.wait()
         else:

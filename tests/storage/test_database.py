@@ -1,4 +1,4 @@
-"""Pools and transactions: what they see, what they refuse, and what a caller is told when the link is lost."""
+"""Pools and transactions: what they see, what they refuse, and what a caller gets when the connection is lost."""
 
 import asyncio
 import contextlib
@@ -151,7 +151,7 @@ async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool
     assert len(pids) == 1
 
 
-async def test_an_error_at_commit_that_the_server_tells_is_certain(urls: Urls, database: Database) -> None:
+async def test_an_error_at_commit_that_the_server_answers_is_certain(urls: Urls, database: Database) -> None:
     with pytest.raises(asyncpg.UniqueViolationError):
         async with database.service.transaction() as tx:
             await tx.execute("INSERT INTO notes VALUES (1), (1)")
@@ -190,7 +190,7 @@ async def test_a_backend_lost_before_the_commit_is_certain(urls: Urls, database:
     assert await database.service.healthy()
 
 
-async def test_a_link_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool, watch: Watch) -> None:
+async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool, watch: Watch) -> None:
     for cut, n in ((Verdict.CUT_UNSENT, 1), (Verdict.CUT_UNANSWERED, 2)):
         watch.at_commit = cut
         with pytest.raises(OutcomeUnknown):
@@ -219,7 +219,7 @@ async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> N
 
 
 @pytest.mark.deadline
-async def test_a_stalled_link_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
+async def test_a_stalled_connection_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
     proxy.stall()
     for attempt in (transact, never_healthy):
         before = time.monotonic()
@@ -240,7 +240,7 @@ async def never_healthy(pool: Pool) -> None:
 
 
 async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, metrics: Metrics) -> None:
-    crowd, all_hold, holding = 10, asyncio.Event(), 0
+    callers, all_hold, holding = 10, asyncio.Event(), 0
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
 
     async def use() -> None:
@@ -251,15 +251,15 @@ async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, met
         nonlocal holding
         async with pool.transaction():
             holding += 1
-            if holding == crowd:
+            if holding == callers:
                 all_hold.set()
             await all_hold.wait()
 
-    async with open_pool(urls.login, SERVICE_ROLE, crowd, metrics) as pool:
-        await asyncio.gather(*(use() for _ in range(crowd)))
-        assert await query(urls.owner.reveal(), open_ones) < crowd
-        await asyncio.gather(*(hold() for _ in range(crowd)))
-        assert await query(urls.owner.reveal(), open_ones) == crowd, "who need them all at once have them all"
+    async with open_pool(urls.login, SERVICE_ROLE, callers, metrics) as pool:
+        await asyncio.gather(*(use() for _ in range(callers)))
+        assert await query(urls.owner.reveal(), open_ones) < callers
+        await asyncio.gather(*(hold() for _ in range(callers)))
+        assert await query(urls.owner.reveal(), open_ones) == callers, "who need them all at once have them all"
 
 
 @pytest.mark.deadline

@@ -77,7 +77,7 @@ async def test_who_joins_a_server_that_knows_one_login_makes_the_other(data_dir:
 
 @pytest.fixture
 def parted(urls: Urls) -> Iterator[dict[str, str]]:
-    """Settings with two logins of an external database, made as the documentation tells an administrator."""
+    """Settings with two logins of an external database, made as the documentation describes."""
     names = {role: f"{role}_{uuid.uuid4().hex}" for role in ("ti_service", "ti_worker")}
     found = {}
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:

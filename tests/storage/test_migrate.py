@@ -220,7 +220,7 @@ async def test_a_login_without_rights_starts_when_nothing_is_pending(
         assert await database.worker.healthy()
 
 
-async def test_a_login_without_rights_is_told_how_to_migrate(urls: Urls, weak: str, files: Path) -> None:
+async def test_a_login_without_rights_gets_the_sql_to_migrate(urls: Urls, weak: str, files: Path) -> None:
     login = as_login(urls.login, weak)
     with pytest.raises(StartupRefused, match=r"`trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL"):
         await pending(login)

@@ -1,4 +1,4 @@
-"""The database goes away and comes back under load: nothing confirmed is lost, and everyone is told in time."""
+"""The database goes away and comes back under load: nothing confirmed is lost, and every caller is answered in time."""
 
 import asyncio
 import contextlib
@@ -188,7 +188,7 @@ async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_en
                 assert await pool.healthy()
 
 
-async def test_a_pool_whose_link_is_stalled_closes_all_its_connections_at_once(
+async def test_a_pool_whose_network_is_stalled_closes_all_its_connections_at_once(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "CLOSE_LIMIT_SECONDS", 0.5)

@@ -143,7 +143,7 @@ async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(link: Pipelin
     assert await run(link, ONE) == ANSWER
 
 
-async def test_a_link_that_ends_is_lost_and_opened_again(urls: Urls) -> None:
+async def test_a_pipeline_whose_connection_ends_is_opened_again(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
         link = Pipeline(login, SERVICE_ROLE)
         assert await run(link, ONE) == ANSWER
@@ -167,7 +167,7 @@ async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     assert "wrong" not in str(unavailable.value)
 
 
-async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
+async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
     asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
     with proxied(urls.login) as (proxy, url):
         link = Pipeline(url, SERVICE_ROLE)
@@ -188,7 +188,7 @@ async def test_a_link_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls
 
 
 @pytest.mark.parametrize("ends", [5, pytest.param(20, marks=pytest.mark.chaos)])
-async def test_a_link_whose_end_is_not_seen_yet_is_lost_once_and_made_again(
+async def test_a_connection_whose_end_is_not_seen_yet_is_lost_once_and_made_again(
     urls: Urls, link: Pipeline, ends: int
 ) -> None:
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
@@ -369,7 +369,7 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
         await eventually_async(is_over, 20)
 
 
-async def test_what_follows_on_a_lost_link_is_lost_and_never_sent_on_another(link: Pipeline) -> None:
+async def test_statements_after_a_lost_connection_are_lost_and_never_sent_on_another(link: Pipeline) -> None:
     opened = await link.connect()
     request = opened.send([BEGIN, *ONE], more=True)
     await first_replies(request)

@@ -37,7 +37,7 @@ async def lock_at_the_commit(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("lock", [lock_at_once, lock_at_the_commit])
-async def test_a_lock_that_stays_held_is_told_as_unavailable(
+async def test_a_lock_that_stays_held_is_answered_as_unavailable(
     urls: Urls, database: Database, lock: Callable[[Pool], Awaitable[None]]
 ) -> None:
     holder = await asyncpg.connect(urls.owner.reveal())

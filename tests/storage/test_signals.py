@@ -16,7 +16,7 @@ CHANNEL = "ti_test"
 NONSENSE = b"1\0\0\0\4t\0\0\0\6\0\0T\0\0\0\10\0\5abZ\0\0\0\5I"  # with a row whose fields are missing
 
 
-def test_an_unreadable_listen_url_is_told_without_its_password(urls: Urls, tmp_path: Path) -> None:
+def test_an_unreadable_listen_url_is_reported_without_its_password(urls: Urls, tmp_path: Path) -> None:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     settings["DATABASE_LISTEN_URL"] = "postgresql://someone:Marked/Secret@127.0.0.1/x"
     with serving(tmp_path, **settings) as platform:

@@ -13,7 +13,7 @@ EVERY_ID = "0 0 4294967295"
 
 
 def main(command: list[str]) -> None:
-    unshared, tell = os.pipe()
+    unshared, ready = os.pipe()
     me = os.getpid()
     mapper = os.fork()
     if mapper == 0:
@@ -24,7 +24,7 @@ def main(command: list[str]) -> None:
         os._exit(0)
     if ctypes.CDLL(None).unshare(CLONE_NEWUSER) != 0:
         sys.exit("cannot make the first namespace")
-    os.write(tell, b"!")
+    os.write(ready, b"!")
     if os.waitpid(mapper, 0)[1] != 0:
         sys.exit("cannot map the ids")
     Path("/proc/sys/user/max_user_namespaces").write_text("0")

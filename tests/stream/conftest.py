@@ -1,4 +1,4 @@
-"""Organizations to append for, events to append, and desks and clients on the session's platform."""
+"""Organizations to append for, events to append, and clients on the session's platform."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from uuid import UUID, uuid4
@@ -18,7 +18,7 @@ from trading_intents.trading import Environment
 
 ORGANIZATIONS = 4
 
-Opener = Callable[..., TradingClient]
+OpenClient = Callable[..., TradingClient]
 
 
 @pytest.fixture
@@ -66,8 +66,8 @@ def nothing_left_at_work(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def opener(tenants: Tenants, tables: Tables) -> Opener:
-    """Opens desks: `caller` trades on what `admin` makes, the rest is the account's."""
+def open_client(tenants: Tenants, tables: Tables) -> OpenClient:
+    """Opens clients: `caller` trades on what `admin` makes, the rest is the account's."""
 
     def opened(**changes: str) -> TradingClient:
         return open_trading_client(tenants, tables, **changes)
@@ -76,8 +76,8 @@ def opener(tenants: Tenants, tables: Tables) -> Opener:
 
 
 @pytest.fixture
-def trading_client(opener: Opener) -> TradingClient:
-    return opener()
+def trading_client(open_client: OpenClient) -> TradingClient:
+    return open_client()
 
 
 @pytest.fixture

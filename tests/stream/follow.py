@@ -28,7 +28,7 @@ ACTIONS = frozenset({EventType.INTENT_ACTION})
 
 
 class OpenGate:
-    """Lets everyone in, until told otherwise."""
+    """Lets every caller in, until a test changes it."""
 
     error: PlatformError | None = None
 

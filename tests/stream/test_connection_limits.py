@@ -90,8 +90,8 @@ def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], 
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
         try:
-            told = next(line for line in process.stderr if '"serving"' in line)
-            yield json.loads(told), process.pid, environ
+            received = next(line for line in process.stderr if '"serving"' in line)
+            yield json.loads(received), process.pid, environ
         finally:
             process.terminate()
 

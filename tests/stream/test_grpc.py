@@ -20,7 +20,7 @@ from tests.stream.client import (
     kind_of,
     subscribe,
 )
-from tests.stream.conftest import Opener
+from tests.stream.conftest import OpenClient
 from tests.stream.test_sse import new_caller
 from tests.tenants import Tenants
 from tests.waiting import eventually
@@ -86,14 +86,14 @@ def test_the_class_of_an_instrument_is_ignored(client: Client, trading_client: T
 
 
 def test_an_organization_is_followed_as_a_whole_but_for_the_other_environment(
-    client: Client, tenants: Tenants, opener: Opener
+    client: Client, tenants: Tenants, open_client: OpenClient
 ) -> None:
-    desks = [opener(), opener(), opener(broker="remote", environment="live", caller="key_live")]
+    clients = [open_client(), open_client(), open_client(broker="remote", environment="live", caller="key_live")]
     everyone = client.follow(tenants.callers["admin"], "", (ACTION,)).subscribed()
     paper = client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed()
     live = client.follow(tenants.callers["key_live"], "", (ACTION,)).subscribed()
-    intents = [submit(trading_client, 1)[0] for trading_client in desks]
-    last = [submit(trading_client, 1)[0] for trading_client in (desks[2], desks[0])]
+    intents = [submit(trading_client, 1)[0] for trading_client in clients]
+    last = [submit(trading_client, 1)[0] for trading_client in (clients[2], clients[0])]
 
     def seen(follower: Any, end: str) -> list[str]:
         return [body_of(event).intent_id for event in follower.until(lambda e: body_of(e).intent_id == end)]
@@ -103,20 +103,22 @@ def test_an_organization_is_followed_as_a_whole_but_for_the_other_environment(
     assert seen(live, last[0]) == [intents[2], last[0]]
 
 
-def test_every_cursor_resumes_right_after_it_in_every_scope(client: Client, tenants: Tenants, opener: Opener) -> None:
-    desks = [opener(), opener()]
+def test_every_cursor_resumes_right_after_it_in_every_scope(
+    client: Client, tenants: Tenants, open_client: OpenClient
+) -> None:
+    clients = [open_client(), open_client()]
     whole = client.follow(tenants.callers["member"], "", (ORDER, ACTION)).subscribed()
     for number in range(10):
-        submit(desks[number % 2], 1)
+        submit(clients[number % 2], 1)
     events = whole.take(20)
     order = [event.cursor for event in events]
     assert len(set(order)) == 20
     for place in random.Random(7).sample(range(19), 6):
         resumed = client.follow(tenants.callers["member"], "", (ORDER, ACTION), resume_after=order[place]).subscribed()
         assert resumed.take(19 - place) == events[place + 1 :]
-        mine = [e for e in events[place + 1 :] if body_of(e).account_id == desks[0].account["id"]]
+        mine = [e for e in events[place + 1 :] if body_of(e).account_id == clients[0].account["id"]]
         scoped = client.follow(
-            desks[0].headers, desks[0].account["id"], (ORDER, ACTION), resume_after=order[place]
+            clients[0].headers, clients[0].account["id"], (ORDER, ACTION), resume_after=order[place]
         ).subscribed()
         assert scoped.take(len(mine)) == mine
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.intents.http_client import Tables, TradingClient, create, limit, pointers
 from tests.stream.client import ACTION, BALANCE, HALT, POSITION, Client, kind_of
-from tests.stream.conftest import Opener
+from tests.stream.conftest import OpenClient
 from tests.stream.test_sse import LIMIT_SECONDS, following
 from tests.tenants import Tenants
 from tests.waiting import eventually
@@ -69,7 +69,7 @@ def append_balance(tables: Tables, account: dict[str, Any]) -> None:
 
 
 def await_first_balance(tables: Tables, *accounts: dict[str, Any]) -> None:
-    """The paper broker tells what its accounts start with; nothing else comes by itself after that."""
+    """The paper broker reports what its accounts start with; nothing else comes by itself after that."""
     query = "SELECT count(*) FROM balances WHERE account_id = ANY ($1::text[]::uuid[])"
     ids = [account["id"] for account in accounts]
     eventually(lambda: bool(tables.value(query, ids) == len(ids)), LIMIT_SECONDS)
@@ -108,9 +108,9 @@ def test_an_unknown_kind_is_refused(tenants: Tenants, trading_client: TradingCli
 
 
 def test_an_organizations_halt_reaches_every_scope_and_environment(
-    tenants: Tenants, tables: Tables, client: Client, opener: Opener
+    tenants: Tenants, tables: Tables, client: Client, open_client: OpenClient
 ) -> None:
-    paper, stranger = opener().account, opener(admin="other_admin", caller="other_key").account
+    paper, stranger = open_client().account, open_client(admin="other_admin", caller="other_key").account
     callers = tenants.callers
     followers = [
         client.follow(callers["key_all"], "", (HALT,)).subscribed(),
@@ -122,17 +122,17 @@ def test_an_organizations_halt_reaches_every_scope_and_environment(
         text.until("status")
         append_event(tables, paper, EventType.HALT, halt_of(paper["organization_id"]), "organization_id")
         append_event(tables, stranger, EventType.HALT, halt_of(stranger["organization_id"]), "organization_id")
-        (told,) = text.take(1)
+        (received,) = text.take(1)
     found = [follower.take(1)[0] for follower in followers]
     assert {event.halt.organization_id for event in found} == {paper["organization_id"]}
-    assert len({event.cursor for event in found} | {told.id}) == 1
+    assert len({event.cursor for event in found} | {received.id}) == 1
     assert other.take(1)[0].halt.organization_id == stranger["organization_id"]
 
 
 def test_an_accounts_halt_and_balance_stay_in_its_scope(
-    tenants: Tenants, tables: Tables, client: Client, opener: Opener
+    tenants: Tenants, tables: Tables, client: Client, open_client: OpenClient
 ) -> None:
-    one, other = opener().account, opener().account
+    one, other = open_client().account, open_client().account
     await_first_balance(tables, one, other)
     narrow = client.follow(tenants.callers["key_all"], one["id"], (HALT, BALANCE)).subscribed()
     live = client.follow(tenants.callers["key_live"], "", (HALT, BALANCE)).subscribed()

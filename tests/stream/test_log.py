@@ -56,7 +56,7 @@ async def payloads(tx: Tx, organization_id: OrganizationId) -> list[tuple[int, b
     return [(logged.seq, payload_of(logged)) for logged in await read_after(tx, EPOCH, organization_id, 0, PAGE)]
 
 
-async def test_a_reader_can_tell_that_events_are_kept_no_longer(
+async def test_a_reader_can_see_that_events_are_kept_no_longer(
     database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection
 ) -> None:
     one = organizations[0]

@@ -163,7 +163,7 @@ def test_kinds_are_numbered_as_on_the_wire() -> None:
     assert wire | {"EVENT_TYPE_UNSPECIFIED": 0} == dict(trading_pb2.EventType.items())
 
 
-def test_a_balance_leaves_out_what_the_broker_did_not_tell() -> None:
+def test_a_balance_leaves_out_what_the_broker_did_not_report() -> None:
     payload = make_payload(
         EventType.BALANCE,
         account_id=ID,

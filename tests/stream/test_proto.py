@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path("trading_intents/stream")
 GENERATED = ("trading_pb2.py", "trading_pb2.pyi")
 
-# Number, name, type where it is neither a string nor told by its name, and ? where absence has a meaning.
+# Number, name, type where it is neither a string nor known by its name, and ? where absence has a meaning.
 MESSAGES = {
     "Subscribe": """1 trading_account_id, 2 subscriptions repeated EventType, 3 instrument_key, 4 instrument_class,
         5 order_delivery, 6 resume_after""",
@@ -82,8 +82,8 @@ def expected(field: str) -> tuple[int, str, str, bool, bool]:
     number, name, *rest = field.split()
     optional, name = name.endswith("?"), name.rstrip("?")
     camel = "".join(part.capitalize() for part in name.split("_"))
-    told = "Timestamp" if name.endswith("_at") else camel if camel in ENUM_NAMES else "string"
-    return int(number), name, rest[-1] if rest else told, optional, "repeated" in rest
+    received = "Timestamp" if name.endswith("_at") else camel if camel in ENUM_NAMES else "string"
+    return int(number), name, rest[-1] if rest else received, optional, "repeated" in rest
 
 
 def found(field: FieldDescriptorProto) -> tuple[int, str, str, bool, bool]:

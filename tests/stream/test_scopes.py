@@ -8,7 +8,7 @@ import pytest
 
 from tests.intents.http_client import TradingClient, create, limit
 from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of, messages, subscribe
-from tests.stream.conftest import Opener
+from tests.stream.conftest import OpenClient
 from tests.tenants import Headers, Tenants
 
 
@@ -60,8 +60,8 @@ def wire(client: Client, tenants: Tenants) -> Iterator[Wire]:
     wire.follower.cancel()
 
 
-def test_subscriptions_come_and_go_on_one_connection(wire: Wire, opener: Opener) -> None:
-    one, other = opener(), opener()
+def test_subscriptions_come_and_go_on_one_connection(wire: Wire, open_client: OpenClient) -> None:
+    one, other = open_client(), open_client()
     wire.subscribe(one.account["id"])
     wire.expect_status("subscribed")
     first, _ = intent(one), intent(other)
@@ -117,8 +117,8 @@ def test_an_event_that_two_scopes_want_comes_once(wire: Wire, trading_client: Tr
     assert intents_of(wire.follower, 1) == [last]
 
 
-def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, opener: Opener) -> None:
-    one, other = opener(), opener()
+def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, open_client: OpenClient) -> None:
+    one, other = open_client(), open_client()
     wire.subscribe(one.account["id"])
     wire.expect_status("subscribed")
     first = intent(one)
@@ -146,9 +146,9 @@ def test_a_bad_request_ends_the_call_with_its_status(
     wire.subscribe(trading_client.account["id"])
     wire.expect_status("subscribed")
     wire.subscribe(account, kinds)
-    ended, told = wire.follower.ended()
+    ended, received = wire.follower.ended()
     assert ended == status
-    assert account or "EVENT_TYPE_BROKER_ORDER, EVENT_TYPE_BROKER_POSITION" in told, "as the proto names them"
+    assert account or "EVENT_TYPE_BROKER_ORDER, EVENT_TYPE_BROKER_POSITION" in received, "as the proto names them"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_health_needs_no_credential(client: Client) -> None:
     assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_reflection_tells_the_whole_service(client: Client) -> None:
+def test_reflection_describes_the_whole_service(client: Client) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
     asked = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -44,8 +44,8 @@ def test_reflection_tells_the_whole_service(client: Client) -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
-    told = FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
-    assert [method.name for method in told.service[0].method] == ["SubscribeEvents", "StreamEvents"]
+    received = FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
+    assert [method.name for method in received.service[0].method] == ["SubscribeEvents", "StreamEvents"]
 
 
 def test_reflection_answers_alike_under_its_present_and_its_former_name(client: Client) -> None:

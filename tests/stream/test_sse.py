@@ -22,7 +22,7 @@ REFERENCE = 'a "quoted" é, a line\u2028separator'
 
 
 @dataclass(frozen=True)
-class Told:
+class ReceivedEvent:
     kind: str
     id: str
     data: Any
@@ -33,7 +33,7 @@ class Reader:
         self.answer = answer
         self._events = self._read()
 
-    def _read(self) -> Iterator[Told]:
+    def _read(self) -> Iterator[ReceivedEvent]:
         fields: dict[str, str] = {}
         for line in self.answer.iter_lines():
             name, _, value = line.partition(": ")
@@ -41,19 +41,19 @@ class Reader:
                 assert name not in fields
                 fields[name] = value
             elif fields:
-                yield Told(fields.pop("event"), fields.pop("id", ""), json.loads(fields.pop("data")))
+                yield ReceivedEvent(fields.pop("event"), fields.pop("id", ""), json.loads(fields.pop("data")))
                 assert not fields
 
-    def take(self, count: int) -> list[Told]:
+    def take(self, count: int) -> list[ReceivedEvent]:
         return [next(self._events) for _ in range(count)]
 
-    def until(self, kind: str) -> list[Told]:
+    def until(self, kind: str) -> list[ReceivedEvent]:
         found = self.take(1)
         while found[-1].kind != kind:
             found += self.take(1)
         return found
 
-    def rest(self) -> list[Told]:
+    def rest(self) -> list[ReceivedEvent]:
         return list(self._events)
 
 
@@ -76,7 +76,7 @@ def test_the_head_says_what_follows(tenants: Tenants, trading_client: TradingCli
         assert "content-length" not in head
         assert head["x-request-id"]
         status, primed = reader.take(2)
-    assert status == Told("status", "", {"status": {"message": "subscribed"}})
+    assert status == ReceivedEvent("status", "", {"status": {"message": "subscribed"}})
     assert (primed.kind, primed.data["primed"]) == ("primed", {"event_type": "EVENT_TYPE_BROKER_POSITION"})
     assert primed.id == primed.data["cursor"] != ""
 
@@ -87,12 +87,12 @@ def test_events_are_those_of_grpc_as_json(tenants: Tenants, client: Client, trad
         primed = reader.until("primed")[-1]
         for number in range(3):
             trading_client.accepted(create(limit(str(number + 1))) | {"client_reference_id": REFERENCE})
-        told = reader.take(6)
+        received = reader.take(6)
     follower = client.follow(trading_client.headers, trading_client.account["id"], resume_after=primed.id).subscribed()
     events = follower.take(6)
-    assert [json_format.ParseDict(one.data, event_of()) for one in told] == events
-    assert [(one.kind, one.id) for one in told] == [(kind_of(event), event.cursor) for event in events]
-    action = next(one.data["intent_action"] for one in told if one.kind == "intent_action")
+    assert [json_format.ParseDict(one.data, event_of()) for one in received] == events
+    assert [(one.kind, one.id) for one in received] == [(kind_of(event), event.cursor) for event in events]
+    action = next(one.data["intent_action"] for one in received if one.kind == "intent_action")
     assert action["action_type"] == "INTENT_ACTION_TYPE_CREATE"
     assert action["client_reference_id"] == REFERENCE
     assert len(action["created_at"]) == len("2026-01-05T15:00:00.000000Z")
@@ -108,11 +108,11 @@ def test_the_last_event_id_resumes_right_after_it(
     follower = client.follow(trading_client.headers, trading_client.account["id"], resume_after=seen[0].id).subscribed()
     expected = [event.cursor for event in follower.take(4)]
     with following(tenants, trading_client.headers, trading_client.account["id"], seen[0].id) as again:
-        status, *told = again.take(5)
-        assert (status.kind, [one.id for one in told]) == ("status", expected)
+        status, *received = again.take(5)
+        assert (status.kind, [one.id for one in received]) == ("status", expected)
         last = trading_client.accepted(create(limit()))["intent_id"]
-        while told[-1].data.get("intent_action", {}).get("intent_id") != last:
-            told += again.take(1)
+        while received[-1].data.get("intent_action", {}).get("intent_id") != last:
+            received += again.take(1)
     assert last not in intents
 
 

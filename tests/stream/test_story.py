@@ -10,7 +10,7 @@ from tests.conftest import Urls
 from tests.intents.http_client import TradingClient, create, limit, market
 from tests.platform import serving
 from tests.stream.client import ALL, BALANCE, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of
-from tests.stream.conftest import Opener
+from tests.stream.conftest import OpenClient
 from tests.stream.test_sse import following
 from tests.tenants import PLENTY, Tenants
 
@@ -53,7 +53,7 @@ def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, 
     assert [position.quantity for position in positions] == ["7", "10"]
     kinds = [kind_of(event) for event in story]
     for place, kind in enumerate(kinds):
-        # An order's change, its trades and what they make of the position are told in this order.
+        # An order's change, its trades and what they make of the position come in this order.
         assert kind != "broker_trade" or kinds[place - 1] in ("broker_order", "broker_trade")
         assert kind != "broker_position" or kinds[place - 1] == "broker_trade"
     assert {body.client_reference_id for body in (*orders, *trades)} == {"mine"}
@@ -139,9 +139,9 @@ def key_of(event: Any) -> tuple[str, ...] | None:
 
 
 def test_either_of_two_processes_shows_what_both_were_sent(
-    tenants: Tenants, client: Client, opener: Opener, tenants_database: Urls, tmp_path: Path
+    tenants: Tenants, client: Client, open_client: OpenClient, tenants_database: Urls, tmp_path: Path
 ) -> None:
-    trading_client = opener()
+    trading_client = open_client()
     settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "api,stream"}
     with serving(tmp_path, **settings) as second:
         elsewhere = Client(second.grpc)
@@ -169,4 +169,4 @@ def test_either_of_two_processes_shows_what_both_were_sent(
     assert near_events == far_events
     assert [body_of(e).intent_id for e in near_events if kind_of(e) == "intent_action"] == intents
     cursors = [event.cursor for event in near_events if kind_of(event) != "primed"]
-    assert [[told.id for told in one] for one in texts] == [cursors, cursors]
+    assert [[received.id for received in one] for one in texts] == [cursors, cursors]

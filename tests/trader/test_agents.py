@@ -66,9 +66,9 @@ async def names_of(client: Client) -> set[str]:
 
 async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     answer = await client.call_tool(name, arguments)
-    told: dict[str, Any] = answer.structured_content
-    assert json.loads(answer.content[0].text) == told  # type: ignore[union-attr]  # every answer is text
-    return told | ({"is_error": True} if answer.is_error else {})
+    reported: dict[str, Any] = answer.structured_content
+    assert json.loads(answer.content[0].text) == reported  # type: ignore[union-attr]  # every answer is text
+    return reported | ({"is_error": True} if answer.is_error else {})
 
 
 def make_key(tenants: Tenants, *permissions: str) -> str:
@@ -182,11 +182,11 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
             "101",
             "100",
         ]
-        told = await call(client, "evaluate_order", **order, quantity="101")
-        assert (told["allowed"], told["triggered"]) == (False, [found])
+        reported = await call(client, "evaluate_order", **order, quantity="101")
+        assert (reported["allowed"], reported["triggered"]) == (False, [found])
         assert "is_error" not in await call(client, "place_order", **order, quantity="100", idempotency_key="b")
-        told = await call(client, "evaluate_order", **order, quantity="60")
-        left = {each["reason"]: each["left"] for each in told["triggered"]}
+        reported = await call(client, "evaluate_order", **order, quantity="60")
+        left = {each["reason"]: each["left"] for each in reported["triggered"]}
         assert left == {"max_open_orders": "0", "max_position_quantity": "50"}
         limits = await call(client, "get_limits", account_id=account.id)
     assert limits["account"]["max_order_quantity"] == "100"
@@ -210,8 +210,8 @@ async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(tenants: 
         limits = await call(client, "get_limits", account_id=account.id)
     (found,) = refused["triggered"]
     assert (refused["code"], found["scope"]) == ("control_rejected", {"ApiKey": made["id"]})
-    told = [found[name] for name in ("reason", "limit", "asked", "left")]
-    assert told == ["max_daily_notional", "1000", "1040.8", "349.5"]
+    reported = [found[name] for name in ("reason", "limit", "asked", "left")]
+    assert reported == ["max_daily_notional", "1000", "1040.8", "349.5"]
     assert (limits["api_key"]["max_daily_notional"], limits["api_key"]["used"]["daily_notional"]) == ("1000", "650.5")
 
 
@@ -271,8 +271,8 @@ async def test_without_the_plan_no_order_is_evaluated(tenants: Tenants) -> None:
 
 async def test_a_tool_that_was_not_offered_is_refused_all_the_same(tenants: Tenants, account: Account) -> None:
     async with connected(tenants, make_key(tenants, "account:read")) as client:
-        told = await call(client, "cancel_all", account_id=account.id)
-    assert (told["is_error"], told["code"]) == (True, "forbidden")
+        reported = await call(client, "cancel_all", account_id=account.id)
+    assert (reported["is_error"], reported["code"]) == (True, "forbidden")
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,8 @@ async def test_what_cannot_be_meant_places_nothing(
 ) -> None:
     order = {"account_id": account.id, "symbol": "AAPL", "order_side": "BUY", "quantity": "3", "idempotency_key": "k"}
     async with connected(tenants, key) as client:
-        told = await call(client, "place_order", **order | wrong)
-    assert (told["is_error"], told["code"]) == (True, "invalid_arguments")
+        reported = await call(client, "place_order", **order | wrong)
+    assert (reported["is_error"], reported["code"]) == (True, "invalid_arguments")
     assert list(account.orders()) == []
 
 
@@ -318,7 +318,7 @@ async def test_a_lost_answer_says_how_to_repeat_the_call(tenants: Tenants, accou
     assert len(list(account.orders())) == 1
 
 
-def test_a_key_that_is_none_is_told_of_at_once(run: Command) -> None:
+def test_an_invalid_key_is_reported_at_once(run: Command) -> None:
     wrong = "tip_paper_none"
     done = run("mcp", TRADING_INTENTS_API_KEY=wrong)
     assert done.exit_code == 1

@@ -116,7 +116,7 @@ def test_what_cannot_be_meant_is_a_usage_error(run: Command, arguments: tuple[st
     assert run(*arguments).exit_code == USAGE
 
 
-def test_a_platform_that_is_away_is_told_apart(run: Command) -> None:
+def test_a_platform_that_cannot_be_reached_has_an_exit_code_of_its_own(run: Command) -> None:
     away = run("positions", TRADING_INTENTS_URL="http://127.0.0.1:9")
     assert away.exit_code == UNREACHABLE
     assert "http://127.0.0.1:9" in away.stderr
@@ -172,16 +172,16 @@ def test_shells_complete_its_commands(shell: str) -> None:
     """Asked as the script asks that `--install-completion` writes."""
     asked = {"COMP_WORDS": "trading-intents bu", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "trading-intents bu"}
     asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    for step, told in (("source", "trading-intents"), ("complete", "buy")):
+    for step, reported in (("source", "trading-intents"), ("complete", "buy")):
         environ = asked | {"_TRADING_INTENTS_COMPLETE": f"{step}_{shell}"}
         done = CliRunner().invoke(cli, [], env=environ, prog_name="trading-intents")
-        assert told in done.stdout, done
+        assert reported in done.stdout, done
 
 
 def test_the_clients_variables_are_no_unknown_settings_of_the_server(tenants: Tenants) -> None:
     environ = tenants.platform.environ | {"TRADING_INTENTS_URL": "x", "TRADING_INTENTS_API_KEY": "y"}
-    told = run_command(environ, "token", "--user", "acme-admin", "--organization", "org_acme")
-    assert "unknown setting" not in told.stderr
+    reported = run_command(environ, "token", "--user", "acme-admin", "--organization", "org_acme")
+    assert "unknown setting" not in reported.stderr
 
 
 def test_exits_and_pairs_are_sent_as_they_are_typed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,7 @@ def test_https_and_this_machine_are_targets(url: str) -> None:
 @pytest.mark.parametrize(
     "wrong", ["", "pa55word", "whsec_", "whsec_pa55word", "whsec_!!pa55word!!", "whsec_" + "A" * 100]
 )
-def test_a_wrong_secret_is_told_of_without_showing_it(run: Command, tmp_path: Path, wrong: str) -> None:
+def test_a_wrong_secret_is_reported_without_showing_it(run: Command, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "secret").write_text(wrong)
     options = ("--to", "http://127.0.0.1:9/", "--state", str(tmp_path / "state"))
     for done in (

@@ -95,13 +95,13 @@ def test_the_line_to_type_again_leaves_no_price_out() -> None:
         ]
 
 
-def test_events_tell_their_times(run: Command, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_show_their_times(run: Command, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     with account.events() as stream:
         account.buy("AAPL", 1).wait()
-        told = list(itertools.islice(stream, 6))
+        reported = list(itertools.islice(stream, 6))
 
     def replay(*_: object, **__: object) -> Iterator[object]:
-        return iter(told)
+        return iter(reported)
 
     monkeypatch.setattr(Account, "events", replay)
     done = run("events")

@@ -75,22 +75,22 @@ def test_an_order_whose_broker_is_away_is_accepted_with_a_warning(
         for mode in ((), ("--wait",)):
             done = run("buy", "AAPL", "1", *mode, TRADING_INTENTS_URL=url)
             assert done.exit_code == 0, done.output
-            told = [line.rpartition(": ")[2] for line in done.stderr.splitlines() if "broker is disconnected" in line]
-            assert told == ["the order will wait for it, or end EXPIRED", "the order waits"], "before, and after"
+            shown = [line.rpartition(": ")[2] for line in done.stderr.splitlines() if "broker is disconnected" in line]
+            assert shown == ["the order will wait for it, or end EXPIRED", "the order waits"], "before, and after"
     with answers_replaced(tenants, path, FORBIDDEN) as url:
-        assert run("buy", "AAPL", "1", TRADING_INTENTS_URL=url).stderr == "", "a key that may only trade is not told"
+        assert run("buy", "AAPL", "1", TRADING_INTENTS_URL=url).stderr == "", (
+            "a key that may only trade gets no warning"
+        )
     assert run("buy", "AAPL", "1").stderr == ""
 
 
-def test_a_wait_that_runs_out_tells_programs_which_order_it_was(run: Command) -> None:
+def test_a_wait_that_runs_out_names_its_order_to_programs(run: Command) -> None:
     late = run("buy", "ACME", "1", "--limit", "1", "--wait", "--timeout", "0.3", "--json")
     assert late.exit_code == REFUSED
     assert json.loads(late.stdout)["intent_id"] in late.stderr
 
 
-def test_an_interrupted_wait_tells_which_order_it_was(
-    run: Command, account: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_wait_names_its_order(run: Command, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise Interrupted(None)
 
@@ -118,9 +118,9 @@ def test_a_refusal_after_a_lost_answer_is_not_reported_as_refused(capsys: pytest
     error.may_be_recorded, error.idempotency_key = True, "mine"
     with pytest.raises(Exception, match=str(UNREACHABLE)), exit_codes():
         raise error
-    told = capsys.readouterr().err
-    assert "Refused" not in told
-    assert "mine" in told
+    shown = capsys.readouterr().err
+    assert "Refused" not in shown
+    assert "mine" in shown
 
 
 def test_an_empty_key_is_a_usage_error_and_places_nothing(run: Command, account: Account) -> None:
@@ -173,7 +173,7 @@ def test_all_accounts_are_halted_and_resumed_although_one_cannot_be(run: Command
             second.controls.resume()
 
 
-def test_an_account_whose_broker_has_told_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_account_whose_broker_has_reported_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     balances = SimpleNamespace(currency=None, cash=None)
     print_table({"currency": "currency", "cash": "cash"}, [balances], "no cash")
     assert capsys.readouterr().out == "no cash\n"

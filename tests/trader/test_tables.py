@@ -36,11 +36,11 @@ def test_decimals_line_up_and_columns_without_a_value_are_left_out(capsys: pytes
 def test_what_has_no_room_stands_below_its_row(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [record(name="n" * 30, why="w " * 45, id="i" * 30), record(name="m", why=None, id="j")]
     print_table({"name": "name", "why": "why", "id": "id"}, rows, "", ("why", "id"))
-    told = capsys.readouterr().out.splitlines()
-    assert max(map(len, told)) <= WIDTH
-    assert [line.split() for line in told[:2]] == [["name", "id"], ["n" * 30, "i" * 30]]
-    assert " ".join(told[2:4]).split() == ["w"] * 45
-    assert told[4].split() == ["m", "j"]
+    reported = capsys.readouterr().out.splitlines()
+    assert max(map(len, reported)) <= WIDTH
+    assert [line.split() for line in reported[:2]] == [["name", "id"], ["n" * 30, "i" * 30]]
+    assert " ".join(reported[2:4]).split() == ["w"] * 45
+    assert reported[4].split() == ["m", "j"]
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_every_reason_of_ours_has_a_sentence() -> None:
     assert order_reason(record(reason=None, detail=None, flags=("unprotected",))) == "UNPROTECTED"
 
 
-def test_tables_of_orders_trades_and_positions_fit_and_tell_reasons(run: Command, account: Account) -> None:
+def test_tables_of_orders_trades_and_positions_fit_and_show_reasons(run: Command, account: Account) -> None:
     account.buy("AAPL", 10).wait()
     account.buy("GOOGL", 1234, limit="1.25", stop="1234.5", time_in_force="GOOD_TILL_CANCEL").wait(until="NEW")
     rejected = account.sell("NOTHING", 5_000_000).wait()
     assert (rejected.reason, rejected.detail) == ("no_position_to_sell", "the account holds less than it sells")
     assert account.order(rejected.order_id).detail == rejected.detail
-    told = run("orders", "--all").stdout
-    assert "the account holds less than it sells (no_position_to_sell)" in told
-    assert rejected.order_id[:8] in told
+    reported = run("orders", "--all").stdout
+    assert "the account holds less than it sells (no_position_to_sell)" in reported
+    assert rejected.order_id[:8] in reported
     for command in (("orders", "--all"), ("trades",), ("positions",), ("balances",), ("quote", "AAPL")):
         assert max(map(len, run(*command).stdout.splitlines())) <= WIDTH, command
     (position,) = lines(run("positions", "--json"))

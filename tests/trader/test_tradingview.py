@@ -113,7 +113,7 @@ def test_another_path_is_not_found(alerts: Alerts, account: Account) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reported"),
     [
         ({}, "ALERT_SECRET"),
         ({"ALERT_SECRET": "pa55word"}, "ALERT_SECRET"),
@@ -121,7 +121,7 @@ def test_another_path_is_not_found(alerts: Alerts, account: Account) -> None:
         ({"ALERT_SECRET": SECRET, "ALERT_SYMBOLS": "AAPL"}, "no account to trade in"),
     ],
 )
-def test_it_says_what_it_needs(settings: dict[str, str], told: str, environ: dict[str, str | None]) -> None:
+def test_it_says_what_it_needs(settings: dict[str, str], reported: str, environ: dict[str, str | None]) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")}
     away = {
         "TRADING_INTENTS_URL": "http://127.0.0.1:9",
@@ -134,7 +134,7 @@ def test_it_says_what_it_needs(settings: dict[str, str], told: str, environ: dic
     with process.stderr:
         assert process.wait(LIMIT_SECONDS) == 1
         shown = process.stderr.read()
-    assert told in shown
+    assert reported in shown
     assert "pa55word" not in shown
     assert len(shown.splitlines()) == 1
 

@@ -1,4 +1,4 @@
-"""The live blotter: it fits the terminal, tells what happens, and is drawn by the clock alone."""
+"""The live blotter: it fits the terminal, shows events as they come, and is drawn by the clock alone."""
 
 import fcntl
 import io
@@ -128,17 +128,17 @@ def test_fills_and_stop_prices_stand_beside_open_orders() -> None:
     for number in (1, 2, 3, 2):
         state.apply(trade_event(number))
     for width in (80, 130, 200):
-        told = "\n".join(shown(state, width, 24))
-        assert "30 open" in told
-        assert "187.125" in told, "no price is cut"
-        assert ("reason" in told) == (width == 200)
-    told = "\n".join(shown(state, 80, 24))
-    assert re.findall(r"SHORT (\d) FILL at 424.25", told.partition("─ events")[0]) == ["3", "2", "1"]
+        reported = "\n".join(shown(state, width, 24))
+        assert "30 open" in reported
+        assert "187.125" in reported, "no price is cut"
+        assert ("reason" in reported) == (width == 200)
+    reported = "\n".join(shown(state, 80, 24))
+    assert re.findall(r"SHORT (\d) FILL at 424.25", reported.partition("─ events")[0]) == ["3", "2", "1"]
 
 
 def test_empty_panels_say_so() -> None:
-    told = "\n".join(shown(blotter(), 80, 24))
-    assert all(f"no {what}" in told for what in ("orders", "positions", "fills", "events yet"))
+    reported = "\n".join(shown(blotter(), 80, 24))
+    assert all(f"no {what}" in reported for what in ("orders", "positions", "fills", "events yet"))
 
 
 def test_the_list_scrolls_to_the_selected_order() -> None:
@@ -148,10 +148,10 @@ def test_the_list_scrolls_to_the_selected_order() -> None:
     asked: list[str] = []
     assert press(b"\x1b[B" * 51, state, lambda order: asked.append(order.order_id))
     assert state.selected == "o000049", "the first key selects the first order, which is the newest"
-    told = "\n".join(shown(state, 80, 24)).partition("─ positions")[0]
-    assert "S49 " in told
-    assert "of 100" in told
-    assert "S99 " not in told
+    reported = "\n".join(shown(state, 80, 24)).partition("─ positions")[0]
+    assert "S49 " in reported
+    assert "of 100" in reported
+    assert "S99 " not in reported
     for key, selected in ((b"G", "o000000"), (b"\x1b[A", "o000001"), (b"\x1b[H", "o000099"), (b"\x1b[6~", "o000089")):
         press(key, state, lambda order: asked.append(order.order_id))
         assert state.selected == selected
@@ -190,10 +190,10 @@ def test_positions_that_were_read_do_not_replace_newer_ones_of_the_stream(accoun
     account.buy("AAPL", 2).wait()
     (read,) = account.positions()
     with account.events() as stream:
-        told = next(event for event in stream if isinstance(event, PositionEvent))
-    assert told.position.received_at == read.received_at, "the two can be compared"
+        reported = next(event for event in stream if isinstance(event, PositionEvent))
+    assert reported.position.received_at == read.received_at, "the two can be compared"
     state = blotter()
-    newer = msgspec.structs.replace(told.position, quantity=Decimal(5), received_at=read.received_at + SECOND)
+    newer = msgspec.structs.replace(reported.position, quantity=Decimal(5), received_at=read.received_at + SECOND)
     state.apply(PositionEvent(position=newer, cursor="c"))
     state.set_positions([read])
     assert [row.quantity for row in state.positions()] == [5]
@@ -345,15 +345,15 @@ def terminal(
 def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
     account: Account, environ: dict[str, str | None], width: int, height: int
 ) -> None:
-    told = bytearray()
+    reported = bytearray()
     with terminal(width, height, environ, "watch") as (process, end):
-        threading.Thread(target=drain, args=(end, told), daemon=True).start()
-        eventually(lambda: b"connected" in told, LIMIT_SECONDS)
+        threading.Thread(target=drain, args=(end, reported), daemon=True).start()
+        eventually(lambda: b"connected" in reported, LIMIT_SECONDS)
         account.buy("ZEBRA", 3).wait()
-        eventually(lambda: b"ZEBRA" in told and b"FILLED" in told, LIMIT_SECONDS)
+        eventually(lambda: b"ZEBRA" in reported and b"FILLED" in reported, LIMIT_SECONDS)
         os.write(end, b"xq")
-        assert process.wait(LIMIT_SECONDS) == 0, told
-    text = told.decode(errors="replace")
+        assert process.wait(LIMIT_SECONDS) == 0, reported
+    text = reported.decode(errors="replace")
     assert "Traceback" not in text
     assert "\x1b[?1049h" in text, "the alternate screen"
     assert re.search(r"\x1b\[\?1049l", text), "and back"
@@ -364,23 +364,23 @@ def test_the_selected_order_is_cancelled(account: Account, environ: dict[str, st
     account.buy("ZEBRA", 3, limit=1).wait(until="NEW")
     placed = account.buy("ACME", 5, limit="1.5")
     placed.wait(until="NEW")
-    told = bytearray()
+    reported = bytearray()
     with terminal(80, 24, environ, "watch") as (process, end):
-        threading.Thread(target=drain, args=(end, told), daemon=True).start()
-        eventually(lambda: b"ZEBRA" in told and b"ACME" in told, LIMIT_SECONDS)
+        threading.Thread(target=drain, args=(end, reported), daemon=True).start()
+        eventually(lambda: b"ZEBRA" in reported and b"ACME" in reported, LIMIT_SECONDS)
         os.write(end, b"jc")
-        eventually(lambda: b"cancel BUY 5 ACME?" in told, LIMIT_SECONDS)
+        eventually(lambda: b"cancel BUY 5 ACME?" in reported, LIMIT_SECONDS)
         os.write(end, b"y")
         assert placed.wait(timeout=LIMIT_SECONDS).order_status == "CANCELLED"
-        eventually(lambda: b"accepted: cancel BUY 5 ACME" in told, LIMIT_SECONDS)
+        eventually(lambda: b"accepted: cancel BUY 5 ACME" in reported, LIMIT_SECONDS)
         os.write(end, b"q")
-        assert process.wait(LIMIT_SECONDS) == 0, told
+        assert process.wait(LIMIT_SECONDS) == 0, reported
     assert [order.symbol for order in account.orders(state="OPEN")] == ["ZEBRA"]
 
 
-def drain(end: int, told: bytearray) -> None:
+def drain(end: int, reported: bytearray) -> None:
     try:
         while chunk := os.read(end, 65536):
-            told += chunk
+            reported += chunk
     except OSError:
         return

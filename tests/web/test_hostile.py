@@ -308,7 +308,7 @@ async def spend_limit(site: Site, monkeypatch: pytest.MonkeyPatch, max_refused: 
         assert (await site.client.get("/v1/limited", headers={"x-name": "ada"})).status_code == 200
 
 
-async def test_a_client_that_does_not_wait_as_told_is_not_read_until_then(
+async def test_a_client_that_ignores_retry_after_is_not_read_until_then(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await spend_limit(site, monkeypatch)

@@ -17,7 +17,7 @@ def intents(tenants: Tenants) -> str:
     return f"/v1/accounts/{made.json()['id']}/intents"
 
 
-def told(tenants: Tenants, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
+def answered(tenants: Tenants, path: str, body: Any, method: str = "POST") -> dict[str, Any]:
     answer = tenants.client.request(method, path, json=body, headers=tenants.callers["key_all"])
     assert answer.status_code == 422, answer.text
     [error] = answer.json()["errors"]
@@ -54,22 +54,22 @@ def create(**changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_bad_command_is_told_what_is_allowed(
+def test_a_bad_command_is_answered_with_what_is_allowed(
     tenants: Tenants, intents: str, body: Any, pointer: str, detail: str
 ) -> None:
-    error = told(tenants, intents, body)
+    error = answered(tenants, intents, body)
     assert (error["pointer"], error["detail"]) == (pointer, detail)
 
 
-def test_a_mistyped_field_is_told_the_right_one(tenants: Tenants, intents: str) -> None:
+def test_a_mistyped_field_is_answered_with_the_right_one(tenants: Tenants, intents: str) -> None:
     body = create(spec={"Limit": {"quantity": "1", "limitprice": "2"}})
-    error = told(tenants, intents, body)
+    error = answered(tenants, intents, body)
     assert (error["pointer"], error["did_you_mean"]) == ("/command/payload/spec/Limit/limitprice", "limit_price")
     assert error["detail"] == "unknown field; did you mean limit_price?"
 
 
 def test_a_long_value_is_cut_in_the_message(tenants: Tenants, intents: str) -> None:
-    assert len(told(tenants, intents, create(order_side="L" * 30_000))["detail"]) < 120
+    assert len(answered(tenants, intents, create(order_side="L" * 30_000))["detail"]) < 120
 
 
 @pytest.mark.parametrize(
@@ -83,17 +83,17 @@ def test_a_long_value_is_cut_in_the_message(tenants: Tenants, intents: str) -> N
         ({"broker": "paper", "environment": "live"}, "the broker paper has no environment live; use paper"),
     ],
 )
-def test_a_bad_account_is_told_what_is_allowed(tenants: Tenants, changes: dict[str, Any], detail: str) -> None:
-    # `live` needs a caller who may make live accounts, to be told of the broker and not of the key.
+def test_a_bad_account_is_answered_with_what_is_allowed(tenants: Tenants, changes: dict[str, Any], detail: str) -> None:
+    # `live` needs a caller who may make live accounts, to be refused for the broker and not for the key.
     body = {"name": "x", "broker": "paper", "environment": "paper"} | changes
     answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["admin"])
     assert answer.status_code == 422, answer.text
     assert answer.json()["errors"][0]["detail"] == detail
 
 
-def test_a_bad_number_is_told_its_bounds(tenants: Tenants, intents: str) -> None:
+def test_a_bad_number_is_answered_with_its_bounds(tenants: Tenants, intents: str) -> None:
     path = f"/v1/controls/accounts/{intents.split('/')[3]}/symbols/AAPL/time"
-    assert told(tenants, path, {"stale_order_millis": 0}, "PATCH")["detail"] == "must be at least 1"
-    assert told(tenants, path, {"stale_order_millis": "1"}, "PATCH")["detail"] == (
+    assert answered(tenants, path, {"stale_order_millis": 0}, "PATCH")["detail"] == "must be at least 1"
+    assert answered(tenants, path, {"stale_order_millis": "1"}, "PATCH")["detail"] == (
         "must be a whole number or null, found a string"
     )

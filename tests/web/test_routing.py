@@ -86,7 +86,7 @@ async def test_a_wrong_method_says_which_ones_there_are(site: Site) -> None:
     assert answer.json()["code"] == "method_not_allowed"
 
 
-async def test_a_wrong_method_is_told_of_head_wherever_get_works(site: Site) -> None:
+async def test_a_wrong_method_is_answered_with_head_wherever_get_works(site: Site) -> None:
     answer = await site.client.post("/healthz")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 

@@ -130,7 +130,7 @@ async def test_a_chunked_body_is_read(site: Site) -> None:
     assert (status, json.loads(body)["symbol"]) == (200, "A")
 
 
-async def test_who_expects_100_continue_is_told_to_go_on(site: Site) -> None:
+async def test_a_client_that_expects_100_continue_gets_it(site: Site) -> None:
     head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     async with connected(site) as (reader, writer):
         writer.write(head + b"content-length: 14\r\nexpect: 100-continue\r\n\r\n")

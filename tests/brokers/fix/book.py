@@ -52,7 +52,7 @@ class Book:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def receive(self, msg_type: str, fields: Mapping[int, str]) -> None:
-        take = {"D": self._submit, "F": self._cancel, "G": self._replace, "H": self._tell_status}.get(msg_type)
+        take = {"D": self._submit, "F": self._cancel, "G": self._replace, "H": self._report_status}.get(msg_type)
         if take is None:
             self.send("j", [(45, fields.get(34, "0")), (372, msg_type), (380, "3"), (58, "Unsupported Message Type")])
         else:
@@ -121,7 +121,7 @@ class Book:
         about = [(37, order_id), (11, fields[11]), (41, fields[41]), (39, status)]
         self.send("9", [*about, (434, by), (102, reason), (58, "too late" if order else "unknown order")])
 
-    def _tell_status(self, fields: dict[int, str]) -> None:
+    def _report_status(self, fields: dict[int, str]) -> None:
         order = self.find(fields[11])
         if order is None:
             unknown = Order("NONE", fields[11], {55: fields.get(55, ""), 54: fields.get(54, "1"), 38: "0"}, REJECTED)

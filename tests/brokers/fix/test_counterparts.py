@@ -121,19 +121,19 @@ class Counterpart:
             await self.process.wait()
 
     async def open(self) -> tuple[FixBroker, list[BrokerEvent]]:
-        """An adapter, and the events that it tells."""
+        """An adapter, and the events that it reports."""
         broker = self.connector.connect()
         await broker.open()
-        told: list[BrokerEvent] = []
+        reported: list[BrokerEvent] = []
 
         async def follow() -> None:
             with contextlib.suppress(Exception):
                 async for event in broker.events():
                     if isinstance(event, BrokerEvent):
-                        told.append(event)
+                        reported.append(event)
 
         broker.following = asyncio.create_task(follow())  # type: ignore[attr-defined] # kept from being collected
-        return broker, told
+        return broker, reported
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -184,8 +184,8 @@ async def counterpart(
                 server.close()
 
 
-def fills(told: list[BrokerEvent]) -> list[tuple[str | None, Decimal | None, Decimal | None]]:
-    return [(each.client_order_id, each.quantity, each.price) for each in told if each.kind is EventKind.FILL]
+def fills(reported: list[BrokerEvent]) -> list[tuple[str | None, Decimal | None, Decimal | None]]:
+    return [(each.client_order_id, each.quantity, each.price) for each in reported if each.kind is EventKind.FILL]
 
 
 def selling(ticket: OrderTicket) -> OrderTicket:
@@ -193,23 +193,23 @@ def selling(ticket: OrderTicket) -> OrderTicket:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_executor_fills_orders_and_tells_again_what_was_missed(
+async def test_executor_fills_orders_and_reports_again_what_was_missed(
     tenants_database: Urls, tmp_path: Path, version: str
 ) -> None:
     async with counterpart("executor", version, tenants_database, tmp_path) as executor:
-        broker, told = await executor.open()
+        broker, reported = await executor.open()
         ticket = a_ticket()
         result = await submit(broker, ticket)
         assert result.outcome is Outcome.ACKED, result
-        await until(lambda: bool(fills(told)))
-        assert fills(told) == [(ticket.client_order_id, Decimal(10), Decimal(100))]
+        await until(lambda: bool(fills(reported)))
+        assert fills(reported) == [(ticket.client_order_id, Decimal(10), Decimal(100))]
         cancelled = await broker.cancel(replace(a_ticket(None), orig_client_order_id=ticket.client_order_id), soon())
         assert cancelled.outcome is Outcome.REJECTED, "it takes orders only, and says so"
         await executor.kill()
         await broker.close()
         # The order leaves and its report is lost: the connection breaks before it can be read.
         await executor.start()
-        broker, told = await executor.open()
+        broker, reported = await executor.open()
         lost = a_ticket()
         sending = submit(broker, lost)
         async with asyncio.timeout(WAIT_SECONDS):
@@ -219,7 +219,7 @@ async def test_executor_fills_orders_and_tells_again_what_was_missed(
         broker._session._writer.transport.abort()
         await sending
         await broker.close()
-        broker, told = await executor.open()
+        broker, reported = await executor.open()
         since = datetime.now(UTC) - timedelta(hours=1)
 
         async def executions() -> list[BrokerEvent]:
@@ -234,20 +234,20 @@ async def test_executor_fills_orders_and_tells_again_what_was_missed(
 
 async def test_ordermatch_matches_and_cancels_orders(tenants_database: Urls, tmp_path: Path) -> None:
     async with counterpart("ordermatch", "fix42", tenants_database, tmp_path) as ordermatch:
-        broker, told = await ordermatch.open()
+        broker, reported = await ordermatch.open()
         resting = a_ticket()
         assert (await submit(broker, resting)).outcome is Outcome.ACKED
         crossing = replace(selling(a_ticket()), quantity=Decimal(4))
         assert (await submit(broker, crossing)).outcome is Outcome.ACKED
-        await until(lambda: len(fills(told)) == 2)
-        assert set(fills(told)) == {
+        await until(lambda: len(fills(reported)) == 2)
+        assert set(fills(reported)) == {
             (resting.client_order_id, Decimal(4), Decimal(100)),
             (crossing.client_order_id, Decimal(4), Decimal(100)),
         }
         cancel = replace(a_ticket(None), orig_client_order_id=resting.client_order_id)
         assert (await broker.cancel(cancel, soon())).outcome is Outcome.ACKED
-        await until(lambda: any(each.kind is EventKind.CANCELLED for each in told))
-        ended = [each.client_order_id for each in told if each.kind is EventKind.CANCELLED]
+        await until(lambda: any(each.kind is EventKind.CANCELLED for each in reported))
+        ended = [each.client_order_id for each in reported if each.kind is EventKind.CANCELLED]
         assert ended == [resting.client_order_id]
         snapshot = await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))
         assert snapshot.open_orders == ()
@@ -258,10 +258,10 @@ async def test_ordermatch_matches_and_cancels_orders(tenants_database: Urls, tmp
 async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, tmp_path: Path) -> None:
     """A message that lacks a field, or has one too much, gets a session-level reject from QuickFIX."""
     async with counterpart("quickfix-py", "fix44", tenants_database, tmp_path) as venue:
-        broker, told = await venue.open()
+        broker, reported = await venue.open()
         ticket = a_ticket()
         assert (await submit(broker, ticket)).outcome is Outcome.ACKED
-        await until(lambda: bool(fills(told)))
+        await until(lambda: bool(fills(reported)))
         first = replace(a_ticket(), orig_client_order_id=ticket.client_order_id, quantity=Decimal(12))
         assert (await broker.replace(first, soon())).outcome is Outcome.ACKED
         for each in (ticket, first):
@@ -281,12 +281,12 @@ async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, 
 async def test_jspurefix_takes_an_order_and_its_fills_are_read(tenants_database: Urls, tmp_path: Path) -> None:
     """A second engine, which shares nothing with QuickFIX."""
     async with counterpart("jspurefix", "fix44", tenants_database, tmp_path) as venue:
-        broker, told = await venue.open()
+        broker, reported = await venue.open()
         ticket = a_ticket()
         result = await submit(broker, ticket)
         assert (result.outcome, result.broker_order_id) == (Outcome.ACKED, f"J{ticket.client_order_id}")
-        await until(lambda: len(fills(told)) == 2)
-        assert fills(told) == [(ticket.client_order_id, Decimal(5), Decimal(100))] * 2
+        await until(lambda: len(fills(reported)) == 2)
+        assert fills(reported) == [(ticket.client_order_id, Decimal(5), Decimal(100))] * 2
         assert (await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders == ()
         await broker.close()
 

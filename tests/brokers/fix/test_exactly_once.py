@@ -89,8 +89,8 @@ async def test_a_refused_message_is_a_refused_command_and_never_sent_again(
     await end(broker, other)
     broker, sent = await reopened(connector, other, 1)
     assert [each[35] for each in sent] == ["4"]
-    told = [(e.kind, e.client_order_id, e.reason, e.detail) for e in (await snapshot(broker)).executions]
-    assert told == [(EventKind.REJECTED, ticket.client_order_id, "5", "no such symbol")]
+    reported = [(e.kind, e.client_order_id, e.reason, e.detail) for e in (await snapshot(broker)).executions]
+    assert reported == [(EventKind.REJECTED, ticket.client_order_id, "5", "no such symbol")]
     await end(broker, other)
 
 
@@ -107,8 +107,8 @@ async def test_an_order_that_is_too_old_when_it_is_asked_for_is_skipped_for_good
     await asyncio.sleep(max(0.0, ticket.not_after - time.monotonic()))
     broker, sent = await reopened(connector, other, int(first[34]))
     assert [each[35] for each in sent] == ["4"]
-    told = (await snapshot(broker)).executions
-    assert [(each.kind, each.client_order_id, each.reason) for each in told] == [
+    reported = (await snapshot(broker)).executions
+    assert [(each.kind, each.client_order_id, each.reason) for each in reported] == [
         (EventKind.REJECTED, ticket.client_order_id, "not_delivered")
     ]
     assert connector.metrics.registry.get_sample_value("ti_fix_incidents_total", {"incident": "skipped"}) == 1
@@ -229,7 +229,7 @@ async def test_a_venue_that_counts_further_than_we_is_followed(connector: Connec
     await end(later, other)
 
 
-async def test_what_came_while_no_worker_ran_is_told(connector: Connector, other: Counterparty) -> None:
+async def test_reports_from_while_no_worker_ran_are_delivered(connector: Connector, other: Counterparty) -> None:
     """The venue's messages of the meantime are asked for; a fill among them is in the next snapshot."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
@@ -276,7 +276,7 @@ async def test_old_messages_are_deleted_but_for_those_of_working_orders(
     await end(broker, other)
 
 
-async def test_what_a_venue_without_recovery_never_tells_is_looked_up(
+async def test_orders_that_a_venue_without_recovery_never_reports_are_looked_up(
     connector: Connector, other: Counterparty
 ) -> None:
     """Every logon begins at 1, and nothing is sent again: an order that was open may be filled by now."""

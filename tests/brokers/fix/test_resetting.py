@@ -64,7 +64,7 @@ async def next_out(connector: Connector) -> int:
 
 
 async def answer(other: Counterparty) -> None:
-    """Takes whatever comes, as a venue that was told of the reset."""
+    """Takes whatever comes, as a venue that agreed to the reset."""
     await other.accept()
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:

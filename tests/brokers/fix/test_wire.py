@@ -156,7 +156,7 @@ def test_an_execution_has_its_numbers() -> None:
         {"t14": "Infinity"},
     ],
 )
-def test_an_execution_that_cannot_be_told_from_others_or_counted_is_not_read(tags: dict[str, str]) -> None:
+def test_an_execution_without_an_id_or_a_count_is_not_read(tags: dict[str, str]) -> None:
     with pytest.raises((ValueError, AssertionError)):
         events(**{"t150": "F", "t39": "1", "t32": "4", "t31": "100"} | tags)
 

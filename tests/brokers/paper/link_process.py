@@ -1,4 +1,4 @@
-"""Places orders on a paper account as fast as it can, and tells which were answered, until it is killed."""
+"""Places orders on a paper account as fast as it can, and prints which were answered, until it is killed."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Scripted faults strike as often as they are told to, and leave the broker's own book true."""
+"""Scripted faults strike as often as they are scripted, and leave the broker's own book true."""
 
 from decimal import Decimal
 from uuid import uuid4
@@ -56,7 +56,7 @@ async def test_events_come_twice_or_last_first(venue: Venue) -> None:
     await venue.fault(account, "reorder", remaining=1)
     await link.submit("two", "buy 1 market")
     assert await link.events(2) == ["fill 1@101", "accepted"]
-    assert link.quiet()
+    assert link.has_no_event()
 
 
 async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
@@ -83,7 +83,7 @@ async def test_an_overfill_is_what_it_says(venue: Venue) -> None:
     await assert_books_balance(venue.owner, account)
 
 
-async def test_a_link_that_breaks_has_to_be_opened_again(venue: Venue) -> None:
+async def test_a_session_that_breaks_has_to_be_opened_again(venue: Venue) -> None:
     account = uuid4()
     link = await venue.link(account)
     await venue.fault(account, "disconnect", remaining=1)
@@ -95,7 +95,7 @@ async def test_a_link_that_breaks_has_to_be_opened_again(venue: Venue) -> None:
     assert isinstance(await again.broker.lookup("one", None, deadline()), OrderSnapshot)
     assert (await again.submit("two", "buy 1 market")).outcome is Outcome.ACKED
     assert len(await again.events(2)) == 2
-    assert again.quiet()
+    assert again.has_no_event()
 
 
 @pytest.mark.parametrize("fault", ["drop_answer", "lose"])

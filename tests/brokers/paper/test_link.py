@@ -40,7 +40,7 @@ async def test_a_market_order_on_the_walk_is_filled_at_once(venue: Venue) -> Non
     result = await link.submit("one", "buy 10 market", AAPL)
     assert (result.outcome, [event.kind for event in result.updates]) == (Outcome.ACKED, ["ACCEPTED", "FILL"])
     streamed = [await link.event(), await link.event()]
-    assert streamed == list(result.updates), "the stream and the answer tell the same events"
+    assert streamed == list(result.updates), "the stream and the answer have the same events"
     await assert_books_balance(venue.owner, account)
 
 
@@ -56,7 +56,7 @@ async def test_a_resting_order_on_the_walk_is_filled_when_it_comes_by(venue: Ven
         assert event.quantity is not None
         filled += event.quantity
     assert filled == 1500
-    assert link.quiet()
+    assert link.has_no_event()
     await assert_books_balance(venue.owner, account)
 
 
@@ -182,8 +182,8 @@ async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     await venue.post("99x10 101x10")
     link = await venue.link(account)
     first = (await link.submit("one", "buy 20 limit 102")).updates
-    told = list((await link.replace("two", "one", "buy 11 limit 102")).updates)
-    assert told[: len(first)] == list(first), "an answer tells the whole story, wherever the stream is"
+    reported = list((await link.replace("two", "one", "buy 11 limit 102")).updates)
+    assert reported[: len(first)] == list(first), "an answer has all events, wherever the stream is"
     refused = await link.submit("three", "sell 100 market")
     assert refused.outcome is Outcome.REJECTED
     await link.broker.close()
@@ -191,15 +191,15 @@ async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     for client_order_id in ("one", "two"):
         found = await link.broker.lookup(client_order_id, None, deadline())
         assert isinstance(found, OrderSnapshot)
-        assert (found.client_order_id, found.quantity, list(found.events)) == ("two", Decimal(11), told)
+        assert (found.client_order_id, found.quantity, list(found.events)) == ("two", Decimal(11), reported)
     found = await link.broker.lookup("three", None, deadline())
     assert isinstance(found, OrderSnapshot)
     assert list(found.events) == list(refused.updates)
-    assert await link.broker.lookup("nobody", told[0].broker_order_id, deadline()) == Absent()
+    assert await link.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
     assert isinstance(await link.broker.lookup("one", None, deadline(-1)), LookupUnknown)
 
 
-async def test_a_snapshot_tells_open_orders_what_happened_and_positions(venue: Venue) -> None:
+async def test_a_snapshot_has_open_orders_executions_and_positions(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
     link = await venue.link(account)
@@ -230,7 +230,7 @@ async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(Unavailable(), Outcome.NOT_SENT), (OutcomeUnknown(), Outcome.UNKNOWN)])
-async def test_a_database_that_goes_away_is_told_as_what_it_means(
+async def test_a_database_that_goes_away_is_reported_as_the_outcome_that_it_means(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: Outcome
 ) -> None:
     link = await venue.link(uuid4())
@@ -286,7 +286,7 @@ async def test_commands_that_wait_for_their_account_hold_one_connection(venue: V
     assert await venue.journal(account) == ["SUBMIT later"]
 
 
-async def test_a_closed_link_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:
+async def test_a_closed_session_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:
     account = uuid4()
     link = await venue.link(account)
     await link.broker.close()
@@ -295,7 +295,7 @@ async def test_a_closed_link_sends_nothing_and_its_stream_has_ended(venue: Venue
     assert await venue.journal(account) == []
 
 
-async def test_two_links_of_one_account_cannot_break_its_book(venue: Venue) -> None:
+async def test_two_sessions_of_one_account_cannot_break_its_book(venue: Venue) -> None:
     """Leases overlap when a worker was paused."""
     account = uuid4()
     await venue.post("99x1000 101x1000")

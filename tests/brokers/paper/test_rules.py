@@ -91,7 +91,7 @@ RULES = {
         buy 10 limit 100 -> 1 accepted
         99x5 101x7 100x50 ->
     """,
-    "P5 a trade of no told size fills nobody": """
+    "P5 a trade without a size fills no order": """
         99x5 101x7 ->
         buy 10 limit 100 -> 1 accepted
         99x5 101x7 98 ->

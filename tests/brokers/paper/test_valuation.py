@@ -27,7 +27,7 @@ async def snapshot_balance(link: Link) -> BrokerBalance:
     return balance
 
 
-async def told(link: Link, cash: str, equity: str) -> None:
+async def reported(link: Link, cash: str, equity: str) -> None:
     """Until the stream's last balance is this one."""
 
     async def reached() -> bool:
@@ -43,18 +43,18 @@ async def open_link(venue: Venue, account: UUID | None = None) -> Link:
     return link
 
 
-async def test_the_stream_tells_the_balance_after_the_fills(venue: Venue) -> None:
+async def test_the_stream_has_the_balance_after_the_fills(venue: Venue) -> None:
     await venue.post("9x100 11x100")
     link = await open_link(venue)
     await link.submit("one", "buy 10 market")
-    await told(link, "999890", "999990")  # 110 paid for what is worth 100
+    await reported(link, "999890", "999990")  # 110 paid for what is worth 100
     count = len(link.balances)
     await link.submit("two", "buy 1000001 limit 1")  # refused
     assert len(link.balances) == count
     assert (await snapshot_balance(link)).equity == D("999990")
 
 
-async def test_the_stream_tells_no_balance_before_the_positions_were_read(venue: Venue) -> None:
+async def test_the_stream_has_no_balance_before_the_positions_were_read(venue: Venue) -> None:
     await venue.post("9x100 11x100")
     link = await venue.link(uuid4())
     for client_order_id in ("one", "two"):
@@ -63,7 +63,7 @@ async def test_the_stream_tells_no_balance_before_the_positions_were_read(venue:
     assert link.balances == []
     await snapshot_balance(link)
     await link.submit("three", "sell 20 market")
-    await told(link, "999960", "999960")
+    await reported(link, "999960", "999960")
 
 
 async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
@@ -72,11 +72,11 @@ async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
     await venue.post("9x100 11x100")
     link = await open_link(venue)
     await link.submit("one", "buy 10 market")
-    await told(link, "999890", "999990")
+    await reported(link, "999890", "999990")
     monkeypatch.setattr(broker, "CHECK_SECONDS", 0.05)
     link.broker._wakeup.set()
     await venue.post("19x100 21x100")
-    await told(link, "999890", "1000090")
+    await reported(link, "999890", "1000090")
 
 
 async def test_a_new_session_knows_the_positions_of_the_one_before(venue: Venue) -> None:
@@ -89,7 +89,7 @@ async def test_a_new_session_knows_the_positions_of_the_one_before(venue: Venue)
     balance = await snapshot_balance(after)
     assert (balance.currency, balance.cash, balance.equity) == ("USD", D("999890"), D("999990"))
     await after.submit("two", "sell 10 market")
-    await told(after, "999980", "999980")
+    await reported(after, "999980", "999980")
 
 
 def quote(bid: str, ask: str) -> Quote:

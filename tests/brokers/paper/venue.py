@@ -96,7 +96,7 @@ class Link:
     async def events(self, count: int) -> list[str]:
         return [said(event) for event in [await self.event() for _ in range(count)] if event]
 
-    def quiet(self) -> bool:
+    def has_no_event(self) -> bool:
         return self._events.empty()
 
 
@@ -206,5 +206,7 @@ async def assert_books_balance(owner: asyncpg.Connection, account_id: UUID) -> N
     assert [o["number"] for o in orders] == list(range(1, row["orders"] + 1))
     seqs = await owner.fetch("SELECT seq FROM paper_events WHERE account_id = $1 ORDER BY seq", account_id)
     assert [each["seq"] for each in seqs] == list(range(1, row["events"] + 1))
-    told = {e["number"] for e in await owner.fetch("SELECT number FROM paper_events WHERE account_id = $1", account_id)}
-    assert told >= {o["number"] for o in orders}
+    reported = {
+        e["number"] for e in await owner.fetch("SELECT number FROM paper_events WHERE account_id = $1", account_id)
+    }
+    assert reported >= {o["number"] for o in orders}
