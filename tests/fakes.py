@@ -80,7 +80,7 @@ class VenueOrder:
 
 
 class FakeVenue:
-    """A broker in memory, with a book that outlives its links. It refuses a client order id that was used, for ever.
+    """A broker in memory, with a book that outlives its sessions. It refuses a client order id that was used, for ever.
     `acts` is what becomes of the next commands."""
 
     def __init__(self, name: str = "fake", **capabilities: object) -> None:
@@ -102,7 +102,7 @@ class FakeVenue:
         self.tickets: list[OrderTicket] = []
         self.duplicates: list[tuple[str, str]] = []  # those that came under a used id
         self.orders: dict[str, VenueOrder] = {}  # by the client order ids of all versions
-        self.links: list[VenueLink] = []
+        self.sessions: list[VenueSession] = []
         self.is_away = False
         self.refuses_login = False
         self.is_mute = False  # takes commands, and its stream reports nothing
@@ -124,9 +124,9 @@ class FakeVenue:
     def integration(self) -> Integration:
         return Integration(self.capabilities.name, self.capabilities, self.connect)
 
-    def connect(self, context: IntegrationContext) -> "VenueLink":
+    def connect(self, context: IntegrationContext) -> "VenueSession":
         self.contexts.append(context)
-        return VenueLink(self, context.account.id)
+        return VenueSession(self, context.account.id)
 
     def arrived(self, command: str) -> list[str]:
         return [client_order_id for each, client_order_id in self.journal if each == command]
@@ -158,18 +158,18 @@ class FakeVenue:
         self._emit(order, kind)
 
     def disconnect(self) -> None:
-        for link in self.links:
-            link.end()
-        self.links.clear()
+        for session in self.sessions:
+            session.end()
+        self.sessions.clear()
 
     def report_balance(self, balance: BrokerBalance) -> None:
         self.balance = balance
-        for link in self.links:
-            link.received.put_nowait(balance)
+        for session in self.sessions:
+            session.received.put_nowait(balance)
 
     def leave_gap(self) -> None:
-        for link in self.links:
-            link.received.put_nowait(StreamGap("scripted"))
+        for session in self.sessions:
+            session.received.put_nowait(StreamGap("scripted"))
 
     def take(self, account_id: UUID, command: str, ticket: OrderTicket) -> CommandResult:
         """Applies a command that arrives to the book."""
@@ -227,12 +227,12 @@ class FakeVenue:
             **more,  # type: ignore[arg-type] # fields of the event
         )
         order.events.append(event)
-        for link in self.links:
-            if link.account_id == order.account_id and not self.is_mute:
-                link.received.put_nowait(event)
+        for session in self.sessions:
+            if session.account_id == order.account_id and not self.is_mute:
+                session.received.put_nowait(event)
 
 
-class VenueLink:
+class VenueSession:
     """A broker adapter over the fake venue."""
 
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
@@ -245,7 +245,7 @@ class VenueLink:
             raise AuthFailed("scripted")
         if self._venue.is_away:
             raise BrokerUnavailable("scripted")
-        self._venue.links.append(self)
+        self._venue.sessions.append(self)
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._call("submit", ticket)
@@ -289,8 +289,8 @@ class VenueLink:
         return AccountSnapshot(START, working, tuple(fills), self._venue.positions, self._venue.balance)
 
     async def close(self) -> None:
-        if self in self._venue.links:
-            self._venue.links.remove(self)
+        if self in self._venue.sessions:
+            self._venue.sessions.remove(self)
 
     def end(self) -> None:
         self.received.put_nowait(None)

@@ -103,11 +103,11 @@ class KeptPipeline(Pipeline):
         return KeptPipeline(self._idle, self._url, self._role, self._lock_limit_seconds)
 
     def close(self) -> None:
-        link = self.open_connection
-        if link and (link._requests or link._link.transaction_status != TransactionStatus.IDLE):
+        connection = self.open_connection
+        if connection and (connection._requests or connection._link.transaction_status != TransactionStatus.IDLE):
             super().close()
-        elif link:
-            self._idle.append(link)
+        elif connection:
+            self._idle.append(connection)
         self._link = None
 
 

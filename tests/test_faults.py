@@ -146,7 +146,7 @@ async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int
 
 @dataclass
 class Behind:
-    """A platform whose database is behind a link that can fail."""
+    """A platform whose database is behind a proxy that can fail."""
 
     platform: Platform
     proxy: FaultProxy

@@ -52,12 +52,12 @@ MODULE: Any = load()
 @dataclass
 class Stage:
     folder: Path
-    forgets: bool = False  # the venue's book is lost whenever a link is made
+    forgets: bool = False  # the venue's book is lost whenever a session is made
     capabilities: Capabilities = MODULE.CAPABILITIES
     symbol: Symbol = Symbol("ACME")
     faults: frozenset[StageFault] = frozenset()
     account: UUID = field(default_factory=uuid4)
-    link: Any = None
+    session: Any = None
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def client_order_id(self) -> str:
@@ -69,15 +69,15 @@ class Stage:
         account = BrokerAccount(self.account, OrganizationId(uuid4()), Environment.PAPER, None)
         settings, nothing = {"MY_BROKER_FOLDER": str(self.folder)}, None
         given: Any = (account, {}, SystemClock(), settings, nothing, nothing, nothing, {})
-        self.link = MODULE.INTEGRATION.connect(IntegrationContext(*given))
-        link: BrokerAdapter = self.link
-        return link
+        self.session = MODULE.INTEGRATION.connect(IntegrationContext(*given))
+        session: BrokerAdapter = self.session
+        return session
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
     async def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
-        self.link.venue.quote(bid, ask, size)
+        self.session.venue.quote(bid, ask, size)
 
     async def fault(self, fault: StageFault) -> None:
         raise NotImplementedError

@@ -228,8 +228,8 @@ async def executing(
     ):
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([integration or in_process.venue.integration, *others])
-        link = stack.enter_context(contextlib.closing(make_pipeline(login, WORKER_ROLE)))
-        tools = BatchDependencies(link, brokers, id_text_maker(), clock, PRICES)
+        pipeline = stack.enter_context(contextlib.closing(make_pipeline(login, WORKER_ROLE)))
+        tools = BatchDependencies(pipeline, brokers, id_text_maker(), clock, PRICES)
         actions = RecordingActions(tools, signals, in_process.system_cancels)
         stack.enter_context(contextlib.closing(actions))
         execution = Execution(

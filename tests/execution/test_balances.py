@@ -77,7 +77,7 @@ async def test_other_cash_is_published_at_once_and_another_equity_at_its_pace(
 ) -> None:
     monkeypatch.setattr(model, "PRICES_PACE_SECONDS", pace_seconds := 3.0)
     async with open_in_process(urls) as in_process, executing(in_process):
-        await in_process.until_true(lambda: bool(in_process.venue.links))
+        await in_process.until_true(lambda: bool(in_process.venue.sessions))
         began = time.monotonic()
         in_process.venue.report_balance(balance("1", "1"))
         await until_published(in_process, ("1", "1"))
@@ -92,7 +92,7 @@ async def test_other_cash_is_published_at_once_and_another_equity_at_its_pace(
 
 async def test_a_balance_of_the_future_or_of_odd_text_is_made_safe(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
-        await in_process.until_true(lambda: bool(in_process.venue.links))
+        await in_process.until_true(lambda: bool(in_process.venue.sessions))
         odd = balance("1", currency="U\x00S\ud800D" + "x" * 600)
         in_process.venue.report_balance(
             BrokerBalance(currency=odd.currency, cash=odd.cash, as_of=datetime.max.replace(tzinfo=UTC))

@@ -4,9 +4,9 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.execution.test_links import set_credential
 from tests.execution.test_refusing import make_older
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.execution.test_sessions import set_credential
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 
 SECRET = "s3cr3t-of-the-account"
@@ -60,11 +60,11 @@ async def test_an_order_that_was_tried_too_often_says_what_failed(urls: Urls) ->
 
 
 async def test_a_text_is_one_short_line_without_secrets(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(self: VenueLink, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
         text = f"{SECRET} may\nnot\0 " + "x" * 1_000
         return CommandResult(outcome=Outcome.REJECTED, code="no", message=text)
 
-    monkeypatch.setattr(VenueLink, "submit", refuse)
+    monkeypatch.setattr(VenueSession, "submit", refuse)
     async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
         await set_credential(in_process, SECRET)
         async with executing(in_process):

@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import executing, open_in_process
-from tests.execution.test_links import until_connection
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.execution.test_sessions import until_connection
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION, PaperBroker
 from trading_intents.brokers.port import (
     AccountSnapshot,
@@ -34,13 +34,13 @@ class CancelledVenue(FakeVenue):
         super().__init__("paper")
         self.where = where
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        link = CancelledLink if len(self.contexts) == 1 else VenueLink
-        return link(self, context.account.id)
+        session = CancelledSession if len(self.contexts) == 1 else VenueSession
+        return session(self, context.account.id)
 
 
-class CancelledLink(VenueLink):
+class CancelledSession(VenueSession):
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         super().__init__(venue, account_id)
         assert isinstance(venue, CancelledVenue)
@@ -111,16 +111,16 @@ async def test_a_look_up_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> No
 
 
 class DeafVenue(FakeVenue):
-    """Its links go on listening when they are cancelled, until they are released."""
+    """Its sessions go on listening when they are cancelled, until they are released."""
 
     is_released = False
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        return DeafLink(self, context.account.id)
+        return DeafSession(self, context.account.id)
 
 
-class DeafLink(VenueLink):
+class DeafSession(VenueSession):
     async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while True:
             try:

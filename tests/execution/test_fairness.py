@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import ATTEMPT_LIMIT, InProcessExecution, executing, open_in_process
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.fakes import Act, FakeVenue, VenueSession
 from tests.intents.in_process_writer import add_account
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
 from trading_intents.execution.dispatcher import MAX_IN_FLIGHT
@@ -36,11 +36,11 @@ class SlowVenue(FakeVenue):
         self.slow_lookups: set[UUID] = set()
         self.under_way = self.max_under_way = self.ended = 0  # slow calls
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
-        return SlowLink(self, context.account.id)
+    def connect(self, context: IntegrationContext) -> VenueSession:
+        return SlowSession(self, context.account.id)
 
 
-class SlowLink(VenueLink):
+class SlowSession(VenueSession):
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         assert isinstance(self._venue, SlowVenue)
         if self.account_id in self._venue.slow:
@@ -204,12 +204,12 @@ async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(u
 class HangingVenue(FakeVenue):
     """Opens no session, and says nothing."""
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        return HangingLink(self, context.account.id)
+        return HangingSession(self, context.account.id)
 
 
-class HangingLink(VenueLink):
+class HangingSession(VenueSession):
     async def open(self) -> None:
         await asyncio.Event().wait()
 

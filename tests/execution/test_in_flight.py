@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, IntegrationContext, OrderTicket
 from trading_intents.execution import dispatcher
 from trading_intents.execution.dispatcher import MIN_UNRECORDED, RECORDED_SECONDS
@@ -57,12 +57,12 @@ class OrderOfArrival(FakeVenue):
         super().__init__("paper")
         self.accounts: list[UUID] = []
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        return NotedLink(self, context.account.id)
+        return NotedSession(self, context.account.id)
 
 
-class NotedLink(VenueLink):
+class NotedSession(VenueSession):
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         assert isinstance(self._venue, OrderOfArrival)
         self._venue.accounts.append(self.account_id)
@@ -80,8 +80,8 @@ async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(url
     """The orders are there at once, in one batch of the writer, when all sessions are open."""
     venue, accounts, rounds = OrderOfArrival(), 5, 3
     async with open_in_process(urls, accounts=accounts, venue=venue) as in_process, executing(in_process) as execution:
-        links = execution.leases.links
-        await in_process.until_true(lambda: sum(link.is_up for link in links.values()) == accounts)
+        sessions = execution.leases.links
+        await in_process.until_true(lambda: sum(session.is_up for session in sessions.values()) == accounts)
         await create_in_all(in_process, accounts * rounds)
         await in_process.until_rows_are("completed")
     turns = [venue.accounts[start : start + accounts] for start in range(0, accounts * rounds, accounts)]

@@ -8,10 +8,10 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_links import until_connection
 from tests.execution.test_lost_commits import executing_through
 from tests.execution.test_sending import alerts
-from tests.fakes import FakeVenue, VenueLink
+from tests.execution.test_sessions import until_connection
+from tests.fakes import FakeVenue, VenueSession
 from trading_intents.brokers.port import IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution import service
@@ -67,7 +67,7 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
     async def are_equal() -> bool:
         rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
         held = {row["account_id"]: (row["worker_id"], row["token"]) for row in rows}
-        sessions = {account_id: (leases.worker_id, link.token) for account_id, link in leases.links.items()}
+        sessions = {account_id: (leases.worker_id, session.token) for account_id, session in leases.links.items()}
         return held == sessions and sorted(held) == sorted(in_process.in_process_writer.accounts)
 
     await in_process.until(are_equal)
@@ -103,7 +103,7 @@ async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_start
         await in_process.until_true(lambda: len(execution.leases.links) == 3)
         before = execution.leases.worker_id
         await make_renewals_slow(in_process, LEASE_SECONDS * 0.65)
-        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.links)
+        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.sessions)
         waiting = await in_process.create()
         assert execution.leases.claimable() == []
         await make_renewals_slow(in_process, 0)
@@ -115,11 +115,11 @@ async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_start
 @pytest.mark.usefixtures("short_leases")
 async def test_sessions_end_with_the_lease_though_the_database_does_not_answer(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
-        await in_process.until_true(lambda: len(in_process.venue.links) == 1)
+        await in_process.until_true(lambda: len(in_process.venue.sessions) == 1)
         owner = in_process.in_process_writer.owner
         async with owner.transaction():
             await owner.execute("LOCK TABLE workers, leases IN ACCESS EXCLUSIVE MODE")
-            await in_process.until_true(lambda: not in_process.venue.links)
+            await in_process.until_true(lambda: not in_process.venue.sessions)
             assert execution.leases.links == {}
         await check_worked(in_process, execution)
 
@@ -131,11 +131,11 @@ class SlowlyClosing(FakeVenue):
         super().__init__(name)
         self.may_close = asyncio.Event()
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
-        return SlowlyClosingLink(self, context.account.id)
+    def connect(self, context: IntegrationContext) -> VenueSession:
+        return SlowlyClosingSession(self, context.account.id)
 
 
-class SlowlyClosingLink(VenueLink):
+class SlowlyClosingSession(VenueSession):
     async def close(self) -> None:
         await super().close()
         assert isinstance(self._venue, SlowlyClosing)
@@ -162,11 +162,11 @@ async def test_a_lease_that_was_taken_unanswered_while_the_old_session_closes_is
 
 
 class CancelledOnce(FakeVenue):
-    def connect(self, context: IntegrationContext) -> VenueLink:
-        link = super().connect(context)
+    def connect(self, context: IntegrationContext) -> VenueSession:
+        session = super().connect(context)
         if len(self.contexts) == 1:
             raise asyncio.CancelledError
-        return link
+        return session
 
 
 @pytest.mark.usefixtures("soon")
@@ -222,9 +222,9 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
         await until_connection(in_process, "connected")
         monkeypatch.setattr(execution.leases, "_match", lambda *_: None)  # as if it were wrong
-        (link,) = execution.leases.links.values()
+        (session,) = execution.leases.links.values()
         execution.leases.links.clear()
-        await link.close(0)
+        await session.close(0)
         await in_process.create()
         await in_process.in_process_writer.owner.execute(
             "UPDATE outbox SET created_at = created_at - interval '1 hour'"

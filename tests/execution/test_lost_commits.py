@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_links import set_credential, until_connection
+from tests.execution.test_sessions import set_credential, until_connection
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import add_account
 from tests.proxy import Verdict, proxied
@@ -86,8 +86,8 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1", closed
         )
-        links = execution.leases.links  # the closed one is not among them for long
-        await in_process.until_true(lambda: closed not in links or links[closed].is_closed)
+        sessions = execution.leases.links  # the closed one is not among them for long
+        await in_process.until_true(lambda: closed not in sessions or sessions[closed].is_closed)
         lost.is_on = True
         await until_found(in_process, "SELECT count(*) = 1 FROM leases")
         lost.is_on = False

@@ -39,8 +39,8 @@ def report(symbol: str, quantity: str, key: str, price: str | None = None) -> Br
 
 
 def up(in_process: InProcessExecution, execution: Execution) -> bool:
-    link = execution.leases.links.get(in_process.account)
-    return link is not None and link.is_up
+    session = execution.leases.links.get(in_process.account)
+    return session is not None and session.is_up
 
 
 async def reconcile(in_process: InProcessExecution) -> None:
@@ -140,8 +140,8 @@ async def test_a_report_before_its_fill_is_no_opening_and_no_lasting_alarm(urls:
             await in_process.until_true(lambda: up(in_process, execution))
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
-            for link in in_process.venue.links:
-                link.received.put_nowait(report("AAPL", "10", "early"))
+            for session in in_process.venue.sessions:
+                session.received.put_nowait(report("AAPL", "10", "early"))
             await until_position(in_process, "AAPL", quantity=D(0), opening_quantity=D(0), differs=True)
             in_process.fill(await in_process.coid(intent))
             await until_position(in_process, "AAPL", quantity=D(10), opening_quantity=D(0), differs=False)
@@ -216,14 +216,14 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         await in_process.until_status(await buy(in_process, "1"), "FILLED")
         resting = await buy(in_process, "10", "20")
         await in_process.until_status(resting, "NEW")
-        link = execution.leases.links[in_process.account]
+        session = execution.leases.links[in_process.account]
         async with in_process.in_process_writer.owner.transaction():
             # The venue is held up, and matches nothing meanwhile.
             await in_process.in_process_writer.owner.execute("SELECT FROM paper_accounts FOR UPDATE")
             await post("20")  # touches the limit
             for _ in range(5):
-                link.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot
-            link._wakeup.set()
+                session.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot
+            session._wakeup.set()
             await until_position(in_process, "ACME", quantity=D(1), broker_quantity=D(1))
         await in_process.until_status(resting, "FILLED")
         await until_position(

@@ -195,7 +195,7 @@ async def test_what_a_venue_takes_of_the_coin_lowers_what_we_hold(urls: Urls) ->
         await it.until_status(intent, "NEW")
         it.fill(await it.coid(intent), "2")
         await it.until_status(intent, "FILLED")
-        it.venue.links[0].received.put_nowait(fee("0.005", "f1"))
+        it.venue.sessions[0].received.put_nowait(fee("0.005", "f1"))
 
         async def is_lower() -> bool:
             held = await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions")

@@ -10,7 +10,7 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_refusing import make_older
 from tests.execution.test_sending import alerts, prove_absent, until_missed
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import IntegrationContext, Lookup
 from trading_intents.execution.model import PROOF_SECONDS
 from trading_intents.telemetry import Metrics
@@ -131,7 +131,7 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
             """ payload = payload || '{"resend": true}'"""
         )
         async with executing(in_process):
-            await in_process.until_true(lambda: bool(in_process.venue.links))
+            await in_process.until_true(lambda: bool(in_process.venue.sessions))
             in_process.venue.take(in_process.account, "submit", in_process.venue.lost[coid])
             await in_process.until_status(intent, "NEW")
             await in_process.make_due()
@@ -148,12 +148,12 @@ class HeldVenue(FakeVenue):
         self.notify_committed = asyncio.Event()
         self.notify_committed.set()
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        return HeldLink(self, context.account.id)
+        return HeldSession(self, context.account.id)
 
 
-class HeldLink(VenueLink):
+class HeldSession(VenueSession):
     async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
         found = await super().lookup(client_order_id, broker_order_id, deadline)
         assert isinstance(self._venue, HeldVenue)

@@ -9,7 +9,7 @@ from tests.conftest import Urls
 from tests.execution.halt_calls import actions, halt, until
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts, prove_absent, until_missed
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 from trading_intents.errors import IntentClosed
 from trading_intents.intents.model import Cancel
@@ -25,19 +25,19 @@ def arrive(it: InProcessExecution, ticket: OrderTicket, filled: str = "0") -> No
         it.fill(ticket.client_order_id, filled)
     it.venue.is_mute = False
     for event in it.venue.orders[ticket.client_order_id].events:
-        it.venue.links[0].received.put_nowait(event)
+        it.venue.sessions[0].received.put_nowait(event)
 
 
 @pytest.fixture
 def refused_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every CREATE is refused by its answer, and works all the same."""
-    submit = VenueLink.submit
+    submit = VenueSession.submit
 
-    async def refuse(self: VenueLink, ticket: OrderTicket, deadline: float) -> CommandResult:
+    async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
         await submit(self, ticket, deadline)
         return CommandResult(outcome=Outcome.REJECTED, code="40310000", message="insufficient buying power")
 
-    monkeypatch.setattr(VenueLink, "submit", refuse)
+    monkeypatch.setattr(VenueSession, "submit", refuse)
 
 
 async def until_open(it: InProcessExecution, intent: Any) -> Any:

@@ -190,9 +190,11 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     (other,) = await creates_of(in_process_writer, 1)
     mine = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     theirs = await in_process_writer.writer.submit(other)
-    log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
+    log, pipeline = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformActions(BatchDependencies(link, brokers(), id_text_maker(), SystemClock(), PRICES), signals)
+        cancels = PlatformActions(
+            BatchDependencies(pipeline, brokers(), id_text_maker(), SystemClock(), PRICES), signals
+        )
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)
             held = cancels.cancel(
@@ -263,8 +265,8 @@ async def test_a_lock_that_is_found_as_the_last_waits_end_is_waited_for() -> Non
         await free.wait()
         waits.add("one more", [pending("one more")])
 
-    link, clock = Pipeline(Secret("postgresql://nowhere"), WORKER_ROLE), SystemClock()
-    waits = lock_waits.LockWaits(link, attempt, lambda *_: None, clock)
+    pipeline, clock = Pipeline(Secret("postgresql://nowhere"), WORKER_ROLE), SystemClock()
+    waits = lock_waits.LockWaits(pipeline, attempt, lambda *_: None, clock)
     for number in range(lock_waits.MAX_CONNECTIONS):
         waits.add(str(number), [pending(str(number))])
     await asyncio.sleep(0)  # by now each of them waits

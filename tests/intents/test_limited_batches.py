@@ -106,7 +106,7 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
 async def test_an_account_with_many_open_orders_is_judged_without_reading_them(local: InProcessWriter) -> None:
     account, orders = local.accounts[0], 300
     assert codes(await local.submit_all([local.create(account) for _ in range(orders)])) == ["recorded"] * orders
-    link = await local.writer._dependencies.link.connect()
+    connection = await local.writer._dependencies.link.connect()
     count = Statement(
         "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
         " WHERE relid = 'orders'::regclass"
@@ -114,7 +114,7 @@ async def test_an_account_with_many_open_orders_is_judged_without_reading_them(l
     read = read_limit_state([(str(account), "AAPL")])
     # The server may still count what transactions before this one read.
     begun = begin([str(local.organization)], SKIP)
-    *_, before, rows, after, _ = await link.run([*begun, count, read, count, ROLLBACK])
+    *_, before, rows, after, _ = await connection.run([*begun, count, read, count, ROLLBACK])
     assert rows.texts()[0][2:6] == [str(orders), str(orders), str(orders), "0"]
     assert after.texts() == before.texts()
 
@@ -131,12 +131,12 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls:
             local.organization,
             symbols,
         )
-        link = await local.writer._dependencies.link.connect()
+        connection = await local.writer._dependencies.link.connect()
         read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
         count = Statement(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
         )
-        *_, rows, fetched, _ = await link.run([*begin([str(local.organization)], SKIP), read, count, ROLLBACK])
+        *_, rows, fetched, _ = await connection.run([*begin([str(local.organization)], SKIP), read, count, ROLLBACK])
         assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
         assert int(fetched.texts()[0][0]) <= symbols + asked
 

@@ -191,9 +191,9 @@ def test_five_hundred_clients_that_hang_up_leave_nothing_half_written(
     request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
     cuts = [len(request) * part // 10 for part in (3, 6, 9)] + [len(request)] * 7
     for number in range(LEAVERS):
-        with socket.create_connection((str(address.hostname), address.port), 5) as link:
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-            link.sendall(request[: cuts[number % len(cuts)]])
+        with socket.create_connection((str(address.hostname), address.port), 5) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            connection.sendall(request[: cuts[number % len(cuts)]])
     with RawHttp(
         tenants.platform.url, trading_client.headers
     ) as line:  # a new connection: it is taken after all of theirs

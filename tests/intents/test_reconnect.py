@@ -59,11 +59,11 @@ async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_tran
     """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     for number in range(2, 5):
-        link = in_process_writer.writer._dependencies.link.open_connection
-        assert link is not None
-        names = [name.decode() for name in link._names.values()]
+        connection = in_process_writer.writer._dependencies.link.open_connection
+        assert connection is not None
+        names = [name.decode() for name in connection._names.values()]
         is_abandoned = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
-        await link.run([Statement(f"DEALLOCATE {name}") for name in is_abandoned])
+        await connection.run([Statement(f"DEALLOCATE {name}") for name in is_abandoned])
         assert (
             await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
         ).seq == number
@@ -76,11 +76,11 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     """The connection ends between the reads and the writes, and meanwhile the order is filled."""
     account, read = in_process_writer.accounts[0], read_state
     made = await in_process_writer.writer.submit(in_process_writer.create(account))
-    log, link = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
+    log, pipeline = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
 
     async def read_and_lose(*arguments: Any) -> Any:
         state = await read(*arguments)
-        link.close()
+        pipeline.close()
         await in_process_writer.owner.execute(
             """
             UPDATE orders SET order_status = 'FILLED', filled_quantity = quantity, finished_at = now()
@@ -92,7 +92,9 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
 
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
-        cancels = PlatformActions(BatchDependencies(link, brokers(), id_text_maker(), SystemClock(), PRICES), signals)
+        cancels = PlatformActions(
+            BatchDependencies(pipeline, brokers(), id_text_maker(), SystemClock(), PRICES), signals
+        )
         with pytest.raises(OutcomeUnknown):
             await cancels.cancel(str(in_process_writer.organization), str(account), made.intent_id)
     assert await in_process_writer.owner.fetchval("SELECT order_status FROM orders") == "FILLED"

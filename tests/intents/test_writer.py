@@ -260,7 +260,7 @@ async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(u
             assert await answered(in_process_writer, 2) == "recorded"
             for _ in range(3):
                 before = await in_process_writer.count("actions")
-                break_link(proxy, fault)
+                break_connection(proxy, fault)
                 load = await asyncio.gather(*(answered(in_process_writer, ANSWER_SECONDS + 0.5) for _ in range(20)))
                 assert set(load) == {"unavailable"}
                 assert await in_process_writer.count("actions") == before
@@ -273,7 +273,7 @@ async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(u
             await whole(in_process_writer)
 
 
-def break_link(proxy: FaultProxy, fault: str) -> None:
+def break_connection(proxy: FaultProxy, fault: str) -> None:
     {"refuse": proxy.refuse, "reset": proxy.reset, "stall": proxy.stall}[fault]()
 
 

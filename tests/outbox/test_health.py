@@ -48,8 +48,8 @@ FINISHED_AT = {"finished_at": "2026-01-05T16:00:00Z"}
 
 
 @pytest.fixture(scope="module")
-def link(databases: Databases) -> Iterator[tuple[FaultProxy, Urls]]:
-    """A database of its own for the module, reached through a link that can fail."""
+def faulty(databases: Databases) -> Iterator[tuple[FaultProxy, Urls]]:
+    """A database of its own for the module, reached through a proxy that can fail."""
     with databases() as urls, proxied(urls.login) as (proxy, url):
         yield proxy, Urls(urls.owner, url)
 
@@ -64,11 +64,11 @@ def run(urls: Urls, statement: str, *arguments: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def platform(link: tuple[FaultProxy, Urls], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def platform(faulty: tuple[FaultProxy, Urls], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """Without a worker, so that rows stay as they are put."""
     settings = PLENTY | {
-        "DATABASE_URL": link[1].login.reveal(),
-        "DATABASE_OWNER_URL": link[1].owner.reveal(),
+        "DATABASE_URL": faulty[1].login.reveal(),
+        "DATABASE_OWNER_URL": faulty[1].owner.reveal(),
         "INTERNAL_ORGANIZATIONS": "org_internal",
         "RATE_LIMIT_READS": f"10/{READS_BURST}",
         "ROLES": "api",
@@ -108,9 +108,9 @@ Put = Callable[..., None]
 
 
 @pytest.fixture
-def put(link: tuple[FaultProxy, Urls]) -> Iterator[Put]:
+def put(faulty: tuple[FaultProxy, Urls]) -> Iterator[Put]:
     """Rows with marks in everything that the report must not show."""
-    urls = link[1]
+    urls = faulty[1]
     run(urls, "TRUNCATE outbox")
 
     def put(count: int = 1, **columns: object) -> None:
@@ -241,15 +241,15 @@ def test_the_description_lists_what_is_answered_and_nothing_else(platform: Platf
 
 
 def test_a_database_that_is_away_is_500_whatever_was_being_read(
-    platform: Platform, link: tuple[FaultProxy, Urls], callers: dict[str, Headers]
+    platform: Platform, faulty: tuple[FaultProxy, Urls], callers: dict[str, Headers]
 ) -> None:
     report(platform, callers["service"])  # the caller is known for a moment
-    link[0].refuse()
+    faulty[0].refuse()
     try:
         known = platform.client.get(HEALTH, headers=callers["service"])
         unknown = platform.client.get(HEALTH, headers=callers["internal admin"])
     finally:
-        link[0].work()
+        faulty[0].work()
     for answer in (known, unknown):
         assert answer.status_code == 500
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"

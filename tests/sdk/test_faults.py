@@ -1,4 +1,4 @@
-"""Orders through a link and a platform that fail: each is placed once, and its end is seen."""
+"""Orders through a network and a platform that fail: each is placed once, and its end is seen."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ FAULTS: list[Verdict | bytes] = [
 ]
 
 
-class FaultyLink:
+class FaultyNetwork:
     """What becomes of each request, by chance."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -75,8 +75,8 @@ async def test_each_order_is_placed_once_whatever_fails(warm: Path, orders: int,
     chance = seeded("sdk")
     key = json.loads((warm / "demo.json").read_text())["api_key"]
     platform = RestartedPlatform(warm, [chance.random() < 0.5 for _ in range(restarts)], RATE_LIMIT_SUBMITS="60/30")
-    link = FaultyLink(chance)
-    proxy = FaultProxy(platform.port, link)
+    network = FaultyNetwork(chance)
+    proxy = FaultProxy(platform.port, network)
     done: list[AsyncOrder] = []
     hurry = hurried_proofs(warm) if orders < 100 else contextlib.nullcontext()
     with platform.running(), proxy.running(), hurry:
@@ -95,7 +95,7 @@ async def test_each_order_is_placed_once_whatever_fails(warm: Path, orders: int,
             await check(client.account(account_id), orders)
     assert len(done) == orders
     assert platform.ended >= restarts
-    assert link.faults > orders // 10
+    assert network.faults > orders // 10
 
 
 async def find_account(client: AsyncTradingClient) -> str:

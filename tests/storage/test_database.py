@@ -64,20 +64,20 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def link(urls: Urls, watch: Watch) -> Iterator[tuple[FaultProxy, Secret]]:
+def faulty(urls: Urls, watch: Watch) -> Iterator[tuple[FaultProxy, Secret]]:
     with proxied(urls.login, watch.look) as (proxy, url):
         yield proxy, url
 
 
 @pytest.fixture
-def proxy(link: tuple[FaultProxy, Secret]) -> FaultProxy:
-    return link[0]
+def proxy(faulty: tuple[FaultProxy, Secret]) -> FaultProxy:
+    return faulty[0]
 
 
 @pytest.fixture
-async def linked_pool(link: tuple[FaultProxy, Secret], metrics: Metrics) -> AsyncIterator[Pool]:
-    """A pool of one connection, over a link that can be cut."""
-    async with open_pool(link[1], "ti_service", 1, metrics) as pool:
+async def proxied_pool(faulty: tuple[FaultProxy, Secret], metrics: Metrics) -> AsyncIterator[Pool]:
+    """A pool of one connection, over a connection that can be cut."""
+    async with open_pool(faulty[1], "ti_service", 1, metrics) as pool:
         yield pool
 
 
@@ -129,11 +129,11 @@ async def test_a_read_only_transaction_writes_nothing(database: Database) -> Non
             await tx.execute("INSERT INTO notes VALUES (1)")
 
 
-async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, linked_pool: Pool) -> None:
+async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, proxied_pool: Pool) -> None:
     pids: set[int] = set()
 
     async def fail(act: Callable[[Tx], Awaitable[object]]) -> None:
-        async with linked_pool.transaction() as tx:
+        async with proxied_pool.transaction() as tx:
             pids.add(await tx.fetchval("SELECT pg_backend_pid()"))
             await tx.execute("INSERT INTO notes VALUES (1)")
             await act(tx)
@@ -164,10 +164,10 @@ async def test_a_swallowed_error_is_not_taken_for_a_commit(database: Database) -
             await asyncio.gather(tx.fetch("SELECT nonsense"), return_exceptions=True)
 
 
-async def test_a_transaction_is_two_round_trips_and_its_statements(linked_pool: Pool, watch: Watch) -> None:
+async def test_a_transaction_is_two_round_trips_and_its_statements(proxied_pool: Pool, watch: Watch) -> None:
     watch.queries.clear()
     for organization in (A, B):
-        async with linked_pool.transaction([organization]):
+        async with proxied_pool.transaction([organization]):
             pass
     assert [query[:5] for query in watch.queries] == [b"BEGIN", b"COMMI", b"BEGIN", b"COMMI"]
 
@@ -190,17 +190,17 @@ async def test_a_backend_lost_before_the_commit_is_certain(urls: Urls, database:
     assert await database.service.healthy()
 
 
-async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(linked_pool: Pool, watch: Watch) -> None:
+async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(proxied_pool: Pool, watch: Watch) -> None:
     for cut, n in ((Verdict.CUT_UNSENT, 1), (Verdict.CUT_UNANSWERED, 2)):
         watch.at_commit = cut
         with pytest.raises(OutcomeUnknown):
-            async with linked_pool.transaction() as tx:
+            async with proxied_pool.transaction() as tx:
                 await tx.execute("INSERT INTO notes VALUES ($1)", n)
         with pytest.raises(Unavailable):
-            async with linked_pool.transaction(read_only=True):
+            async with proxied_pool.transaction(read_only=True):
                 pass
         watch.at_commit = Verdict.PASS
-    async with linked_pool.transaction() as tx:
+    async with proxied_pool.transaction() as tx:
         assert [row["n"] for row in await tx.fetch("SELECT n FROM notes")] == [2]
 
 
@@ -219,14 +219,14 @@ async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> N
 
 
 @pytest.mark.deadline
-async def test_a_stalled_connection_is_given_up_in_time(linked_pool: Pool, proxy: FaultProxy) -> None:
+async def test_a_stalled_connection_is_given_up_in_time(proxied_pool: Pool, proxy: FaultProxy) -> None:
     proxy.stall()
     for attempt in (transact, never_healthy):
         before = time.monotonic()
-        await attempt(linked_pool)
+        await attempt(proxied_pool)
         assert time.monotonic() - before < 3
     proxy.work()
-    assert await linked_pool.healthy()
+    assert await proxied_pool.healthy()
 
 
 async def transact(pool: Pool) -> None:
@@ -263,14 +263,14 @@ async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, met
 
 
 @pytest.mark.deadline
-async def test_an_exhausted_pool_is_unavailable_and_counted(linked_pool: Pool, metrics: Metrics) -> None:
-    async with linked_pool.transaction():
+async def test_an_exhausted_pool_is_unavailable_and_counted(proxied_pool: Pool, metrics: Metrics) -> None:
+    async with proxied_pool.transaction():
         assert in_use(metrics) == 1
         before = time.monotonic()
-        await transact(linked_pool)
+        await transact(proxied_pool)
         assert time.monotonic() - before < 3
     assert in_use(metrics) == 0
-    assert await linked_pool.healthy()
+    assert await proxied_pool.healthy()
 
 
 def in_use(metrics: Metrics) -> float | None:
@@ -300,10 +300,10 @@ async def test_cancelled_callers_leave_nothing_and_free_the_pool(
 
 
 async def test_a_cancelled_caller_does_not_cancel_its_commit(
-    urls: Urls, linked_pool: Pool, proxy: FaultProxy, watch: Watch
+    urls: Urls, proxied_pool: Pool, proxy: FaultProxy, watch: Watch
 ) -> None:
     async def insert() -> None:
-        async with linked_pool.transaction() as tx:
+        async with proxied_pool.transaction() as tx:
             await tx.execute("INSERT INTO notes VALUES (1)")
 
     watch.at_commit = Verdict.HOLD
@@ -315,14 +315,14 @@ async def test_a_cancelled_caller_does_not_cancel_its_commit(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await notes(urls) == 1
-    assert await linked_pool.healthy()
+    assert await proxied_pool.healthy()
 
 
 async def test_a_caller_cancelled_twice_gives_the_connection_up(
-    linked_pool: Pool, proxy: FaultProxy, watch: Watch
+    proxied_pool: Pool, proxy: FaultProxy, watch: Watch
 ) -> None:
     watch.at_commit = Verdict.HOLD
-    task = asyncio.create_task(enter_and_leave(linked_pool))
+    task = asyncio.create_task(enter_and_leave(proxied_pool))
     assert await asyncio.to_thread(proxy.held.wait, HOLD_LIMIT_SECONDS)
     task.cancel()
     await asyncio.wait([task], timeout=0.01)
@@ -331,7 +331,7 @@ async def test_a_caller_cancelled_twice_gives_the_connection_up(
     assert task.cancelled()
     watch.at_commit = Verdict.PASS
     proxy.work()
-    assert await linked_pool.healthy()
+    assert await proxied_pool.healthy()
 
 
 async def enter_and_leave(pool: Pool) -> None:

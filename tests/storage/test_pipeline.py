@@ -36,17 +36,17 @@ ANSWER = [Reply("", [(b"1",)])]
 
 
 @pytest.fixture
-def link(urls: Urls) -> Iterator[Pipeline]:
+def pipeline(urls: Urls) -> Iterator[Pipeline]:
     made = Pipeline(urls.login, SERVICE_ROLE, lock_limit_seconds=0.02)
     yield made
     made.close()
 
 
-async def run(link: Pipeline, statements: Sequence[Statement]) -> list[Reply]:
-    return await (await link.connect()).run(statements)
+async def run(pipeline: Pipeline, statements: Sequence[Statement]) -> list[Reply]:
+    return await (await pipeline.connect()).run(statements)
 
 
-async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
+async def test_answers_come_in_order_as_texts(pipeline: Pipeline) -> None:
     statements = [
         Statement("BEGIN"),
         Statement("SELECT $1::text, $2::bytea, NULL, $3::text::int + 1", ("it's é", b"\0\xff", "41")),
@@ -55,7 +55,7 @@ async def test_answers_come_in_order_as_texts(link: Pipeline) -> None:
         Statement("COMMIT"),
     ]
     for _ in range(2):  # prepared, then known
-        begun, row, rows, none, committed = await run(link, statements)
+        begun, row, rows, none, committed = await run(pipeline, statements)
         assert (begun.tag, committed.tag) == ("BEGIN", "COMMIT")
         assert row.rows == [("it's é".encode(), rb"\x00ff", None, b"42")]
         assert rows.rows == [(b"1",), (b"2",), (b"3",)]
@@ -77,7 +77,7 @@ HOSTILE = ["", " ", "a,b", "{a}", '"', "'", "\\", "\\N", "NULL", "null", "é\U00
 
 
 @pytest.mark.parametrize("count", [0, 1, len(HOSTILE)])
-async def test_rows_arrive_as_they_were_sent(link: Pipeline, count: int) -> None:
+async def test_rows_arrive_as_they_were_sent(pipeline: Pipeline, count: int) -> None:
     moment = datetime(2026, 3, 2, 12, 30, 1, 234567, tzinfo=UTC)
     rows = [
         _Row(
@@ -96,68 +96,68 @@ async def test_rows_arrive_as_they_were_sent(link: Pipeline, count: int) -> None
     assert set(types.values()) == {"uuid", "text", "text[]", "bigint", "numeric", "boolean", "timestamptz", "date"}
     sent = RowParameters(types)
     query = f"SELECT row_to_json(n)::text FROM {sent.rows} AS n ORDER BY ordinality"
-    (reply,) = await run(link, [Statement(query, sent.pack(map(msgspec.structs.astuple, rows)))])
+    (reply,) = await run(pipeline, [Statement(query, sent.pack(map(msgspec.structs.astuple, rows)))])
     assert [msgspec.json.decode(text or b"", type=_Row) for (text,) in reply.rows] == rows
 
 
-async def test_it_acts_as_the_services_role_by_indexes(link: Pipeline) -> None:
+async def test_it_acts_as_the_services_role_by_indexes(pipeline: Pipeline) -> None:
     user, zone, seqscan = await run(
-        link, [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
+        pipeline, [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
     )
     assert [reply.rows for reply in (user, zone, seqscan)] == [[(b"ti_service",)], [(b"UTC",)], [(b"off",)]]
 
 
-async def test_what_follows_a_refused_statement_is_not_run(link: Pipeline) -> None:
+async def test_what_follows_a_refused_statement_is_not_run(pipeline: Pipeline) -> None:
     for _ in range(2):
         with pytest.raises(StatementRefused) as refused:
-            await run(link, [Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
+            await run(pipeline, [Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
         assert refused.value.code == "22012"
-        (rolled_back, answer) = await run(link, [Statement("ROLLBACK"), *ONE])
+        (rolled_back, answer) = await run(pipeline, [Statement("ROLLBACK"), *ONE])
         assert (rolled_back.tag, [answer]) == ("ROLLBACK", ANSWER)
 
 
-async def test_more_than_a_socket_takes_at_once_passes_both_ways(link: Pipeline) -> None:
+async def test_more_than_a_socket_takes_at_once_passes_both_ways(pipeline: Pipeline) -> None:
     large = "x" * 5_000_000
-    replies = await run(link, [Statement("SELECT upper($1::text)", (large,))] * 3)
+    replies = await run(pipeline, [Statement("SELECT upper($1::text)", (large,))] * 3)
     assert [reply.rows[0][0] for reply in replies] == [large.upper().encode()] * 3
 
 
 async def test_what_takes_too_long_is_lost_and_the_next_is_answered_its_own(
-    link: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert await run(link, ONE) == ANSWER
+    assert await run(pipeline, ONE) == ANSWER
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
     with pytest.raises(ConnectionLost):
-        await run(link, [Statement("SELECT pg_sleep(10)")])
+        await run(pipeline, [Statement("SELECT pg_sleep(10)")])
     monkeypatch.undo()
-    assert await run(link, ONE) == ANSWER
+    assert await run(pipeline, ONE) == ANSWER
 
 
-async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(link: Pipeline) -> None:
-    assert await run(link, ONE) == ANSWER
-    waiting = asyncio.create_task(run(link, [Statement("SELECT pg_sleep(10)")]))
+async def test_a_caller_that_is_cancelled_takes_its_answer_with_it(pipeline: Pipeline) -> None:
+    assert await run(pipeline, ONE) == ANSWER
+    waiting = asyncio.create_task(run(pipeline, [Statement("SELECT pg_sleep(10)")]))
     await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await run(link, ONE) == ANSWER
+    assert await run(pipeline, ONE) == ANSWER
 
 
 async def test_a_pipeline_whose_connection_ends_is_opened_again(urls: Urls) -> None:
     with proxied(urls.login) as (proxy, login):
-        link = Pipeline(login, SERVICE_ROLE)
-        assert await run(link, ONE) == ANSWER
-        waiting = asyncio.create_task(run(link, [Statement("SELECT pg_sleep(10)")]))
+        pipeline = Pipeline(login, SERVICE_ROLE)
+        assert await run(pipeline, ONE) == ANSWER
+        waiting = asyncio.create_task(run(pipeline, [Statement("SELECT pg_sleep(10)")]))
         await asyncio.sleep(0)
         proxy.refuse()
         with pytest.raises(ConnectionLost):
             await waiting
         with pytest.raises(Unavailable):
-            await run(link, ONE)
+            await run(pipeline, ONE)
         proxy.work()
         await asyncio.sleep(module.RECONNECT_PAUSE_SECONDS)
-        assert await run(link, ONE) == ANSWER
-        link.close()
+        assert await run(pipeline, ONE) == ANSWER
+        pipeline.close()
 
 
 async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
@@ -170,35 +170,35 @@ async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
 async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
     asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
     with proxied(urls.login) as (proxy, url):
-        link = Pipeline(url, SERVICE_ROLE)
-        answered = len(await run(link, asked))
+        pipeline = Pipeline(url, SERVICE_ROLE)
+        answered = len(await run(pipeline, asked))
         passed, lost = 0, 0
         while True:
-            await run(link, asked)  # prepared
+            await run(pipeline, asked)  # prepared
             await asyncio.to_thread(proxy.cut_after, passed, gently=True)
             try:
-                assert len(await run(link, asked)) == answered
+                assert len(await run(pipeline, asked)) == answered
                 break
             except ConnectionLost:
                 lost += 1
             await asyncio.to_thread(proxy.work)
             passed += 1
-        link.close()
+        pipeline.close()
     assert lost > 50
 
 
 @pytest.mark.parametrize("ends", [5, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_a_connection_whose_end_is_not_seen_yet_is_lost_once_and_made_again(
-    urls: Urls, link: Pipeline, ends: int
+    urls: Urls, pipeline: Pipeline, ends: int
 ) -> None:
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
         for _ in range(ends):
-            (found,) = await run(link, [Statement("SELECT pg_backend_pid()")])
+            (found,) = await run(pipeline, [Statement("SELECT pg_backend_pid()")])
             # Not awaited: our loop must not see what came of it before it sends.
             owner.execute("SELECT pg_terminate_backend(%s, 5000)", [int(found.rows[0][0] or 0)])
             with pytest.raises(ConnectionLost):
-                await run(link, ONE)
-            assert await run(link, ONE) == ANSWER
+                await run(pipeline, ONE)
+            assert await run(pipeline, ONE) == ANSWER
 
 
 BEGIN, TWO, COMMIT, ROLLBACK = (Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK"))
@@ -220,9 +220,9 @@ async def first_replies(request: PipelineRequest, count: int = 2) -> list[Reply]
     return request.replies[:count]
 
 
-async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) -> None:
+async def test_the_first_answers_come_before_the_rest_is_sent(pipeline: Pipeline) -> None:
     for _ in range(2):
-        request = (await link.connect()).send([BEGIN, *ONE], more=True)
+        request = (await pipeline.connect()).send([BEGIN, *ONE], more=True)
         begun, one = await first_replies(request)
         assert (begun.tag, [one]) == ("BEGIN", ANSWER)
         request.append_statements([TWO], more=True)
@@ -231,22 +231,22 @@ async def test_the_first_answers_come_before_the_rest_is_sent(link: Pipeline) ->
         assert [reply.tag or reply.rows for reply in replies] == ["BEGIN", [(b"1",)], [(b"2",)], "COMMIT"]
 
 
-async def test_what_leaves_behind_another_is_answered_its_own(link: Pipeline) -> None:
-    first = (await link.connect()).send([BEGIN, *ONE], more=True)
+async def test_what_leaves_behind_another_is_answered_its_own(pipeline: Pipeline) -> None:
+    first = (await pipeline.connect()).send([BEGIN, *ONE], more=True)
     await first_replies(first)
     first.append_statements([COMMIT])
-    second = (await link.connect()).send([BEGIN, TWO], more=True)
+    second = (await pipeline.connect()).send([BEGIN, TWO], more=True)
     second.append_statements([ROLLBACK])
-    third = (await link.connect()).send(ONE)
+    third = (await pipeline.connect()).send(ONE)
     assert [reply.tag or reply.rows for reply in await first.all_replies()] == ["BEGIN", [(b"1",)], "COMMIT"]
     assert [reply.tag or reply.rows for reply in await first_replies(second)] == ["BEGIN", [(b"2",)]]
     assert await third.all_replies() == ANSWER
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: bool) -> None:
+async def test_nothing_is_run_after_what_was_refused(pipeline: Pipeline, is_first: bool) -> None:
     for _ in range(2):
-        opened = await link.connect()
+        opened = await pipeline.connect()
         request = opened.send([BEGIN, *([WRONG] if is_first else ONE)], more=True)
         if is_first:
             with pytest.raises(StatementRefused):
@@ -259,17 +259,17 @@ async def test_nothing_is_run_after_what_was_refused(link: Pipeline, is_first: b
             await request.all_replies()
         with pytest.raises(ConnectionDropped):
             await opened.run([WRITE])
-        assert await run(link, WRITTEN) == [Reply("", [(b"f",)])]
+        assert await run(pipeline, WRITTEN) == [Reply("", [(b"f",)])]
 
 
-async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, link: Pipeline) -> None:
+async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, pipeline: Pipeline) -> None:
     """Not so after any other refusal, whose reason may be what the connection has prepared."""
     lock = Statement("SELECT pg_advisory_xact_lock(1)")
-    opened = await link.connect()
+    opened = await pipeline.connect()
     with psycopg.connect(urls.owner.reveal()) as holder:
         holder.execute("SELECT pg_advisory_lock(1)")
         for _ in range(2):
-            request = (await link.connect()).send([BEGIN, *ONE], more=True)
+            request = (await pipeline.connect()).send([BEGIN, *ONE], more=True)
             request.append_statements([lock], more=True)
             request.append_statements([WRITE], more=True)
             request.append_statements([COMMIT])
@@ -277,12 +277,12 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
                 await request.all_replies()
             assert refused.value.is_contention
             assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
-            assert await run(link, WRITTEN) == [Reply("", [(b"f",)])]
-    await run(link, [BEGIN, lock, COMMIT])
-    assert await link.connect() is opened
+            assert await run(pipeline, WRITTEN) == [Reply("", [(b"f",)])]
+    await run(pipeline, [BEGIN, lock, COMMIT])
+    assert await pipeline.connect() is opened
     with pytest.raises(StatementRefused):
-        await run(link, [WRONG])
-    assert await link.connect() is not opened
+        await run(pipeline, [WRONG])
+    assert await pipeline.connect() is not opened
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
         ("57014", False),
     ],
 )
-async def test_only_contention_leaves_the_connection_open(link: Pipeline, code: str, stays_open: bool) -> None:
-    opened = await link.connect()
+async def test_only_contention_leaves_the_connection_open(pipeline: Pipeline, code: str, stays_open: bool) -> None:
+    opened = await pipeline.connect()
     with pytest.raises(StatementRefused) as refused:
-        await run(link, [Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
+        await run(pipeline, [Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
     assert refused.value.code == code
-    assert (await link.connect() is opened) == stays_open
-    assert await run(link, ONE) == ANSWER
+    assert (await pipeline.connect() is opened) == stays_open
+    assert await run(pipeline, ONE) == ANSWER
 
 
 @pytest.fixture(params=["embedded", pytest.param("PostgreSQL 15", marks=pytest.mark.slow)])
@@ -325,14 +325,14 @@ async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
 
 
 async def send_no_rest(login: Secret, parts: int) -> None:
-    link = Pipeline(login, SERVICE_ROLE)
-    request = (await link.connect()).send([BEGIN, *ONE], more=True)
+    pipeline = Pipeline(login, SERVICE_ROLE)
+    request = (await pipeline.connect()).send([BEGIN, *ONE], more=True)
     for _ in range(parts - 1):
         request.append_statements([TWO], more=True)
     await first_replies(request)
 
     async def is_over() -> bool:
-        return link.open_connection is None
+        return pipeline.open_connection is None
 
     assert not await is_over()
     await eventually_async(is_over, IDLE_LIMIT_SECONDS + 0.8)
@@ -342,24 +342,24 @@ async def send_no_rest(login: Secret, parts: int) -> None:
 
 
 async def test_a_transaction_that_takes_too_long_is_ended_by_the_server(
-    link: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is lost with it. PostgreSQL 15 and 16 have no such limit."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
     monkeypatch.setattr(module, "TRANSACTION_LIMIT_SECONDS", 0.5)
-    request = (await link.connect()).send([BEGIN, Statement("SELECT pg_sleep(60)")])
+    request = (await pipeline.connect()).send([BEGIN, Statement("SELECT pg_sleep(60)")])
     with pytest.raises(ConnectionLost):
         async with asyncio.timeout(module.TRANSACTION_LIMIT_SECONDS + 20):
             await request.all_replies()
 
 
 async def test_a_statement_ends_with_the_connection_that_was_given_up(
-    urls: Urls, link: Pipeline, monkeypatch: pytest.MonkeyPatch
+    urls: Urls, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await run(link, ONE)
+    await run(pipeline, ONE)
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 0.05)
     with pytest.raises(ConnectionLost):
-        await run(link, [Statement("SELECT pg_sleep(60)")])
+        await run(pipeline, [Statement("SELECT pg_sleep(60)")])
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
 
         async def is_over() -> bool:
@@ -369,12 +369,12 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
         await eventually_async(is_over, 20)
 
 
-async def test_statements_after_a_lost_connection_are_lost_and_never_sent_on_another(link: Pipeline) -> None:
-    opened = await link.connect()
+async def test_statements_after_a_lost_connection_are_lost_and_never_sent_on_another(pipeline: Pipeline) -> None:
+    opened = await pipeline.connect()
     request = opened.send([BEGIN, *ONE], more=True)
     await first_replies(request)
-    link.close()
-    assert await run(link, ONE) == ANSWER, "on a new one"
+    pipeline.close()
+    assert await run(pipeline, ONE) == ANSWER, "on a new one"
     request.append_statements([COMMIT])
     for lost in (request, opened.send([COMMIT])):
         with pytest.raises(ConnectionDropped):

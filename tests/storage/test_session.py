@@ -20,10 +20,10 @@ async def test_the_limits_of_a_session_are_the_servers(urls: Urls, database: Dat
     for pool in (database.service, database.worker):
         async with pool.transaction() as tx:
             assert [await tx.fetchval(f"SHOW {name}") for name in LIMITS] == ["2200ms", "2400ms", "500ms"]
-    link = Pipeline(urls.login, WORKER_ROLE, 0.02)
-    replies = await (await link.connect()).run([Statement(f"SHOW {name}") for name in ALL_LIMITS])
+    pipeline = Pipeline(urls.login, WORKER_ROLE, 0.02)
+    replies = await (await pipeline.connect()).run([Statement(f"SHOW {name}") for name in ALL_LIMITS])
     assert [reply.rows for reply in replies] == [[(b"2200ms",)], [(b"20ms",)], [(b"500ms",)], [(b"2500ms",)]]
-    link.close()
+    pipeline.close()
 
 
 async def lock_at_once(pool: Pool) -> None:

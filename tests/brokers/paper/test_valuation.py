@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.brokers.paper.market import ACME
-from tests.brokers.paper.venue import WAIT_SECONDS, Link, Venue
+from tests.brokers.paper.venue import WAIT_SECONDS, PaperSession, Venue
 from tests.waiting import eventually_async
 from trading_intents.brokers.paper import broker
 from trading_intents.brokers.paper.model import PaperAccount, Quote, Source
@@ -21,71 +21,74 @@ CASH = Decimal(1_000_000)
 D = Decimal
 
 
-async def snapshot_balance(link: Link) -> BrokerBalance:
-    balance = (await link.broker.snapshot(NOW)).balance
+async def snapshot_balance(session: PaperSession) -> BrokerBalance:
+    balance = (await session.broker.snapshot(NOW)).balance
     assert balance is not None
     return balance
 
 
-async def reported(link: Link, cash: str, equity: str) -> None:
+async def reported(session: PaperSession, cash: str, equity: str) -> None:
     """Until the stream's last balance is this one."""
 
     async def reached() -> bool:
-        return bool(link.balances) and (link.balances[-1].cash, link.balances[-1].equity) == (D(cash), D(equity))
+        return bool(session.balances) and (session.balances[-1].cash, session.balances[-1].equity) == (
+            D(cash),
+            D(equity),
+        )
 
     await eventually_async(reached, WAIT_SECONDS)
 
 
-async def open_link(venue: Venue, account: UUID | None = None) -> Link:
+async def open_session(venue: Venue, account: UUID | None = None) -> PaperSession:
     """With the snapshot that every session begins with."""
-    link = await venue.link(account or uuid4())
-    await snapshot_balance(link)
-    return link
+    session = await venue.open_session(account or uuid4())
+    await snapshot_balance(session)
+    return session
 
 
 async def test_the_stream_has_the_balance_after_the_fills(venue: Venue) -> None:
     await venue.post("9x100 11x100")
-    link = await open_link(venue)
-    await link.submit("one", "buy 10 market")
-    await reported(link, "999890", "999990")  # 110 paid for what is worth 100
-    count = len(link.balances)
-    await link.submit("two", "buy 1000001 limit 1")  # refused
-    assert len(link.balances) == count
-    assert (await snapshot_balance(link)).equity == D("999990")
+    session = await open_session(venue)
+    await session.submit("one", "buy 10 market")
+    await reported(session, "999890", "999990")  # 110 paid for what is worth 100
+    count = len(session.balances)
+    await session.submit("two", "buy 1000001 limit 1")  # refused
+    assert len(session.balances) == count
+    assert (await snapshot_balance(session)).equity == D("999990")
 
 
 async def test_the_stream_has_no_balance_before_the_positions_were_read(venue: Venue) -> None:
     await venue.post("9x100 11x100")
-    link = await venue.link(uuid4())
+    session = await venue.open_session(uuid4())
     for client_order_id in ("one", "two"):
-        await link.submit(client_order_id, "buy 10 market")
-        await link.events(2)
-    assert link.balances == []
-    await snapshot_balance(link)
-    await link.submit("three", "sell 20 market")
-    await reported(link, "999960", "999960")
+        await session.submit(client_order_id, "buy 10 market")
+        await session.events(2)
+    assert session.balances == []
+    await snapshot_balance(session)
+    await session.submit("three", "sell 20 market")
+    await reported(session, "999960", "999960")
 
 
 async def test_a_quote_that_fills_nobody_moves_the_equity_at_the_next_look(
     venue: Venue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await venue.post("9x100 11x100")
-    link = await open_link(venue)
-    await link.submit("one", "buy 10 market")
-    await reported(link, "999890", "999990")
+    session = await open_session(venue)
+    await session.submit("one", "buy 10 market")
+    await reported(session, "999890", "999990")
     monkeypatch.setattr(broker, "CHECK_SECONDS", 0.05)
-    link.broker._wakeup.set()
+    session.broker._wakeup.set()
     await venue.post("19x100 21x100")
-    await reported(link, "999890", "1000090")
+    await reported(session, "999890", "1000090")
 
 
 async def test_a_new_session_knows_the_positions_of_the_one_before(venue: Venue) -> None:
     account = uuid4()
     await venue.post("9x100 11x100")
-    before = await open_link(venue, account)
+    before = await open_session(venue, account)
     await before.submit("one", "buy 10 market")
     await before.broker.close()
-    after = await venue.link(account)
+    after = await venue.open_session(account)
     balance = await snapshot_balance(after)
     assert (balance.currency, balance.cash, balance.equity) == ("USD", D("999890"), D("999990"))
     await after.submit("two", "sell 10 market")

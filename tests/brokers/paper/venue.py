@@ -1,4 +1,4 @@
-"""The paper broker on a real database: organizations, accounts, links, quotes, and what its tables hold."""
+"""The paper broker on a real database: organizations, accounts, sessions, quotes, and what its tables hold."""
 
 import asyncio
 import contextlib
@@ -64,7 +64,7 @@ def said(event: BrokerEvent | StreamGap) -> str:
 
 
 @dataclass
-class Link:
+class PaperSession:
     broker: PaperBroker
     balances: list[BrokerBalance] = field(default_factory=list)
     _events: asyncio.Queue[BrokerEvent | StreamGap | None] = field(default_factory=asyncio.Queue)
@@ -89,7 +89,7 @@ class Link:
         return await self.broker.cancel(asked, deadline())
 
     async def event(self) -> BrokerEvent | StreamGap | None:
-        """The next one; None when the link has ended."""
+        """The next one; None when the session has ended."""
         async with asyncio.timeout(WAIT_SECONDS):
             return await self._events.get()
 
@@ -114,14 +114,14 @@ class Venue:
     login: Secret
     shared: dict[str, object] = field(default_factory=dict)
 
-    async def link(self, account_id: UUID, organization: OrganizationId | None = None) -> Link:
+    async def open_session(self, account_id: UUID, organization: OrganizationId | None = None) -> PaperSession:
         """Open until the test ends, unless it is closed before."""
-        link = Link(PaperBroker(self.context(account_id, organization or self.organization)))
-        await link.broker.open()
-        following = asyncio.create_task(link.follow())
+        session = PaperSession(PaperBroker(self.context(account_id, organization or self.organization)))
+        await session.broker.open()
+        following = asyncio.create_task(session.follow())
         self.stack.push_async_callback(asyncio.wait, [following])
-        self.stack.push_async_callback(link.broker.close)
-        return link
+        self.stack.push_async_callback(session.broker.close)
+        return session
 
     def context(self, account_id: UUID, organization: OrganizationId) -> IntegrationContext:
         account = BrokerAccount(account_id, organization, Environment.PAPER, None)

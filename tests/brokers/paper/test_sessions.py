@@ -1,4 +1,4 @@
-"""The link on a real database: commands, the stream, look-ups, snapshots, and the market that runs by itself."""
+"""The session on a real database: commands, the stream, look-ups, snapshots, and the market that runs by itself."""
 
 import asyncio
 from collections import Counter
@@ -36,60 +36,60 @@ AAPL = Symbol("AAPL")
 
 async def test_a_market_order_on_the_walk_is_filled_at_once(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    result = await link.submit("one", "buy 10 market", AAPL)
+    session = await venue.open_session(account)
+    result = await session.submit("one", "buy 10 market", AAPL)
     assert (result.outcome, [event.kind for event in result.updates]) == (Outcome.ACKED, ["ACCEPTED", "FILL"])
-    streamed = [await link.event(), await link.event()]
+    streamed = [await session.event(), await session.event()]
     assert streamed == list(result.updates), "the stream and the answer have the same events"
     await assert_books_balance(venue.owner, account)
 
 
 async def test_a_resting_order_on_the_walk_is_filled_when_it_comes_by(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    assert said((await link.submit("one", "buy 1500 market", AAPL)).updates[0]) == "accepted"
-    assert await link.events(1) == ["accepted"]
+    session = await venue.open_session(account)
+    assert said((await session.submit("one", "buy 1500 market", AAPL)).updates[0]) == "accepted"
+    assert await session.events(1) == ["accepted"]
     filled = Decimal(0)
     while filled < 1500:  # more than any tick shows: the rest waits for the next ones
-        event = await link.event()
+        event = await session.event()
         assert isinstance(event, BrokerEvent)
         assert event.quantity is not None
         filled += event.quantity
     assert filled == 1500
-    assert link.has_no_event()
+    assert session.has_no_event()
     await assert_books_balance(venue.owner, account)
 
 
 async def test_posted_quotes_are_each_worked_in_their_order(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
-    await link.submit("one", "buy 10 limit 100")
-    await link.submit("two", "buy 5 stop 105")
-    assert await link.events(2) == ["accepted", "accepted"]
+    session = await venue.open_session(account)
+    await session.submit("one", "buy 10 limit 100")
+    await session.submit("two", "buy 5 stop 105")
+    assert await session.events(2) == ["accepted", "accepted"]
     for quote in ("98x10 100x4", "99x10 101x10", "98x10 99x6", "104x9 106x3", "90x9 91x2"):
         await venue.post(quote)
-    assert await link.events(5) == ["fill 4@100", "fill 6@100", "triggered", "fill 3@106", "fill 2@91"]
+    assert await session.events(5) == ["fill 4@100", "fill 6@100", "triggered", "fill 3@106", "fill 2@91"]
     await assert_books_balance(venue.owner, account)
 
 
 async def test_a_quote_whose_signal_was_lost_is_worked_all_the_same(venue: Venue) -> None:
     await venue.post("99x10 101x10")
-    link = await venue.link(uuid4())
-    await link.submit("one", "buy 10 limit 100")
+    session = await venue.open_session(uuid4())
+    await session.submit("one", "buy 10 limit 100")
     await venue.owner.execute("UPDATE paper_symbols SET number = 2 WHERE organization_id = $1", venue.organization)
     await venue.owner.execute(
         "INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size)"
         " VALUES ($1, 'ACME', 2, 98, 99, 10, 10)",
         venue.organization,
     )
-    assert await link.events(2) == ["accepted", "fill 10@100"]
+    assert await session.events(2) == ["accepted", "fill 10@100"]
 
 
 async def test_a_quote_holds_for_its_organization_and_symbol_only(venue: Venue) -> None:
     await venue.post("9.99x10 10x10")
     other = await add_organization(venue.owner)
-    ours, theirs = await venue.link(uuid4()), await venue.link(uuid4(), other)
+    ours, theirs = await venue.open_session(uuid4()), await venue.open_session(uuid4(), other)
     assert said((await ours.submit("one", "buy 1 market")).updates[-1]) == "fill 1@10"
     for result in (await theirs.submit("one", "buy 1 market"), await ours.submit("two", "buy 1 market", AAPL)):
         price = result.updates[-1].price
@@ -98,28 +98,28 @@ async def test_a_quote_holds_for_its_organization_and_symbol_only(venue: Venue) 
 
 
 async def test_from_the_first_posted_quote_on_there_are_no_other_prices(venue: Venue) -> None:
-    link = await venue.link(uuid4())
-    assert said((await link.submit("one", "buy 1 limit 1")).updates[-1]) == "accepted"
+    session = await venue.open_session(uuid4())
+    assert said((await session.submit("one", "buy 1 limit 1")).updates[-1]) == "accepted"
     await venue.post("2x10 3x10")
     await venue.post("0.5x10 0.6x10")
-    assert await link.events(2) == ["accepted", "fill 1@1"]
+    assert await session.events(2) == ["accepted", "fill 1@1"]
     await venue.owner.execute(
         "UPDATE paper_quotes SET posted_at = posted_at - interval '16 seconds' WHERE organization_id = $1",
         venue.organization,
     )
-    result = await link.submit("two", "buy 1 market")
+    result = await session.submit("two", "buy 1 market")
     assert [said(event) for event in result.updates] == ["accepted"], "an old quote: it waits"
     await venue.post("2x10 3x10")
-    assert await link.events(2) == ["accepted", "fill 1@3"]
+    assert await session.events(2) == ["accepted", "fill 1@3"]
 
 
 async def test_nothing_is_written_while_nothing_happens(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
-    await link.submit("one", "buy 1 limit 1 gtc")
-    await link.submit("two", "buy 1 limit 1 gtc", AAPL)
-    assert await link.events(2) == ["accepted", "accepted"]
+    session = await venue.open_session(account)
+    await session.submit("one", "buy 1 limit 1 gtc")
+    await session.submit("two", "buy 1 limit 1 gtc", AAPL)
+    assert await session.events(2) == ["accepted", "accepted"]
     query = (
         "SELECT xmin::text || xmax::text FROM paper_accounts WHERE account_id = $1"
         " UNION ALL SELECT xmin::text || xmax::text FROM paper_holdings WHERE account_id = $1"
@@ -127,33 +127,35 @@ async def test_nothing_is_written_while_nothing_happens(venue: Venue) -> None:
     before = await venue.owner.fetch(query, account)
     for _ in range(20):
         await venue.post("99x10 101x10")
-    await link.broker._look_at_market()
+    await session.broker._look_at_market()
     assert await venue.owner.fetch(query, account) == before, "neither written nor locked"
     await venue.post("1x1 1x1")
-    assert await link.events(1) == ["fill 1@1"]
+    assert await session.events(1) == ["fill 1@1"]
     assert await venue.owner.fetch(query, account) != before
 
 
 async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    await link.submit("one", "buy 1 limit 1")
-    assert await link.events(1) == ["accepted"]
-    await link.broker.close()
+    session = await venue.open_session(account)
+    await session.submit("one", "buy 1 limit 1")
+    assert await session.events(1) == ["accepted"]
+    await session.broker.close()
     await venue.owner.execute(
         "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1", account
     )
-    snapshot = await (await venue.link(account)).broker.snapshot(await venue.value("SELECT now() - interval '1 s'"))
+    snapshot = await (await venue.open_session(account)).broker.snapshot(
+        await venue.value("SELECT now() - interval '1 s'")
+    )
     assert [said(event) for event in snapshot.executions] == ["accepted", "expired day_ended"]
 
 
 async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    await link.submit("one", "buy 1 limit 1")
-    again = await link.submit("one", "buy 1 limit 1")
+    session = await venue.open_session(account)
+    await session.submit("one", "buy 1 limit 1")
+    again = await session.submit("one", "buy 1 limit 1")
     assert (again.outcome, again.code, again.updates) == (Outcome.UNKNOWN, DUPLICATE_ID, ())
-    cancel = await link.cancel("one", "one")
+    cancel = await session.cancel("one", "one")
     assert (cancel.outcome, cancel.code) == (Outcome.UNKNOWN, DUPLICATE_ID)
     assert await venue.journal(account) == ["SUBMIT one", "SUBMIT one", "CANCEL one"]
     assert await venue.value("SELECT count(*) FROM paper_orders WHERE account_id = $1", account) == 1
@@ -161,17 +163,17 @@ async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> 
 
 async def test_commands_find_their_order_by_any_id_it_had(venue: Venue) -> None:
     await venue.post("99x10 101x10")
-    link = await venue.link(uuid4())
-    first = await link.submit("one", "buy 1 limit 1")
-    assert (await link.replace("two", "one", "buy 2 limit 1")).outcome is Outcome.ACKED
-    assert (await link.replace("three", "one", "buy 3 limit 1")).outcome is Outcome.ACKED
-    cancelled = await link.cancel("x", None, broker_order_id=first.broker_order_id)
+    session = await venue.open_session(uuid4())
+    first = await session.submit("one", "buy 1 limit 1")
+    assert (await session.replace("two", "one", "buy 2 limit 1")).outcome is Outcome.ACKED
+    assert (await session.replace("three", "one", "buy 3 limit 1")).outcome is Outcome.ACKED
+    cancelled = await session.cancel("x", None, broker_order_id=first.broker_order_id)
     assert (cancelled.outcome, cancelled.broker_order_id) == (Outcome.ACKED, first.broker_order_id)
-    late = await link.cancel("y", "three")
+    late = await session.cancel("y", "three")
     assert (late.outcome, late.code) == (Outcome.REJECTED, "too_late")
-    unknown = await link.cancel("z", "nobody")
+    unknown = await session.cancel("z", "nobody")
     assert (unknown.outcome, unknown.code) == (Outcome.REJECTED, "unknown_order")
-    assert await link.events(6) == [
+    assert await session.events(6) == [
         *("accepted", "replaced", "replaced", "cancelled"),
         *("cancel_rejected too_late", "cancel_rejected unknown_order"),
     ]
@@ -180,70 +182,70 @@ async def test_commands_find_their_order_by_any_id_it_had(venue: Venue) -> None:
 async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
-    first = (await link.submit("one", "buy 20 limit 102")).updates
-    reported = list((await link.replace("two", "one", "buy 11 limit 102")).updates)
+    session = await venue.open_session(account)
+    first = (await session.submit("one", "buy 20 limit 102")).updates
+    reported = list((await session.replace("two", "one", "buy 11 limit 102")).updates)
     assert reported[: len(first)] == list(first), "an answer has all events, wherever the stream is"
-    refused = await link.submit("three", "sell 100 market")
+    refused = await session.submit("three", "sell 100 market")
     assert refused.outcome is Outcome.REJECTED
-    await link.broker.close()
-    link = await venue.link(account)
+    await session.broker.close()
+    session = await venue.open_session(account)
     for client_order_id in ("one", "two"):
-        found = await link.broker.lookup(client_order_id, None, deadline())
+        found = await session.broker.lookup(client_order_id, None, deadline())
         assert isinstance(found, OrderSnapshot)
         assert (found.client_order_id, found.quantity, list(found.events)) == ("two", Decimal(11), reported)
-    found = await link.broker.lookup("three", None, deadline())
+    found = await session.broker.lookup("three", None, deadline())
     assert isinstance(found, OrderSnapshot)
     assert list(found.events) == list(refused.updates)
-    assert await link.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
-    assert isinstance(await link.broker.lookup("one", None, deadline(-1)), LookupUnknown)
+    assert await session.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
+    assert isinstance(await session.broker.lookup("one", None, deadline(-1)), LookupUnknown)
 
 
 async def test_a_snapshot_has_open_orders_executions_and_positions(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
+    session = await venue.open_session(account)
     start = await venue.value("SELECT clock_timestamp()")
-    filled = await link.submit("one", "buy 4 market")
-    rests = await link.submit("two", "buy 9 limit 101")
-    await link.submit("three", "buy 1 limit 1")
-    ended = await link.cancel("x", "three")
-    snapshot = await link.broker.snapshot(start)
+    filled = await session.submit("one", "buy 4 market")
+    rests = await session.submit("two", "buy 9 limit 101")
+    await session.submit("three", "buy 1 limit 1")
+    ended = await session.cancel("x", "three")
+    snapshot = await session.broker.snapshot(start)
     (order,) = snapshot.open_orders
     assert (order.client_order_id, order.events) == ("two", rests.updates)
     assert {*filled.updates, *rests.updates, *ended.updates} <= set(snapshot.executions)
     assert len(snapshot.executions) == 6
     assert snapshot.positions is not None
     assert [(each.symbol, each.quantity) for each in snapshot.positions] == [(ACME, Decimal(10))]
-    assert (await link.broker.snapshot(snapshot.taken_at)).executions == ()
+    assert (await session.broker.snapshot(snapshot.taken_at)).executions == ()
 
 
 async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    late = await link.submit("one", "buy 1 market", not_after=deadline(-0.001))
+    session = await venue.open_session(account)
+    late = await session.submit("one", "buy 1 market", not_after=deadline(-0.001))
     assert late.outcome is Outcome.NOT_SENT
-    result = await link.broker.submit(ticket("two", terms("buy 1 market")), deadline(0))
+    result = await session.broker.submit(ticket("two", terms("buy 1 market")), deadline(0))
     assert result.outcome is Outcome.NOT_SENT
     assert await venue.journal(account) == []
-    assert (await link.submit("one", "buy 1 market", not_after=deadline(60))).outcome is Outcome.ACKED
+    assert (await session.submit("one", "buy 1 market", not_after=deadline(60))).outcome is Outcome.ACKED
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(Unavailable(), Outcome.NOT_SENT), (OutcomeUnknown(), Outcome.UNKNOWN)])
 async def test_a_database_that_goes_away_is_reported_as_the_outcome_that_it_means(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: Outcome
 ) -> None:
-    link = await venue.link(uuid4())
+    session = await venue.open_session(uuid4())
 
     def away(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(venue.database.worker, "transaction", away)
-    monkeypatch.setattr(link.broker._venue._transactions, "transaction", away)
-    assert (await link.submit("one", "buy 1 market")).outcome is outcome
-    assert isinstance(await link.broker.lookup("one", None, deadline()), LookupUnknown)
+    monkeypatch.setattr(session.broker._venue._transactions, "transaction", away)
+    assert (await session.submit("one", "buy 1 market")).outcome is outcome
+    assert isinstance(await session.broker.lookup("one", None, deadline()), LookupUnknown)
     with pytest.raises(BrokerUnavailable):
-        await link.broker.snapshot(datetime.now(UTC))
+        await session.broker.snapshot(datetime.now(UTC))
     with pytest.raises(BrokerUnavailable):
         await PaperBroker(venue.context(uuid4(), venue.organization)).open()
 
@@ -252,46 +254,46 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
     venue: Venue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await venue.post("99x10 101x10")
-    link = await venue.link(uuid4())
-    session = link.broker
-    take = session._venue.take
+    session = await venue.open_session(uuid4())
+    broker = session.broker
+    take = broker._venue.take
 
     async def unanswered(request: VenueRequest) -> VenueReply:
-        monkeypatch.setattr(session._venue, "take", take)
-        on_events, session._books.on_events = session._books.on_events, lambda *_: None
+        monkeypatch.setattr(broker._venue, "take", take)
+        on_events, broker._books.on_events = broker._books.on_events, lambda *_: None
         await take(request)
-        session._books.on_events = on_events
-        session._books.clear()  # the commit was all: nothing here knows of it
+        broker._books.on_events = on_events
+        broker._books.clear()  # the commit was all: nothing here knows of it
         raise OutcomeUnknown
 
-    monkeypatch.setattr(session._venue, "take", unanswered)
-    assert (await link.submit("one", "buy 10 limit 100")).outcome is Outcome.UNKNOWN
-    assert await link.events(1) == ["accepted"]
+    monkeypatch.setattr(broker._venue, "take", unanswered)
+    assert (await session.submit("one", "buy 10 limit 100")).outcome is Outcome.UNKNOWN
+    assert await session.events(1) == ["accepted"]
     await venue.post("99x10 100x10")
-    assert await link.events(1) == ["fill 10@100"]
+    assert await session.events(1) == ["fill 10@100"]
 
 
 async def test_commands_that_wait_for_their_account_hold_one_connection(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
+    session = await venue.open_session(account)
     async with venue.owner.transaction():
         await venue.owner.execute("SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account)
         asked = [ticket(f"c{n}", terms("buy 1 market")) for n in range(20)]
-        waiting = [asyncio.create_task(link.broker.submit(each, deadline(0.5))) for each in asked]
+        waiting = [asyncio.create_task(session.broker.submit(each, deadline(0.5))) for each in asked]
         assert await venue.database.worker.healthy()
         outcomes = [(await each).outcome for each in waiting]
         assert await venue.database.worker.healthy()
     assert outcomes == [Outcome.NOT_SENT] * 20
-    assert (await link.submit("later", "buy 1 market")).outcome is Outcome.ACKED
+    assert (await session.submit("later", "buy 1 market")).outcome is Outcome.ACKED
     assert await venue.journal(account) == ["SUBMIT later"]
 
 
 async def test_a_closed_session_sends_nothing_and_its_stream_has_ended(venue: Venue) -> None:
     account = uuid4()
-    link = await venue.link(account)
-    await link.broker.close()
-    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
-    assert await link.event() is None
+    session = await venue.open_session(account)
+    await session.broker.close()
+    assert (await session.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
+    assert await session.event() is None
     assert await venue.journal(account) == []
 
 
@@ -299,28 +301,30 @@ async def test_two_sessions_of_one_account_cannot_break_its_book(venue: Venue) -
     """Leases overlap when a worker was paused."""
     account = uuid4()
     await venue.post("99x1000 101x1000")
-    links = [await venue.link(account), await venue.link(account)]
-    results = await asyncio.gather(*(links[n % 2].submit(f"c{n // 2}", f"buy {n // 2 + 1} market") for n in range(40)))
+    sessions = [await venue.open_session(account), await venue.open_session(account)]
+    results = await asyncio.gather(
+        *(sessions[n % 2].submit(f"c{n // 2}", f"buy {n // 2 + 1} market") for n in range(40))
+    )
     outcomes = [result.outcome for result in results]
     assert (outcomes.count(Outcome.ACKED), outcomes.count(Outcome.UNKNOWN)) == (20, 20)
-    for link in links:
-        link.broker._check_soon()
-        assert sorted(await link.events(40)).count("accepted") == 20
+    for session in sessions:
+        session.broker._check_soon()
+        assert sorted(await session.events(40)).count("accepted") == 20
     await assert_books_balance(venue.owner, account)
 
 
 async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
-    await link.submit("a", "buy 15 limit 101")
+    session = await venue.open_session(account)
+    await session.submit("a", "buy 15 limit 101")
     await venue.post("98x10 100x3")
-    await link.submit("b", "buy 3 stop 103")
+    await session.submit("b", "buy 3 stop 103")
     await venue.post("101x10 104x2 103x1")
-    await link.replace("c", "a", "buy 14 limit 104")
-    await link.submit("d", "sell 3 market ioc")
-    await link.cancel("e", "b")
-    await link.cancel("f", "b")
+    await session.replace("c", "a", "buy 14 limit 104")
+    await session.submit("d", "sell 3 market ioc")
+    await session.cancel("e", "b")
+    await session.cancel("f", "b")
     rows = await venue.owner.fetch("SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account)
     quotes = await venue.owner.fetch(
         "SELECT * FROM paper_quotes WHERE organization_id = $1 ORDER BY number", venue.organization
@@ -353,10 +357,10 @@ def replay(book: OrderBook, row: asyncpg.Record) -> None:
 async def test_the_walk_is_asked_only_when_it_can_have_come_near(venue: Venue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resting orders cost by their distance from the market, not by the ticks that went by while nobody looked."""
     account, symbols = uuid4(), 50
-    link = await venue.link(account)
+    session = await venue.open_session(account)
     for number in range(symbols):
-        assert (await link.submit(f"c{number}", "buy 1 limit 1 gtc", Symbol(f"S{number}"))).outcome is Outcome.ACKED
-    await link.broker.close()
+        assert (await session.submit(f"c{number}", "buy 1 limit 1 gtc", Symbol(f"S{number}"))).outcome is Outcome.ACKED
+    await session.broker.close()
     await venue.owner.execute("UPDATE paper_holdings SET number = number - 1000 WHERE account_id = $1", account)
     asked = Counter[str]()
 
@@ -365,21 +369,21 @@ async def test_the_walk_is_asked_only_when_it_can_have_come_near(venue: Venue, m
         return walk_middle_cents(seed, symbol, tick)
 
     monkeypatch.setattr("trading_intents.brokers.paper.venue.batches.walk_middle_cents", counted)
-    link = await venue.link(account)
+    session = await venue.open_session(account)
     for _ in range(20):
-        await link.broker._look_at_market()
+        await session.broker._look_at_market()
     assert sum(asked.values()) <= 4 * symbols
-    assert len((await link.broker.snapshot(datetime.now(UTC))).open_orders) == symbols
+    assert len((await session.broker.snapshot(datetime.now(UTC))).open_orders) == symbols
 
 
 async def test_an_account_has_so_many_working_orders_and_no_more(venue: Venue) -> None:
     account = uuid4()
     await venue.post("99x10 101x10")
-    link = await venue.link(account)
-    link.broker._venue._max_working_orders = 3
+    session = await venue.open_session(account)
+    session.broker._venue._max_working_orders = 3
     for number in range(3):
-        assert (await link.submit(f"c{number}", "buy 1 limit 1")).outcome is Outcome.ACKED
-    refused = await link.submit("c3", "buy 1 limit 1")
+        assert (await session.submit(f"c{number}", "buy 1 limit 1")).outcome is Outcome.ACKED
+    refused = await session.submit("c3", "buy 1 limit 1")
     assert (refused.outcome, refused.code) == (Outcome.REJECTED, "too_many_working_orders")
-    assert (await link.cancel("x", "c0")).outcome is Outcome.ACKED
-    assert (await link.submit("c4", "buy 1 limit 1")).outcome is Outcome.ACKED
+    assert (await session.cancel("x", "c0")).outcome is Outcome.ACKED
+    assert (await session.submit("c4", "buy 1 limit 1")).outcome is Outcome.ACKED

@@ -9,12 +9,13 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import MAX_AGE_MILLIS, InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import alerts
-from tests.fakes import Act, FakeVenue, VenueLink
+from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
-from trading_intents.execution.sessions import session, store
+from trading_intents.execution.sessions import session as session_module
+from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
 
@@ -103,7 +104,7 @@ async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
         await end_unheard(in_process, intent)
         await in_process.until_status(intent, "CANCELLED")
         reconciled = in_process.venue.snapshots
-        assert reconciled > 2, "once for each link, and then again"
+        assert reconciled > 2, "once for each session, and then again"
         other = await in_process.create(account=in_process.in_process_writer.accounts[1])
         await in_process.until_true(lambda: in_process.venue.snapshots > reconciled + 1)
         assert (await in_process.order(other))["order_status"] == "NEW"
@@ -118,12 +119,12 @@ class HangingVenue(FakeVenue):
         super().__init__(name)
         self.asked: list[UUID] = []
 
-    def connect(self, context: IntegrationContext) -> VenueLink:
+    def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
-        return HangingLink(self, context.account.id)
+        return HangingSession(self, context.account.id)
 
 
-class HangingLink(VenueLink):
+class HangingSession(VenueSession):
     async def snapshot(self, since: datetime) -> AccountSnapshot:
         assert isinstance(self._venue, HangingVenue)
         self._venue.asked.append(self.account_id)
@@ -159,7 +160,7 @@ async def test_an_account_without_open_orders_is_not_reconciled(urls: Urls) -> N
         busy, idle = in_process.in_process_writer.accounts
         await in_process.create(account=busy)
         await in_process.until_true(lambda: venue.asked.count(busy) > 4)
-        assert venue.asked.count(idle) == 1, "only when its link was opened"
+        assert venue.asked.count(idle) == 1, "only when its session was opened"
 
 
 async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
@@ -221,7 +222,9 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
 
 @pytest.mark.usefixtures("soon")
 async def test_a_refused_credential_waits_for_another(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01,))  # of a credential that worked; this one never did
+    monkeypatch.setattr(
+        session_module, "REFUSED_PAUSES_SECONDS", (0.01,)
+    )  # of a credential that worked; this one never did
     async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
         async with executing(in_process):
             await until_connection(in_process, "credential_missing")
@@ -239,17 +242,17 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All the while it is shown as refused, also when it is just being tried."""
-    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
-    shown, open_link = list[str](), VenueLink.open
+    monkeypatch.setattr(session_module, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
+    shown, open_session = list[str](), VenueSession.open
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (link,) = execution.leases.links.values()
+        (session,) = execution.leases.links.values()
 
-        async def note_state(self: VenueLink) -> None:
-            shown.append(link.state)
-            await open_link(self)
+        async def note_state(self: VenueSession) -> None:
+            shown.append(session.state)
+            await open_session(self)
 
-        monkeypatch.setattr(VenueLink, "open", note_state)
+        monkeypatch.setattr(VenueSession, "open", note_state)
         in_process.venue.refuses_login = True
         in_process.venue.disconnect()
         await in_process.until_true(lambda: len(shown) >= 5)
@@ -262,11 +265,11 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
 async def test_an_account_that_changes_in_name_only_keeps_its_session(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (link,) = execution.leases.links.values()
+        (session,) = execution.leases.links.values()
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET name = 'b', link_generation = link_generation + 1"
         )
-        await in_process.until_true(lambda: link.generation == 1)
+        await in_process.until_true(lambda: session.generation == 1)
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
         )
@@ -281,7 +284,7 @@ async def test_a_closed_account_has_no_session_and_no_lease(urls: Urls) -> None:
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1"
         )
-        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.links)
+        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.sessions)
         assert await in_process.in_process_writer.count("leases") == 0
 
 
@@ -382,10 +385,10 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
 async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [1])
-        name, link = first.leases.worker_id, next(iter(first.leases.links.values()))
+        name, session = first.leases.worker_id, next(iter(first.leases.links.values()))
         await in_process.in_process_writer.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
         await in_process.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
-        assert next(iter(first.leases.links.values())) is not link
+        assert next(iter(first.leases.links.values())) is not session
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
 
