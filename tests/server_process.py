@@ -60,7 +60,7 @@ async def serve(data_dir: Path, postgres_bin: str, template: str) -> None:
 
 
 async def make_login(server: Server) -> Secret:
-    """One that may become both roles, as the tests use the server in the place of an external one."""
+    """One that may become both roles, as the tests use the server as an external one."""
     login = server.url.reveal().replace("//trading_intents:", f"//{LOGIN}:")
     password = login.partition(f"{LOGIN}:")[2].partition("@")[0]
     connection = await asyncpg.connect(server.owner_url.reveal())

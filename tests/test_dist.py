@@ -124,8 +124,8 @@ def test_an_order_is_placed_from_one_fresh_environment_at_the_server_of_another(
     # Dependencies are borrowed, as installing them takes minutes. The checkout is not: a borrowed folder's .pth files
     # are ignored.
     (site_of(server) / "borrowed.pth").write_text(f"{SITE}\n")
-    place = run([str(server / "python"), "-c", "import trading_intents; print(trading_intents.__file__)"], folder)
-    assert place.startswith(str(tmp_path / "server"))
+    imported = run([str(server / "python"), "-c", "import trading_intents; print(trading_intents.__file__)"], folder)
+    assert imported.startswith(str(tmp_path / "server"))
     client = environment(tmp_path / "client", client_wheel)
     borrow(client, OF_CLIENT)
     assert "No broken requirements" in run([str(client / "python"), "-m", "pip", "check"], elsewhere)

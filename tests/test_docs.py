@@ -141,9 +141,9 @@ def test_every_part_of_the_package_is_on_the_map() -> None:
     assert [name for name in names if f"`{name}" not in text] == []
 
 
-def test_the_map_has_one_short_line_for_a_place() -> None:
-    places = rows(section("ARCHITECTURE.md", "Where things are"), r".*`.*")
-    texts = [re.sub(r"\]\([^)]*\)", "]", "|".join(row)) for row in places]
+def test_the_map_has_one_short_line_for_a_path() -> None:
+    paths = rows(section("ARCHITECTURE.md", "Where things are"), r".*`.*")
+    texts = [re.sub(r"\]\([^)]*\)", "]", "|".join(row)) for row in paths]
     assert [text for text in texts if len(text) > MAX_MAP_LINE] == []
 
 

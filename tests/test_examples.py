@@ -163,7 +163,7 @@ def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(
     account = swinging_price.find_account("sim")
     sides = [order.order_side for order in account.orders(symbol="CROSS")]
     assert len(sides) >= 5
-    assert sides == [("BUY", "SELL")[place % 2] for place in range(len(sides))]
+    assert sides == [("BUY", "SELL")[index % 2] for index in range(len(sides))]
     (held,) = [position.quantity for position in account.positions() if position.symbol == "CROSS"]
     assert held == (10 if json.loads(state.read_text())["holds"] else 0)
     lines = (EXAMPLES / "moving_average.py").read_text().splitlines()

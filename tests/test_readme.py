@@ -166,11 +166,11 @@ def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> Non
 @pytest.mark.usefixtures("forking")
 def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform: Platform) -> None:
     script = ENDLESS
-    for place, block in enumerate(blocks_of("README.md", platform)):
+    for index, block in enumerate(blocks_of("README.md", platform)):
         is_endless = "curl -N " in block or FOLLOWER in block
         lines = block.replace("curl -N ", "exec curl -sSfN ").replace(FOLLOWER, f"exec {FOLLOWER}")
-        (folder / f"block.{place}").write_text(lines)
-        script += f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x block.{place}\n'
+        (folder / f"block.{index}").write_text(lines)
+        script += f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x block.{index}\n'
     run(script + SEEN % TRADE, folder)
 
 

@@ -200,10 +200,10 @@ def test_statements_are_in_stores() -> None:
         return [text for text in texts if isinstance(text, str) and SQL.match(text)]
 
     def may_have_sql(path: Path) -> bool:
-        place = path.relative_to(PACKAGE)
-        return path.name == "store.py" or place.parts[0] == "storage" or str(place) in STATEMENT_FILES
+        name = path.relative_to(PACKAGE)
+        return path.name == "store.py" or name.parts[0] == "storage" or str(name) in STATEMENT_FILES
 
-    assert all(statements(PACKAGE / place) for place in STATEMENT_FILES)
+    assert all(statements(PACKAGE / name) for name in STATEMENT_FILES)
     assert complaints([path for path in SERVER_SOURCES if not may_have_sql(path)], statements) == {}
 
 
@@ -299,7 +299,7 @@ def test_the_names_of_tests_are_sentences() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-dev", "-client", "-browser", "-witnesses"])
-def test_locks_pin_by_hash_and_name_no_place(name: str) -> None:
+def test_locks_pin_by_hash_and_name_no_url(name: str) -> None:
     text = (ROOT / f"requirements{name}.lock").read_text()
     assert "://" not in text
     requirements = re.split(r"\n(?=\S)", text.strip())

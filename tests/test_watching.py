@@ -117,8 +117,8 @@ def events(path: Path) -> Iterator[str]:
             if isinstance(text, ast.Name) and text.id in names and id(text) in inner:
                 passing[function.name] = names.index(text.id)
     for name, call in calls_of(path) if passing else ():
-        if (place := passing.get(name.rpartition(".")[2])) is not None:
-            said.append(call.args[place])
+        if (index := passing.get(name.rpartition(".")[2])) is not None:
+            said.append(call.args[index])
     for text in said:
         parts = [constants.get(part.id, part) if isinstance(part, ast.Name) else part for part in ast.walk(text)]
         mapped = [value for part in parts if isinstance(part, ast.Dict) for value in part.values]

@@ -22,11 +22,11 @@ def test_an_answer_has_the_headers_that_are_described(tenants: Tenants, document
     def call(
         method: str, path: str, body: Any = None, caller: str = "admin", headers: dict[str, str] | None = None
     ) -> Any:
-        place = path
+        filled = path
         for name, value in {"account_id": account, "intent_id": intent, "order_id": intent, "symbol": "HEADS"}.items():
-            place = place.replace(f"{{{name}}}", value)
+            filled = filled.replace(f"{{{name}}}", value)
         sent = tenants.callers[caller] | (headers or {})
-        answer = tenants.client.request(method, place, headers=sent, **({} if body is None else {"json": body}))
+        answer = tenants.client.request(method, filled, headers=sent, **({} if body is None else {"json": body}))
         response = document["paths"][path][method.lower()]["responses"][str(answer.status_code)]
         found, answered = DESCRIBED & set(answer.headers), set(response["headers"])
         assert "x-request-id" in answer.headers
@@ -68,11 +68,11 @@ def test_the_organization_header_is_described_where_a_service_account_sends_it(
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             is_described = any(each["name"] == "x-organization-id" for each in operation["parameters"])
-            place = path
+            filled = path
             for parameter in operation["parameters"]:
-                place = place.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
+                filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
             body: dict[str, Any] = {"json": {}} if "requestBody" in operation else {}
             if operation["x-policy"] != "public":
                 headers = tenants.callers["service_unnamed"]
-                answer = tenants.client.request(method, place, headers=headers, **body)
+                answer = tenants.client.request(method, filled, headers=headers, **body)
                 assert ("x-organization-id is missing" in answer.text) == is_described, (method, path)

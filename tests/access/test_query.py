@@ -45,10 +45,10 @@ def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants) -> None:
         caller = (
             "none" if not answered["security"] else "key_all" if {"api_key": []} in answered["security"] else "admin"
         )
-        place = path
+        filled = path
         for parameter in answered["parameters"]:
-            place = place.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
-        answer = call(tenants, method, place, caller, params={"zzz": "1"}, **bodies)
+            filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
+        answer = call(tenants, method, filled, caller, params={"zzz": "1"}, **bodies)
         assert answer.status_code == 422, (method, path, answer.text)
         if path != "/oauth/token":
             assert answer.json()["code"] == "validation_failed"

@@ -80,7 +80,7 @@ async def test_on_another_row_it_does_not_open(vault: EmbeddedVault, part: str) 
     await unreadable(vault, structs.replace(ROW, **{part: uuid4()}), sealed)
 
 
-async def test_ids_in_each_others_place_do_not_open(vault: EmbeddedVault) -> None:
+async def test_ids_that_are_swapped_do_not_open(vault: EmbeddedVault) -> None:
     sealed = await vault.seal(ROW, SECRETS)
     await unreadable(vault, SecretRef(ROW.account_id, ROW.organization_id, ROW.credential_id), sealed)
 

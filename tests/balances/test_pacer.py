@@ -68,7 +68,7 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
         balance("1", "1"),
         [(0, balance("1", "2"), balance("1", "2"))],
     ),
-    "an older one does not take a newer one's place": (
+    "an older one does not replace a newer one": (
         balance("1"),
         [
             (0, balance("1", "5", 5), balance("1", "5", 5)),

@@ -51,7 +51,7 @@ BROKEN = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A place of installed packages, with one that names good and broken integrations."""
+    """A folder of installed packages, with one that names good and broken integrations."""
     (tmp_path / "third_party.py").write_text(GOOD)
     (tmp_path / "crashing.py").write_text("raise RuntimeError('on purpose')")
     (tmp_path / "leaving.py").write_text("import sys; sys.exit(3)")
@@ -90,7 +90,7 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     assert "the third is wrong: {'SEVERAL_X': '1'}" in left_out["several"]
     assert "on purpose" in left_out["crashing"]
     assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "first", "paper", "second"]
-    assert registry.find("paper") == ours, "another's broker took the place of ours"
+    assert registry.find("paper") == ours, "another's broker replaced ours"
     integration = registry.integration("acme")
     assert integration
     assert integration.capabilities == registry.find("acme")

@@ -108,7 +108,7 @@ def picture(recording: Recording) -> str:
         ),
     ]
     scale = (WIDTH - LEFT - 10) / length
-    parts = [part for place, (title, lines) in enumerate(curves) for part in _curve(place, title, lines, scale, length)]
+    parts = [part for index, (title, lines) in enumerate(curves) for part in _curve(index, title, lines, scale, length)]
     bottom = GAP + len(curves) * (HEIGHT + GAP) - 20
     for fault in recording.faults:
         x = LEFT + scale * (fault.at - began)
@@ -121,8 +121,8 @@ def picture(recording: Recording) -> str:
         x, width = LEFT + scale * (run.began - began), scale * (run.ended - run.began)
         fill = "#eaecee" if run.outcome == "passed" else "#f5b7b1"
         title = f"<title>{escape(run.name)}: {run.outcome}</title>"
-        place = f'x="{x:.1f}" y="{bottom + 6}" width="{width:.1f}" height="14"'
-        parts.append(f'<rect {place} fill="{fill}" stroke="#fff">{title}</rect>')
+        box = f'x="{x:.1f}" y="{bottom + 6}" width="{width:.1f}" height="14"'
+        parts.append(f'<rect {box} fill="{fill}" stroke="#fff">{title}</rect>')
     legend = "  ".join(f'<tspan fill="{colour}">{kind}</tspan>' for kind, colour in COLOURS.items())
     parts.append(f'<text x="{LEFT}" y="20">faults: {legend}; below: the tests, over {length:.0f} s</text>')
     size = f'width="{WIDTH}" height="{bottom + 30}"'
@@ -131,9 +131,9 @@ def picture(recording: Recording) -> str:
 
 
 def _curve(
-    place: int, title: str, lines: list[tuple[str, dict[int, float]]], scale: float, length: float
+    index: int, title: str, lines: list[tuple[str, dict[int, float]]], scale: float, length: float
 ) -> Iterator[str]:
-    top = GAP + place * (HEIGHT + GAP)
+    top = GAP + index * (HEIGHT + GAP)
     most = max((value for _, values in lines for value in values.values()), default=0.0) or 1.0
     yield f'<text x="{LEFT}" y="{top - 6}">{title}, at most {most:.0f}</text>'
     yield f'<rect x="{LEFT}" y="{top}" width="{scale * length:.1f}" height="{HEIGHT}" fill="none" stroke="#ccc"/>'

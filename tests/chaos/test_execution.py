@@ -48,9 +48,9 @@ def trickle(worker_processes: WorkerProcesses, intents: int, seconds: float) -> 
     bodies = [create(market("1"), symbol=chance.choice(("AAPL", "MSFT"))) for _ in range(intents)]
     pause_seconds, over = seconds / intents, threading.Event()
 
-    def send(place: int) -> str:
-        over.wait(max(0.0, started + place * pause_seconds - time.monotonic()))
-        return worker_processes.submit(bodies[place], worker_processes.accounts[place % len(worker_processes.accounts)])
+    def send(index: int) -> str:
+        over.wait(max(0.0, started + index * pause_seconds - time.monotonic()))
+        return worker_processes.submit(bodies[index], worker_processes.accounts[index % len(worker_processes.accounts)])
 
     started = time.monotonic()
     with ThreadPoolExecutor(8) as threads:
@@ -174,8 +174,8 @@ def is_subsequence(commands: list[str]) -> bool:
 def send_triples(worker_processes: WorkerProcesses, triples: int, pause: Callable[[str, str], object]) -> list[str]:
     """CREATE, REPLACE and CANCEL of orders that rest. A REPLACE that comes too late is no harm."""
 
-    def send(place: int) -> str:
-        account = worker_processes.accounts[place % len(worker_processes.accounts)]
+    def send(index: int) -> str:
+        account = worker_processes.accounts[index % len(worker_processes.accounts)]
         intent = worker_processes.submit(create(limit("5", "1")), account)
         for body in (replace(intent, limit("6", "1")), cancel(intent)):
             pause(account, intent)

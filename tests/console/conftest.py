@@ -55,12 +55,12 @@ class Screen:
     def sign_in(self, *credentials: str) -> None:
         """Each pasted into the form; then the first account's stream is live."""
         self.open()
-        for place, credential in enumerate(credentials):
-            if place:
+        for index, credential in enumerate(credentials):
+            if index:
                 self.page.get_by_role("button", name="Add a credential").click()
             self.page.get_by_label("API key or user's token").last.fill(credential)
             self.page.get_by_role("button", name="Sign in").last.click()
-            self.wait_signed_in(place + 1)
+            self.wait_signed_in(index + 1)
         self.wait_live()
 
     def sign_in_to_demo(self) -> None:

@@ -69,7 +69,7 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, te
 
         page.set_viewport_size(PHONE)
         assert page.locator("header.top").bounding_box()["height"] < 50, "one line"
-        tops = [page.locator(place).bounding_box()["y"] for place in (".ticket-panel", ".grid.blotter")]
+        tops = [page.locator(selector).bounding_box()["y"] for selector in (".ticket-panel", ".grid.blotter")]
         assert tops[0] < tops[1], "the ticket comes first"
         assert page.get_by_role("button", name="Sign out").is_hidden()
         page.get_by_role("button", name="Credentials").click()

@@ -50,8 +50,8 @@ def account(tenants: Tenants) -> tuple[str, int]:
         return answer
 
     orders = 0
-    for place, text in enumerate(TEXTS):
-        symbol = f"X{place}"
+    for index, text in enumerate(TEXTS):
+        symbol = f"X{index}"
         spec = {"Limit": {"quantity": "1", "limit_price": "0.01"}}
         payload = {"symbol": symbol, "order_side": "BUY", "spec": spec}
         command = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": fits(text, 64)}
@@ -114,15 +114,15 @@ def test_a_brokers_texts_are_shown_as_texts(screens: Screens, tenants: Tenants) 
 
     def story(route: Any) -> None:
         lines = ["event: status\ndata: {}\n\n"]
-        for place, text in enumerate(TEXTS):
+        for index, text in enumerate(TEXTS):
             answered: dict[str, Any] = order | {
-                "order_id": str(uuid.UUID(int=place)),
+                "order_id": str(uuid.UUID(int=index)),
                 "version": "1",
                 "received_at": "2026-01-01T00:00:00Z",
             }
             answered |= {"symbol": text[:32], "reason": text, "quantity": "1", "filled_quantity": "0", "flags": [text]}
             answered |= {"external_order_id": text, "client_reference_id": text}
-            lines.append(f"event: broker_order\nid: c{place}\ndata: {json.dumps({'broker_order': answered})}\n\n")
+            lines.append(f"event: broker_order\nid: c{index}\ndata: {json.dumps({'broker_order': answered})}\n\n")
         route.fulfill(status=200, content_type="text/event-stream", body="".join(lines))
 
     with screens(tenants.platform) as screen:

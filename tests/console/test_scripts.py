@@ -262,10 +262,10 @@ def test_a_hidden_page_keeps_no_more_orders_than_a_visible_one() -> None:
     trading = """(() => {
         globalThis.requestAnimationFrame = () => 0;
         const feed = new m.AccountFeed({}, { id: "a" });
-        for (let place = 0; place < 12_000; place += 1) {
-            const order_state = place < 200 ? "ORDER_STATE_OPEN" : "ORDER_STATE_CLOSED";
-            const created_at = new Date(place).toISOString();
-            const broker_order = { order_id: String(place), version: "1", order_state, created_at };
+        for (let index = 0; index < 12_000; index += 1) {
+            const order_state = index < 200 ? "ORDER_STATE_OPEN" : "ORDER_STATE_CLOSED";
+            const created_at = new Date(index).toISOString();
+            const broker_order = { order_id: String(index), version: "1", order_state, created_at };
             feed._take([{ kind: "broker_order", id: "", data: { broker_order } }]);
         }
         const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN");

@@ -139,8 +139,8 @@ class Course:
         quantity = Decimal(self.chance.randint(4, 96)) / 4
         price = self.chance.randint(60, 149) if side == "BUY" else self.chance.randint(51, 140)
         spec = {"Limit": {"quantity": amount_text(quantity), "limit_price": str(price)}}
-        place = {"ref_intent_id": replaced} if replaced else {"symbol": self.trader.symbol, "order_side": side}
-        command = {"type": "REPLACE" if replaced else "CREATE", "payload": place | {"spec": spec}}
+        target = {"ref_intent_id": replaced} if replaced else {"symbol": self.trader.symbol, "order_side": side}
+        command = {"type": "REPLACE" if replaced else "CREATE", "payload": target | {"spec": spec}}
         expected = self.model.refusals(side, quantity, Decimal(price), replaced)
         question = {"account_id": self.trader.account, "command": command}
         evaluated = self.trader.tenants.client.post(

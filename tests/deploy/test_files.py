@@ -79,17 +79,17 @@ def test_haproxy_takes_its_files(tmp_path: Path, name: str) -> None:
 
 def test_patroni_takes_its_file(tmp_path: Path) -> None:
     text = (DEPLOY / "patroni" / "patroni.yml").read_text()
-    places = {"/usr/lib/postgresql/18/bin": str(find_binaries("")), "/var/lib/postgresql/18": str(tmp_path)}
-    for place, ours in places.items():
-        assert place in text
-        text = text.replace(place, ours)
+    folders = {"/usr/lib/postgresql/18/bin": str(find_binaries("")), "/var/lib/postgresql/18": str(tmp_path)}
+    for folder, ours in folders.items():
+        assert folder in text
+        text = text.replace(folder, ours)
     (tmp_path / "patroni.yml").write_text(text)
     done = run("patroni", "--validate-config", "--ignore-listen-port", tmp_path / "patroni.yml")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_the_documents_say_what_each_file_is_for() -> None:
-    text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    text = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
     assert [str(path) for path in files if path.name not in text and path.stem not in text] == []
 

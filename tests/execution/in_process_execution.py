@@ -216,7 +216,7 @@ async def executing(
     others: Sequence[Integration] = (),
     reconcile_seconds: float = RECONCILE_SECONDS,
 ) -> AsyncIterator[Execution]:
-    """One worker, with connections of its own. `integration` takes the place of the venue's, `others` are beside
+    """One worker, with connections of its own. `integration` replaces the venue's, `others` are beside
     it."""
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 

@@ -32,7 +32,7 @@ TRADE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Listed:
-    """A row of a list: its place, its time, and what it is filtered by."""
+    """A row of a list: its seq, its time, and what it is filtered by."""
 
     seq: int
     at: datetime

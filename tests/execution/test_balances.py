@@ -118,4 +118,4 @@ async def test_a_balance_is_one_statement_and_one_event_more(books: Books) -> No
         older = AccountRecording(books.trading_client(), balance=balance("8", at=-1))
         (recorded,), _ = await record(PoolTransaction(tx), [older])
         await PoolTransaction(tx).run([*write_statements([recorded]), *publish_statements([recorded])])
-    assert await books.owner.fetchval("SELECT cash FROM balances") == 7, "an older one never takes a newer one's place"
+    assert await books.owner.fetchval("SELECT cash FROM balances") == 7, "an older one never replaces a newer one"

@@ -110,12 +110,12 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             claimed = await in_process.in_process_writer.owner.fetchval(
                 "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
             )
-            # On a slow machine some of the calls have ended meanwhile, and others have taken their place.
+            # On a slow machine some of the calls have ended meanwhile, and others have begun.
             assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (claimed, venue.ended)
 
 
 @pytest.mark.deadline
-async def test_calls_that_are_not_answered_take_no_other_accounts_place(urls: Urls) -> None:
+async def test_calls_that_are_not_answered_delay_no_other_account(urls: Urls) -> None:
     """An account whose broker takes more calls at once than this process has under way altogether."""
     venue = SlowVenue(calls_at_once=MAX_IN_FLIGHT + 1)
     async with open_in_process(urls, accounts=2, venue=venue) as in_process:

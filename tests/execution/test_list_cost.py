@@ -177,10 +177,10 @@ FILTERS = {
     "closed": OrderFilter(state=OrderState.CLOSED),
     "refused": OrderFilter(state=OrderState.REJECTED),
 }
-PLACES = ("newest or oldest", "middle", "bounded", "bounded middle", "far bounds")
+RANGES = ("newest or oldest", "middle", "bounded", "bounded middle", "far bounds")
 
 
-def place_of(lists: LongLists, place: str, is_descending: bool) -> tuple[TimeRange, int | None]:
+def range_of(lists: LongLists, part: str, is_descending: bool) -> tuple[TimeRange, int | None]:
     """Bounds, and a cursor."""
     middle = lists.middle
     hour = timedelta(hours=1)
@@ -190,7 +190,7 @@ def place_of(lists: LongLists, place: str, is_descending: bool) -> tuple[TimeRan
         "bounded": (TimeRange(middle.at - hour, middle.at + hour), None),
         "bounded middle": (TimeRange(middle.at - hour, middle.at + hour), middle.seq),
         "far bounds": (TimeRange(middle.at, None) if is_descending else TimeRange(None, middle.at), None),
-    }[place]
+    }[part]
 
 
 def check(pool: ExplainingPool, pages: int, name: str) -> None:
@@ -200,31 +200,31 @@ def check(pool: ExplainingPool, pages: int, name: str) -> None:
     assert cost.blocks <= allowed * MAX_BLOCKS_PER_ROW, f"{name}: {cost.blocks} blocks\n" + "\n".join(cost.plans)
 
 
-EVERYWHERE = [(place, is_descending) for place in PLACES for is_descending in (False, True)]
+EVERYWHERE = [(part, is_descending) for part in RANGES for is_descending in (False, True)]
 
 
 async def test_a_page_of_orders_reads_little_more_than_it_shows(long_lists: LongLists) -> None:
-    for (place, is_descending), (name, asked) in product(EVERYWHERE, FILTERS.items()):
-        times, after = place_of(long_lists, place, is_descending)
+    for (part, is_descending), (name, asked) in product(EVERYWHERE, FILTERS.items()):
+        times, after = range_of(long_lists, part, is_descending)
         pool: Any = ExplainingPool(long_lists.database)
         wanted = dataclasses.replace(asked, created=times)
         await Orders(pool, PRICES).list(long_lists.account, wanted, Page("", LIMIT, after, is_descending))
         merged = 1 if wanted.listed is None else max(1, len(wanted.listed.final))
-        check(pool, merged, f"{name}, {place}, {is_descending}")
+        check(pool, merged, f"{name}, {part}, {is_descending}")
 
 
 async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(long_lists: LongLists) -> None:
     account, intent, trades = long_lists.account, long_lists.middle.id, long_lists.history.trades
     trade = trades[len(trades) // 2]
-    for place, is_descending in EVERYWHERE:
-        times, after = place_of(long_lists, place, is_descending)
+    for part, is_descending in EVERYWHERE:
+        times, after = range_of(long_lists, part, is_descending)
         page = Page("", LIMIT, after, is_descending)
         pool: Any = ExplainingPool(long_lists.database)
         assert await Intents(pool, PRICES, Registry([])).list(account, times, page)
-        check(pool, 1, f"actions, {place}, {is_descending}")
+        check(pool, 1, f"actions, {part}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
         await Intents(pool, PRICES, Registry([])).history(account, intent, times, page)
-        check(pool, 1, f"actions of an intent, {place}, {is_descending}")
+        check(pool, 1, f"actions of an intent, {part}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
         assert await Orders(pool, PRICES).trades(account, times, Page("", LIMIT, after and trade.seq, is_descending))
-        check(pool, 2, f"trades, {place}, {is_descending}")
+        check(pool, 2, f"trades, {part}, {is_descending}")

@@ -181,7 +181,7 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
     seen = [str(row[key]) for row in found]
     assert len(history.actions) > 50
     assert set(seen) == set(expected)
-    if path != "trades":  # one that was corrected meanwhile is shown again, at its new place
+    if path != "trades":  # one that was corrected meanwhile is shown again, at its new position
         assert seen == expected
 
 

@@ -84,11 +84,11 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
     orders = [await books.create("10", symbol=symbol) for symbol in ("AAPL", "MSFT", "AAPL", "GOOG")]
     events = [
         event
-        for place, sent in enumerate(orders)
+        for index, sent in enumerate(orders)
         for event in (
-            reported(E.ACCEPTED, sent, broker_order_id=f"b{place}"),
-            fill(sent, f"e{place}", "4", fee="0.25"),
-            fill(None, f"x{place}", "1", broker_order_id=f"strange{place}"),
+            reported(E.ACCEPTED, sent, broker_order_id=f"b{index}"),
+            fill(sent, f"e{index}", "4", fee="0.25"),
+            fill(None, f"x{index}", "1", broker_order_id=f"strange{index}"),
         )
     ]
     before = await count(books, "stream_events")
@@ -102,8 +102,8 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
 
 
 async def test_reports_of_one_symbol_by_many_at_once_add_up(books: Books) -> None:
-    orders = [await books.create("10", side="BUY" if place % 2 else "SELL_SHORT") for place in range(8)]
-    await asyncio.gather(*(books.record(fill(sent, f"e{place}", "10")) for place, sent in enumerate(orders)))
+    orders = [await books.create("10", side="BUY" if index % 2 else "SELL_SHORT") for index in range(8)]
+    await asyncio.gather(*(books.record(fill(sent, f"e{index}", "10")) for index, sent in enumerate(orders)))
     position = await books.position()
     assert (position["quantity"], position["value_bought"], position["value_sold"]) == (0, D(400), D(400))
 

@@ -30,9 +30,9 @@ async def shown(books: Books) -> list[tuple[str, str]]:
 async def test_many_symbols_are_booked_in_one_transaction(books: Books) -> None:
     symbols = [f"S{number}" for number in range(30)]
     orders = [await books.create("3", symbol=symbol) for symbol in symbols]
-    await books.record(*(fill(sent, f"e{place}", "3", f"{place + 1}.5") for place, sent in enumerate(orders)))
-    for place, symbol in enumerate(symbols):
-        assert (await books.position(symbol))["open_cost"] == D(3) * D(f"{place + 1}.5")
+    await books.record(*(fill(sent, f"e{index}", "3", f"{index + 1}.5") for index, sent in enumerate(orders)))
+    for index, symbol in enumerate(symbols):
+        assert (await books.position(symbol))["open_cost"] == D(3) * D(f"{index + 1}.5")
     assert len(await shown(books)) == 30
 
 
@@ -46,7 +46,7 @@ async def test_trades_are_booked_as_they_were_reported_whatever_their_orders(boo
 async def test_a_bust_sums_up_a_long_history_again(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "REBOOK_PAGE", 3)
     bought, sold = await books.create("70"), await books.create("5", side="SELL")
-    await books.record(*(fill(bought, f"e{place}", "10", str(place + 1)) for place in range(7)))
+    await books.record(*(fill(bought, f"e{index}", "10", str(index + 1)) for index in range(7)))
     await books.record(fill(sold, "s1", "5", "10"))
     await books.record(reported(E.FILL_BUST, bought, "bust/e6", replaces="e6"), fill(bought, "e7", "10", "8"))
     position = await books.position()
@@ -125,7 +125,7 @@ async def test_a_symbol_that_was_never_held_or_traded_has_no_position(books: Boo
 async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) -> None:
     metrics, out = Metrics(), StringIO()
     odd = ["AAA\x1fBBB", "\x1e", "A\nB", "<b>", "\u202eX", "K" * 300, "A\ud800", "A\0"]
-    events = [counted("2", f"p{place}", symbol) for place, symbol in enumerate(odd)]
+    events = [counted("2", f"p{index}", symbol) for index, symbol in enumerate(odd)]
     log_recorded(await books.record(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics)
     rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
     assert [tuple(row) for row in rows] == [("OK.A", D(3))]

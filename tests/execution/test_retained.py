@@ -106,9 +106,9 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "SCAN_ACTIONS", 3)
-    for place in range(11):
-        sent = await books.create("10", symbol="RARE" if place in (0, 9) else "AAPL")
-        await books.record(fill(sent, f"e{place}", "10"))
+    for index in range(11):
+        sent = await books.create("10", symbol="RARE" if index in (0, 9) else "AAPL")
+        await books.record(fill(sent, f"e{index}", "10"))
     organization = OrganizationId(books.organization)
     async with books.database.service.transaction([organization]) as tx:
         account = await find_account(tx, organization, books.accounts[0])
@@ -129,15 +129,15 @@ async def test_a_rare_filter_reads_a_stretch_of_the_account_at_a_time(
 
 
 async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) -> None:
-    orders = [await books.create("10", symbol=f"S{place % 3}") for place in range(40)]
+    orders = [await books.create("10", symbol=f"S{index % 3}") for index in range(40)]
     following = list(range(40))
     seen: list[str] = []
     done = asyncio.Event()
 
     async def write() -> None:
         while following:
-            place = following.pop()
-            await books.record(fill(orders[place], f"e{place}", "10"))
+            index = following.pop()
+            await books.record(fill(orders[index], f"e{index}", "10"))
 
     async def read() -> None:
         after: int | None = None
@@ -155,4 +155,4 @@ async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) ->
         done.set()
 
     await asyncio.gather(write_all(), read())
-    assert sorted(seen) == sorted(f"e{place}" for place in range(40))
+    assert sorted(seen) == sorted(f"e{index}" for index in range(40))

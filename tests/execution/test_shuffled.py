@@ -48,10 +48,10 @@ async def rows(books: Books, orders: list[Sent], account: int) -> dict[str, Any]
         return {name: value for name, value in row.items() if name not in without}
 
     found: dict[str, Any] = {}
-    for place, sent in enumerate(orders):
-        found[f"order {place}"] = plain(await books.order(sent), MOMENTS | IDS)
+    for index, sent in enumerate(orders):
+        found[f"order {index}"] = plain(await books.order(sent), MOMENTS | IDS)
         live = {name: row for name, row in (await books.trades(sent)).items() if row["quantity"]}
-        found[f"trades {place}"] = {
+        found[f"trades {index}"] = {
             name: plain(row, MOMENTS | IDS | {"seq", "booking", "is_retold"}) | {"flags": row["flags"]}
             for name, row in live.items()
         }

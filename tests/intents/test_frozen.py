@@ -30,10 +30,10 @@ IDLE = """
 """
 
 
-def start_of_message(data: bytes, place: int) -> int:
-    """Where the message begins that has this place. What was sent before it may have come together with it."""
+def start_of_message(data: bytes, offset: int) -> int:
+    """The start of the message that has this offset. Bytes that were sent before it may have come together with it."""
     start = 0
-    while (end := start + 1 + int.from_bytes(data[start + 1 : start + 5])) <= place:
+    while (end := start + 1 + int.from_bytes(data[start + 1 : start + 5])) <= offset:
         start = end
     return start
 

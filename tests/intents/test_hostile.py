@@ -78,10 +78,10 @@ def body_for(pointer: str) -> Body:
 
 def put(body: Body, pointer: str, value: Any) -> Body:
     *way, last = pointer.removeprefix("/").split("/")
-    place: Any = body
+    parent: Any = body
     for step in way:
-        place = place[step]
-    place[last] = value
+        parent = parent[step]
+    parent[last] = value
     return body
 
 
@@ -184,10 +184,10 @@ def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: Tradin
 def test_a_field_that_is_missing_is_named(hostile: TradingClient, pointer: str) -> None:
     body = create(copy.deepcopy(stop_limit()))
     *way, last = pointer.removeprefix("/").split("/")
-    place: Any = body
+    parent: Any = body
     for step in way:
-        place = place[step]
-    del place[last]
+        parent = parent[step]
+    del parent[last]
     answer = answered(hostile, dumps(body))
     assert [error["pointer"] for error in answer.json()["errors"]] == [pointer]
 

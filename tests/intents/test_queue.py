@@ -1,4 +1,4 @@
-"""The queue before the writer: CANCELs first, organizations in turn, and a share of the places for each."""
+"""The queue before the writer: CANCELs first, organizations in turn, and a share of the queue for each."""
 
 import asyncio
 from collections.abc import Callable
@@ -78,20 +78,20 @@ def test_the_commands_of_an_organization_keep_their_order() -> None:
     assert queue.take(5) == commands
 
 
-def test_whatever_an_organization_takes_the_next_one_has_a_place() -> None:
+def test_whatever_an_organization_takes_the_next_one_has_room() -> None:
     queue = SubmissionQueue()
     room = MAX_WAITING - CANCEL_RESERVE
     taken = [len(fill(queue, organization)) for organization in "abcdefgh"]
-    assert taken[0] == room // 2, "half of the places"
+    assert taken[0] == room // 2, "half of the queue"
     assert taken == sorted(taken, reverse=True)
     assert min(taken) > 10
     assert len(queue) <= room
     cancels = [len(fill(queue, organization, CANCEL)) for organization in "abz"]
-    assert min(cancels) >= CANCEL_RESERVE // 8, "CANCELs have places of their own"
+    assert min(cancels) >= CANCEL_RESERVE // 8, "CANCELs have a reserve"
     assert len(queue) <= MAX_WAITING
 
 
-def test_a_command_that_nobody_waits_for_takes_no_place() -> None:
+def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
     queue, answers = SubmissionQueue(), list[Outcome]()
     put = fill(queue, "a")
     for each in put:

@@ -187,7 +187,7 @@ async def test_a_full_line_refuses_all_but_cancels_and_then_those_too(urls: Urls
         def line_up(submission: Submission, count: int) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(in_process_writer.submit(submission)) for _ in range(count)]
 
-        creates = (MAX_WAITING - CANCEL_RESERVE) // 2  # an organization leaves as many places as it takes
+        creates = (MAX_WAITING - CANCEL_RESERVE) // 2  # an organization leaves as much room as it takes
         tasks = line_up(create, creates)
         await asyncio.sleep(0)
         assert codes([await in_process_writer.submit(create)]) == ["unavailable"]

@@ -107,7 +107,7 @@ def ours(kind: FactKind, coid: str = "C", reason: str | None = None) -> Fact:
 
 def arrived(facts: Iterable[Fact]) -> list[Fact]:
     """Numbered as they come."""
-    return [replace(fact, arrival=place) for place, fact in enumerate(facts)]
+    return [replace(fact, arrival=index) for index, fact in enumerate(facts)]
 
 
 def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> OrderTerms:
@@ -117,8 +117,8 @@ def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Or
     return OrderTerms(
         "o1",
         tuple(
-            OrderVersion(seq=place + 1, client_order_id=ids[place], quantity=D(amount), limit_price=price)
-            for place, amount in enumerate(amounts)
+            OrderVersion(seq=index + 1, client_order_id=ids[index], quantity=D(amount), limit_price=price)
+            for index, amount in enumerate(amounts)
         ),
     )
 

@@ -27,7 +27,7 @@ def test_a_stand_in_keeps_its_name_as_later_fills_come() -> None:
     assert [row[0] for row in rows(first, third, fourth)] == ["e1", "gap:o1:20", "e3", "e4"]
 
 
-def test_the_real_execution_takes_the_stand_ins_place() -> None:
+def test_the_real_execution_replaces_its_stand_in() -> None:
     first, second, third = fill("e1", "10", cum="10"), fill("e2", "10", "9", cum="20"), fill("e3", "10", cum="30")
     assert [row[0] for row in rows(first, second, third)] == ["e1", "e2", "e3"]
 
@@ -102,7 +102,7 @@ def test_a_busted_order_is_worked_again() -> None:
     assert (seen.status, seen.filled_quantity, seen.leaves_quantity) == (S.PARTIALLY_FILLED, D(60), D(40))
 
 
-def test_a_correction_takes_the_fills_place_under_its_name() -> None:
+def test_a_correction_replaces_the_fill_under_its_name() -> None:
     seen = view(fill("e1", "40", "10", fee="1"), correct("e9", "e1", "30", "11"))
     (trade,) = seen.trades
     assert (trade.exec_id, trade.quantity, trade.price, trade.fee) == ("e1", D(30), D(11), D(1))

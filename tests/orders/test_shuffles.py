@@ -114,11 +114,11 @@ def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> 
 @given(st.permutations(range(8)), st.integers(0, 8))
 def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(order: list[int], seen_count: int) -> None:
     """Eight fills of ten, counted by the broker: after any of them the filled quantity is the highest count."""
-    counted = [fill(f"e{place}", "10", "10", cum=str(10 * place + 10)) for place in order[:seen_count]]
+    counted = [fill(f"e{index}", "10", "10", cum=str(10 * index + 10)) for index in order[:seen_count]]
     whole = OrderTerms("o1", terms("80").versions)
     seen = derive(whole, arrived(counted), PendingCommands())
-    highest = max((10 * place + 10 for place in order[:seen_count]), default=0)
+    highest = max((10 * index + 10 for index in order[:seen_count]), default=0)
     assert seen.filled_quantity == highest
     real = {trade.exec_id for trade in seen.trades if not trade.flags}
-    assert real == {f"e{place}" for place in order[:seen_count]}
+    assert real == {f"e{index}" for index in order[:seen_count]}
     assert all(trade.price == 10 for trade in seen.trades)

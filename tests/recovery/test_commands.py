@@ -174,7 +174,7 @@ def test_increments_are_put_together_and_any_of_them_can_be_restored(backed_up: 
             assert owner.execute("SELECT count(*) FROM orders").fetchone() == (count,)
 
 
-def test_a_platform_that_does_not_run_is_backed_up_and_restored_in_its_place(warm: Path, tmp_path: Path) -> None:
+def test_a_platform_that_does_not_run_is_backed_up_and_restored(warm: Path, tmp_path: Path) -> None:
     backups = tmp_path / "backups"
     backup(warm, backups)
     assert all_gone(warm)
@@ -236,7 +236,7 @@ def test_an_increment_without_its_base_and_an_empty_folder_are_refused(backed_up
 
 
 def test_a_platform_does_not_start_beside_a_restore_that_was_killed(warm: Path, backed_up: BackedUp) -> None:
-    """In the moment in which the old data are aside, and the new ones not yet in their place."""
+    """In the moment in which the old data are aside, and the new ones not yet moved."""
     (warm / "postgres").rename(warm / "restoring")
     done = run_command(environment(warm, {}), "serve")
     assert done.returncode == 1

@@ -30,10 +30,10 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[int]]]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends.append(writer)
         connections.append(0)
-        place = len(connections) - 1
+        index = len(connections) - 1
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while await reader.readuntil(b"\r\n\r\n"):
-                connections[place] += 1
+                connections[index] += 1
                 writer.write(answer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -172,15 +172,18 @@ async def test_a_method_reads_every_field_that_the_description_shows(name: str, 
     assert missing(example.json(), msgspec.to_builtins(made)) == []
 
 
-def missing(received: Any, read: Any, place: str = "") -> list[str]:
+def missing(received: Any, read: Any, pointer: str = "") -> list[str]:
     if isinstance(received, dict) and isinstance(read, dict):
-        absent = [f"{place}/{name}" for name in received if name not in read]
+        absent = [f"{pointer}/{name}" for name in received if name not in read]
         return absent + [
-            m for name, value in received.items() if name in read for m in missing(value, read[name], f"{place}/{name}")
+            m
+            for name, value in received.items()
+            if name in read
+            for m in missing(value, read[name], f"{pointer}/{name}")
         ]
     if isinstance(received, list) and isinstance(read, list | tuple):
         assert len(received) == len(read)
-        return [m for one, other in zip(received, read, strict=True) for m in missing(one, other, place)]
+        return [m for one, other in zip(received, read, strict=True) for m in missing(one, other, pointer)]
     return []
 
 

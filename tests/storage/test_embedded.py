@@ -83,7 +83,7 @@ async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, st
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
     process.kill()
     eventually(lambda: all_gone(tmp_path / "data"), GONE_LIMIT_SECONDS)
-    # And back in a place that allows them, with the same files.
+    # And back where namespaces are allowed, with the same files.
     assert await query(start(tmp_path / "data").until("url")["url"], "SELECT 1") == 1
 
 

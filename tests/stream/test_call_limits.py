@@ -104,7 +104,7 @@ def test_health_watches_take_no_stream_of_a_subscribers(small: Platform, tenants
         client.close()
 
 
-def test_a_new_call_without_a_credential_takes_the_place_of_the_oldest(small: Platform) -> None:
+def test_a_new_call_without_a_credential_replaces_the_oldest(small: Platform) -> None:
     clients = [Client(small.grpc) for _ in range(PUBLIC_CALLS // PUBLIC_CALLS_PER_CONNECTION)]
     watches = [watch(client) for client in clients for _ in range(PUBLIC_CALLS_PER_CONNECTION)]
     for call in watches:

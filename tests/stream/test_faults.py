@@ -131,10 +131,10 @@ def test_a_client_that_resumes_sees_every_event_through_kills(
     committed = 0
     try:
         assert client.subscribed.wait(RUN_SECONDS)
-        places = itertools.cycle(account["id"] for account in made["accounts"])
+        account_ids = itertools.cycle(account["id"] for account in made["accounts"])
         while committed < events or killed.kills < kills:
             for _ in range(10):
-                url = f"/v1/accounts/{next(places)}/intents"
+                url = f"/v1/accounts/{next(account_ids)}/intents"
                 answer = tenants.client.post(url, json=create(limit("1", "0.01")), headers=caller)
                 assert answer.status_code == 202, answer.text
             killed.over.wait(pace_seconds)
@@ -203,14 +203,14 @@ def test_readers_that_stop_cost_the_others_nothing(
     stopped, reading = followers[:stops], followers[stops:]
     got: list[list[int]] = [[] for _ in reading]
 
-    def read(place: int) -> None:
-        for event in reading[place]:
-            got[place].append(event.intent_action.seq)
-            if len(got[place]) == LARGE_EVENTS:
+    def read(index: int) -> None:
+        for event in reading[index]:
+            got[index].append(event.intent_action.seq)
+            if len(got[index]) == LARGE_EVENTS:
                 return
 
     before, most = rss_bytes(stream.process.pid), 0
-    threads = [threading.Thread(target=read, args=(place,)) for place in range(len(reading))]
+    threads = [threading.Thread(target=read, args=(index,)) for index in range(len(reading))]
     threads.append(threading.Thread(target=lambda: asyncio.run(append_large(tenants_database, organization_id))))
     for thread in threads:
         thread.start()

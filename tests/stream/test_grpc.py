@@ -113,12 +113,12 @@ def test_every_cursor_resumes_right_after_it_in_every_scope(
     events = whole.take(20)
     order = [event.cursor for event in events]
     assert len(set(order)) == 20
-    for place in random.Random(7).sample(range(19), 6):
-        resumed = client.follow(tenants.callers["member"], "", (ORDER, ACTION), resume_after=order[place]).subscribed()
-        assert resumed.take(19 - place) == events[place + 1 :]
-        mine = [e for e in events[place + 1 :] if body_of(e).account_id == clients[0].account["id"]]
+    for index in random.Random(7).sample(range(19), 6):
+        resumed = client.follow(tenants.callers["member"], "", (ORDER, ACTION), resume_after=order[index]).subscribed()
+        assert resumed.take(19 - index) == events[index + 1 :]
+        mine = [e for e in events[index + 1 :] if body_of(e).account_id == clients[0].account["id"]]
         scoped = client.follow(
-            clients[0].headers, clients[0].account["id"], (ORDER, ACTION), resume_after=order[place]
+            clients[0].headers, clients[0].account["id"], (ORDER, ACTION), resume_after=order[index]
         ).subscribed()
         assert scoped.take(len(mine)) == mine
 

@@ -257,7 +257,7 @@ class Explaining:
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("analyzed", [False, True])
-async def test_a_reader_finds_its_place_by_the_index_in_every_partition(
+async def test_a_reader_finds_its_start_by_the_index_in_every_partition(
     database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection, mode: str, analyzed: bool
 ) -> None:
     for day in range(9):

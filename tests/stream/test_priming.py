@@ -89,7 +89,7 @@ async def test_a_large_state_is_primed_a_page_at_a_time(
         for page in range(pages):
             assert await tx.fetchval("SELECT 1") == 1
             read += 1
-            yield [numbered(organization_id, 1 + page * PAGE + place) for place in range(PAGE)]
+            yield [numbered(organization_id, 1 + page * PAGE + index) for index in range(PAGE)]
             most = max(most, reader.line.events)
 
     async with ApiOnlyPlatform(database, retained).running() as api_platform:

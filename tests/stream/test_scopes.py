@@ -76,7 +76,7 @@ def test_subscriptions_come_and_go_on_one_connection(wire: Wire, open_client: Op
     assert intents_of(wire.follower, 1) == [last]
 
 
-def test_a_second_subscribe_of_a_scope_takes_the_place_of_the_first(wire: Wire, trading_client: TradingClient) -> None:
+def test_a_second_subscribe_of_a_scope_replaces_the_first(wire: Wire, trading_client: TradingClient) -> None:
     wire.subscribe(trading_client.account["id"], (ACTION,))
     wire.expect_status("subscribed")
     wire.subscribe(trading_client.account["id"], (ORDER, POSITION), order_delivery=PRIMED)

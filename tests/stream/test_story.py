@@ -52,10 +52,10 @@ def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, 
     positions = [event.broker_position for event in story if kind_of(event) == "broker_position"]
     assert [position.quantity for position in positions] == ["7", "10"]
     kinds = [kind_of(event) for event in story]
-    for place, kind in enumerate(kinds):
+    for index, kind in enumerate(kinds):
         # An order's change, its trades and what they make of the position come in this order.
-        assert kind != "broker_trade" or kinds[place - 1] in ("broker_order", "broker_trade")
-        assert kind != "broker_position" or kinds[place - 1] == "broker_trade"
+        assert kind != "broker_trade" or kinds[index - 1] in ("broker_order", "broker_trade")
+        assert kind != "broker_position" or kinds[index - 1] == "broker_trade"
     assert {body.client_reference_id for body in (*orders, *trades)} == {"mine"}
     assert {body.intent_id for body in (*orders, *trades)} == {intent_id}
     assert_as_in_rest(trading_client, symbol, orders[-1], trades, positions[-1])
@@ -110,16 +110,16 @@ def test_primed_then_live_while_orders_keep_coming(
         )
 
     seen = witness.until(is_last)
-    places = {event.cursor: place for place, event in enumerate(seen, 1)} | {start.cursor: 0}
-    assert len(places) == len(seen) + 1
+    indexes = {event.cursor: index for index, event in enumerate(seen, 1)} | {start.cursor: 0}
+    assert len(indexes) == len(seen) + 1
     for account, follower in followers:
         everything = follower.until(is_last)
-        marks = [place for place, event in enumerate(everything) if kind_of(event) == "primed"]
+        marks = [index for index, event in enumerate(everything) if kind_of(event) == "primed"]
         assert [everything[mark].primed.event_type for mark in marks] == [ORDER, POSITION]
         (cursor,) = {everything[mark].cursor for mark in marks}
         shown = [event for event in seen if kind_of(event) != "balance"]  # the witness has them for their cursors
         mine = [event for event in shown if account in ("", body_of(event).account_id)]
-        before = [event for event in mine if places[event.cursor] <= places[cursor]]
+        before = [event for event in mine if indexes[event.cursor] <= indexes[cursor]]
         assert everything[marks[1] + 1 :] == mine[len(before) :]
         state = {key_of(event): event for event in before}
         retained = {key_of(event): event for event in everything[: marks[1]] if kind_of(event) != "primed"}

@@ -44,7 +44,7 @@ FORBIDDEN = http(b"403 Forbidden", b'{"code": "forbidden", "status": 403, "title
 def test_an_order_whose_wait_fails_is_not_reported_as_refused(
     run: Command, tenants: Tenants, account: Account, answer: bytes | Verdict
 ) -> None:
-    """Whoever repeats what was refused would place it twice."""
+    """A user who repeats a command that was refused would place the order twice."""
     with answers_replaced(tenants, rb"/events|/orders/", answer) as url:
         for mode in ((), ("--json",)):
             done = run("buy", "AAPL", "1", "--wait", *mode, TRADING_INTENTS_URL=url)

@@ -79,7 +79,7 @@ def test_many_proxies_do_not_take_the_loop_for_long() -> None:
     assert cost_seconds(ClientAddress(("10.0.0.0/8",)).address, incoming) < MAX_SECONDS
 
 
-def test_a_long_name_is_cut_and_keeps_its_place() -> None:
+def test_a_long_name_is_cut_and_keeps_its_path() -> None:
     tree = {"command": {"type": "CANCEL", "payload": {"a" * 60_000: 1}}}
     with pytest.raises(ValidationFailed) as caught:
         convert(tree, Submit)

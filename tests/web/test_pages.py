@@ -146,7 +146,7 @@ def section_of(page: str, operation_id: str) -> str:
     return found[1]
 
 
-def test_every_code_of_a_problem_is_a_place_in_the_page(platform: Platform) -> None:
+def test_every_code_of_a_problem_is_an_anchor_in_the_page(platform: Platform) -> None:
     read = Reader(platform.client.get("/docs").text)
     assert {error.code for error in wire_errors()} <= set(read.ids)
     problem: httpx.Response = platform.client.get("/v1/accounts")

@@ -1,4 +1,5 @@
-"""Byte streams cut at every place: what the connection takes, h11 takes with equal method, target, headers and body."""
+"""Byte streams cut at every offset: what the connection takes, h11 takes with equal method, target, headers and
+body."""
 
 import asyncio
 import itertools
@@ -221,8 +222,8 @@ def streams(draw: st.DrawFn) -> bytes:
     return data
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    marks = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+def cut(data: bytes, offsets: list[int]) -> list[bytes]:
+    marks = [0, *sorted(offset % (len(data) + 1) for offset in offsets), len(data)]
     return [data[start:end] for start, end in itertools.pairwise(marks)]
 
 
@@ -238,23 +239,23 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
     HEAD + b"a: b \t\r\ntransfer-encoding: chunked\r\n\r\n1;a=b\r\nx\r\n0\r\nx-api-key: y\r\n\r\n" + HEAD + b"\r\n", []
 )
 @given(streams(), st.lists(st.integers(0, 1 << 16), max_size=8))
-def test_what_we_take_h11_takes_as_well_wherever_it_is_cut(data: bytes, places: list[int]) -> None:
-    assert_h11_agrees(data, places)
+def test_what_we_take_h11_takes_as_well_wherever_it_is_cut(data: bytes, offsets: list[int]) -> None:
+    assert_h11_agrees(data, offsets)
 
 
 @pytest.mark.chaos
 @settings(max_examples=2_000)
 @given(streams(), st.lists(st.integers(0, 1 << 16), max_size=8))
-def test_what_we_take_of_many_streams_h11_takes_as_well(data: bytes, places: list[int]) -> None:
-    assert_h11_agrees(data, places)
+def test_what_we_take_of_many_streams_h11_takes_as_well(data: bytes, offsets: list[int]) -> None:
+    assert_h11_agrees(data, offsets)
 
 
-def assert_h11_agrees(data: bytes, places: list[int]) -> None:
+def assert_h11_agrees(data: bytes, offsets: list[int]) -> None:
     taken, refused = take([data])
     assert refused <= 1
     theirs = comparable(take_by_h11(data))
     assert comparable(taken) == theirs[: len(taken)]
-    assert take(cut(data, places)) == (taken, refused)
+    assert take(cut(data, offsets)) == (taken, refused)
     assert take([bytes([byte]) for byte in data]) == (taken, refused)
 
 

@@ -30,7 +30,7 @@ STOP = b"POST /v1/stops HTTP/1.1\r\nhost: x\r\nx-name: %s\r\ncontent-length: 0\r
     ids=["a_caller", "public", "refused", "not_found", "too_long", "unreadable"],
 )
 async def test_a_flood_of_requests_delays_no_other_caller(site: Site, flood: bytes, statuses: set[int]) -> None:
-    """All are received before the first is read; with each answer, its place among them is known."""
+    """All are received before the first is read; with each answer, its rank among them is known."""
     answered: list[tuple[str, int]] = []
 
     async def read(name: str, reader: asyncio.StreamReader) -> None:

@@ -77,8 +77,8 @@ def side_by_side(urls: Urls, tmp_path: Path) -> Iterator[SideBySide]:
     with simulating_in_thread() as alpaca, exchange_in_thread() as exchange:
         alpaca.simulator.add("PAPER").quote("AAPL", Decimal(99), Decimal(100), Decimal(1000))
         write_profile(venues, exchange.port, has_password=True)
-        places = {"ALPACA_PAPER_URL": alpaca.simulator.url, "FIX_VENUES": str(venues), "WORKERS": "0"}
-        with serving(tmp_path / "data", **places, **settings_of(urls)) as platform:
+        urls_of_venues = {"ALPACA_PAPER_URL": alpaca.simulator.url, "FIX_VENUES": str(venues), "WORKERS": "0"}
+        with serving(tmp_path / "data", **urls_of_venues, **settings_of(urls)) as platform:
             document = {
                 "external_id": "o",
                 "accounts": [{"name": name, "broker": name, "environment": "paper"} for name in BROKERS],

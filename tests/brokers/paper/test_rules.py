@@ -251,7 +251,7 @@ RULES = {
         sell 10 limit 105 -> 3 accepted
         105x15 106x50 -> 1 fill 10@105, 3 cancelled no_position_to_sell
     """,
-    "P14 a replaced order loses its place": """
+    "P14 a replaced order goes to the end of the queue": """
         99x5 101x7 ->
         buy 5 limit 100 -> 1 accepted
         buy 5 limit 100 -> 2 accepted

@@ -151,9 +151,9 @@ class Venue:
     async def fault(self, account_id: UUID, kind: str, **fields: Any) -> None:
         await self.owner.execute("DELETE FROM paper_faults WHERE account_id = $1", account_id)
         names = ["account_id", "kind", *fields]
-        places = ", ".join(f"${n}" for n in range(1, len(names) + 1))
+        markers = ", ".join(f"${n}" for n in range(1, len(names) + 1))
         await self.owner.execute(
-            f"INSERT INTO paper_faults ({', '.join(names)}) VALUES ({places})", account_id, kind, *fields.values()
+            f"INSERT INTO paper_faults ({', '.join(names)}) VALUES ({markers})", account_id, kind, *fields.values()
         )
 
     async def journal(self, account_id: UUID) -> list[str]:
