@@ -100,9 +100,9 @@ class Venue:
         book.orders[ticket.client_order_id] = order
         if refusal := self._refusal(ticket):
             order.over = True
-            self._tell(order, EventKind.REJECTED, reason=refusal)
+            self._report(order, EventKind.REJECTED, reason=refusal)
         else:
-            self._tell(order, EventKind.ACCEPTED)
+            self._report(order, EventKind.ACCEPTED)
             self._match(order)
         self._save()
         return order
@@ -115,7 +115,7 @@ class Venue:
 
     def cancel(self, order: Order) -> None:
         order.over = True
-        self._tell(order, EventKind.CANCELLED)
+        self._report(order, EventKind.CANCELLED)
         self._save()
 
     def _save(self) -> None:
@@ -137,9 +137,9 @@ class Venue:
         book.cash -= signed * price
         order.filled += quantity
         order.over = not order.leaves
-        self._tell(order, EventKind.FILL, quantity, price)
+        self._report(order, EventKind.FILL, quantity, price)
 
-    def _tell(
+    def _report(
         self,
         order: Order,
         kind: EventKind,

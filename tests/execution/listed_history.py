@@ -85,7 +85,7 @@ class History:
         await self.owner.copy_records_to_table("trades", records=rows, columns=TRADE_COLUMNS)
         self.trades += made
 
-    async def retell(self, trade: Listed, seq: int) -> None:
+    async def republish(self, trade: Listed, seq: int) -> None:
         """As a correction does."""
         await self.owner.execute("UPDATE trades SET seq = $2, is_retold = true WHERE trade_id = $1", trade.id, seq)
         self.trades.remove(trade)

@@ -101,7 +101,7 @@ async def test_actions_and_trades_are_those_within_the_times(
     trades = random_trades(chance, ROWS, STEP_SECONDS)
     await history.add_trades(trades, lambda row: False)
     for trade in chance.sample(trades, 20):
-        await history.retell(trade, max(row.seq for row in history.trades) + 1)
+        await history.republish(trade, max(row.seq for row in history.trades) + 1)
     for _ in range(walks):
         bounds, times = random_bounds(chance, history.actions)
         query = bounds | random_direction(chance)
@@ -171,7 +171,7 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
             at = START + timedelta(days=1, seconds=last.seq)
             await history.add_orders([Listed(last.seq + 1, at, uuid.uuid4(), "AAPL", OrderStatus.NEW)])
             await history.add_trades([Listed(trade.seq + 2, at, uuid.uuid4())], lambda row: False)
-            await history.retell(chance.choice(history.trades), trade.seq + 3)
+            await history.republish(chance.choice(history.trades), trade.seq + 3)
 
     query = {"created_after": rfc3339(times.start)} if times.start else {}
     found = await walk(list_platform, history, path, query, chance, append)

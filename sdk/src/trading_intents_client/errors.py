@@ -58,12 +58,12 @@ class TradingError(Exception):
     retry_after: int | None = None
 
     def __init__(self, detail: str = "", *, status: int | None = None, problem: Problem | None = None) -> None:
-        told = problem or Problem()
-        self.detail = detail or told.detail or told.title or type(self).__name__
+        given = problem or Problem()
+        self.detail = detail or given.detail or given.title or type(self).__name__
         self.status = status
-        self.code = told.code or self.default_code
-        self.request_id = told.request_id
-        self.problem = told
+        self.code = given.code or self.default_code
+        self.request_id = given.request_id
+        self.problem = given
         # Of a submit or close: with it the same command can be asked for again and is never made twice.
         self.idempotency_key: str | None = None
         # A try of this call had no answer, or one that leaves it open, so that the command may have been recorded.

@@ -123,7 +123,7 @@ async def close_account(tx: Tx, account_id: AccountId) -> Account:
 
 
 async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
-    """Tells the workers to open, refresh or close the account's session, from the account as it is now."""
+    """Asks the workers to open, refresh or close the account's session, from the account as it is now."""
     query = """
         UPDATE accounts
         SET link_generation = link_generation + 1,

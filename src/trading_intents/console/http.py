@@ -100,7 +100,7 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
 def _caller_route(gates: Mapping[str, Gate]) -> Route:
     @Operation(Tag.USERS, answer=CallerDescription)
     async def get_caller(request: Request) -> Answer:
-        """Tell whose the credential is and what it may call."""
+        """Read whose the credential is and what it may call."""
         caller = caller_of(request)
         organization, ends = caller.organization, caller.expires_at
         environment, role = None, None

@@ -124,7 +124,7 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
     """Finds the first action of each account that differs from its event, as long as the event is kept."""
     contradicted: dict[UUID, tuple[int, str]] = {}
-    last_of: dict[UUID, int] = {}  # the seq of an account's last action that an event told of
+    last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
         organization_id, last_seq = next_id, 0
@@ -136,7 +136,7 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
                 records = await store.read_records(tx, places)
             for row, action in events:
                 seq = action.seq if action else last_of.get(row["account_id"], 0) + 1
-                wrong = f"event {row['seq']} of the stream, which tells of it or of a later one, cannot be read"
+                wrong = f"event {row['seq']} of the stream, which is about it or a later one, cannot be read"
                 if action:
                     wrong = _compare(action, records.get((action.account_id, seq)))
                     last_of[row["account_id"]] = seq
@@ -150,7 +150,7 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
 
 
 def _read_action(event: Row) -> trading_pb2.IntentAction | None:
-    """None: the event cannot be read, or tells of another account than its row says."""
+    """None: the event cannot be read, or is about another account than its row says."""
     try:
         action = trading_pb2.TradingEvent.FromString(event["payload"]).intent_action
     except DecodeError:

@@ -147,7 +147,7 @@ def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decim
         missing = _missing(reports, executions, amended)
         if missing <= 0:
             return {}
-        # Once an execution was amended, an earlier count no longer tells where one stands.
+        # Once an execution was amended, an earlier count no longer shows where one stands.
         placed = sorted((each for each in executions if not amended and each.cum_quantity is not None), key=_place)
         covered = total(each.largest for each in executions if not each.amended) - total(e.largest for e in placed)
         sizes: dict[Decimal, Decimal] = {}
@@ -202,7 +202,7 @@ def _synthetic_fills(
 
 
 def _priced_fills(order_id: str, sizes: Mapping[Decimal, Decimal], facts: Sequence[Fact]) -> list[_Execution]:
-    """Stands in for gaps that are one execution, of which the broker told all but its id."""
+    """Stands in for gaps that are one execution, of which the broker reported all but its id."""
     statuses = (fact for fact in facts if fact.kind is FactKind.STATUS and fact.quantity and fact.price is not None)
     counted = {normalized(fact.cum_quantity): fact for fact in statuses if fact.cum_quantity}
     fills = [(end, size, counted[end]) for end, size in sizes.items() if end in counted]

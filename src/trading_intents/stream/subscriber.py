@@ -36,7 +36,7 @@ class EventBatch:
 
 
 class Subscriber:
-    """One connection's queue. `notify` tells its transport that there are events to take, or that the stream has
+    """One connection's queue. `notify` signals its transport that there are events to take, or that the stream has
     ended."""
 
     def __init__(self, notify: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from trading_intents.testing.broker_suite import (
     LOOKS_UP_REPLACES,
     REFUSES_USED_IDS,
     REPLACES,
-    TELLS_BALANCES,
+    REPORTS_BALANCES,
     Card,
     CardRun,
     Sent,
@@ -338,7 +338,7 @@ async def has_open_orders(run: CardRun) -> None:
     assert total(snapshot.executions) == 4
 
 
-async def tells_positions(run: CardRun) -> None:
+async def has_positions(run: CardRun) -> None:
     await run.quote("99", "100")
     await run.expect_filled("7", await run.buy("7"))
     positions = (await run.snapshot()).positions
@@ -384,10 +384,10 @@ CARDS = (
     Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, LOOKS_UP_REPLACES),
     Card(53, "an order that was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
     Card(60, "a snapshot has open orders and executions", has_open_orders, offers(_K.LIMIT)),
-    Card(61, "a snapshot has positions, if the broker reports any", tells_positions, offers(_K.MARKET)),
+    Card(61, "a snapshot has positions, if the broker reports any", has_positions, offers(_K.MARKET)),
     Card(62, "fills from while the session was closed are reported", reports_missed_fills, offers(_K.LIMIT)),
     Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, offers(_K.LIMIT)),
-    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, TELLS_BALANCES),
+    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, REPORTS_BALANCES),
     Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
     Card(72, "a lost connection ends the stream, or is a gap", reports_a_lost_connection, fault=StageFault.BREAK_LINK),

@@ -283,7 +283,7 @@ def looks_up_for_ever(broker: Capabilities) -> bool:
 
 REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace)
 LOOKS_UP_REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace and looks_up(broker))
-TELLS_BALANCES = offers(OrderKind.MARKET, can=lambda broker: broker.tells_balances)
+REPORTS_BALANCES = offers(OrderKind.MARKET, can=lambda broker: broker.tells_balances)
 KEEPS_FILLED = offers(OrderKind.MARKET, can=lambda broker: not broker.bust_reopens)
 REFUSES_USED_IDS = offers(OrderKind.LIMIT, can=lambda broker: broker.unique_order_ids)
 LINKS_EXITS = offers(OrderKind.MARKET, can=lambda broker: broker.exits)

@@ -60,21 +60,21 @@ def left_of(each: Triggered, quantity: Decimal | None, used_today: Decimal | Non
 
 
 async def explain_error(client: AsyncTradingClient, error: TradingError, asked: ToolArguments) -> dict[str, Any]:
-    told: dict[str, Any] = {"code": error.code, "detail": error.detail, "request_id": error.request_id}
+    refusal: dict[str, Any] = {"code": error.code, "detail": error.detail, "request_id": error.request_id}
     if isinstance(error, ControlRejected):
-        told["triggered"] = await explain_triggered(client, error.triggered, asked)
+        refusal["triggered"] = await explain_triggered(client, error.triggered, asked)
     if isinstance(error, ValidationFailed):
-        told["errors"] = msgspec.to_builtins(error.errors)
+        refusal["errors"] = msgspec.to_builtins(error.errors)
     if error.retry_after is not None:
-        told["retry_after"] = error.retry_after
+        refusal["retry_after"] = error.retry_after
     if error.may_be_recorded:
-        told["may_be_recorded"] = True
-        told["next"] = (
+        refusal["may_be_recorded"] = True
+        refusal["next"] = (
             "repeat the call with the same idempotency_key and arguments: it is carried out once"
             if hasattr(asked, "idempotency_key")
             else "the call may have been carried out: read before you repeat it"
         )
-    return told
+    return refusal
 
 
 def _amount(value: Any) -> Decimal | None:

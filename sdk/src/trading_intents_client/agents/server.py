@@ -67,10 +67,10 @@ async def _call(client: AsyncTradingClient, tool: AgentTool, arguments: dict[str
         return _result(await explain_error(client, error, asked), is_error=True)
 
 
-def _result(told: Any, is_error: bool = False) -> types.CallToolResult:
+def _result(answer: Any, is_error: bool = False) -> types.CallToolResult:
     """Also as text: many clients show their model nothing else."""
-    text = types.TextContent(type="text", text=json.dumps(told))
-    return types.CallToolResult(content=[text], structured_content=told, is_error=is_error)
+    text = types.TextContent(type="text", text=json.dumps(answer))
+    return types.CallToolResult(content=[text], structured_content=answer, is_error=is_error)
 
 
 async def serve_stdio(client: AsyncTradingClient, allow_trading: bool, version: str) -> None:

@@ -104,8 +104,8 @@ async def _limits(read: Awaitable[LimitsRecord]) -> LimitsRecord | None:
 
 
 async def evaluate_order(client: AsyncTradingClient, asked: OrderArguments) -> object:
-    told = await client.account(asked.account_id).controls.evaluate(asked.symbol, _create(asked))
-    return {"allowed": told.allowed, "triggered": await explain_triggered(client, told.triggered, asked)}
+    judged = await client.account(asked.account_id).controls.evaluate(asked.symbol, _create(asked))
+    return {"allowed": judged.allowed, "triggered": await explain_triggered(client, judged.triggered, asked)}
 
 
 async def place_order(client: AsyncTradingClient, asked: PlaceOrderArguments) -> AsyncPlacedOrder:

@@ -213,8 +213,8 @@ class AsyncAccount:
 
     async def _submit(self, path: str, body: Mapping[str, object], key: str | None) -> AsyncPlacedOrder:
         key = make_key() if key is None else check_key(key)
-        told, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
-        return placed_order(told, key, is_replayed, self)
+        made, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
+        return placed_order(made, key, is_replayed, self)
 
     async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
         """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
@@ -270,7 +270,7 @@ class AsyncAccount:
         return AsyncPages(self._transport, f"{self._path}/positions", Position, query(order=order))
 
     async def balances(self) -> Balances:
-        """The account's money, as its broker last told it."""
+        """The account's money, as its broker last reported it."""
         return await self._transport.call("GET", f"{self._path}/balances", Balances)
 
     async def equity(

@@ -112,7 +112,7 @@ class AsyncOrder(AsyncOrderActions, OrderRecord, frozen=True, kw_only=True, dict
 
 
 class AsyncPlacedOrder(AsyncOrderActions, Struct, frozen=True, kw_only=True, dict=True):
-    """An accepted command, durable at the platform. `wait()` tells what became of the order."""
+    """An accepted command, durable at the platform. `wait()` returns the order when it is final."""
 
     intent_id: str
     seq: int

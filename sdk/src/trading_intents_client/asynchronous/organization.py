@@ -127,7 +127,7 @@ class AsyncOrganization:
         await self._transport.send("DELETE", "/v1/api-keys/session")
 
     async def validate_api_key(self, api_key: str) -> KeyValidation:
-        """Tells whose a key is."""
+        """Reads to whom a key belongs."""
         body = {"api_key": api_key}
         return await self._transport.call("POST", "/api/v1/auth/api-key/validate", KeyValidation, body=body)
 

@@ -269,7 +269,7 @@ class Account:
         return Pages(self._loop, self._wrapped.positions(order=order), lambda item: item)
 
     def balances(self) -> Balances:
-        """The account's money, as its broker last told it."""
+        """The account's money, as its broker last reported it."""
         return self._loop.run(self._wrapped.balances)
 
     def equity(

@@ -46,12 +46,12 @@ class EventStream:
     def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
         self._loop, self._wrapped = loop, wrapped
         self._read: Event | None = None
-        self._told_cursor = wrapped.cursor
+        self._delivered_cursor = wrapped.cursor
 
     @property
     def cursor(self) -> str | None:
-        """The cursor of the last event that was told."""
-        return self._told_cursor
+        """The cursor of the last event that was delivered."""
+        return self._delivered_cursor
 
     @property
     def is_connected(self) -> bool:
@@ -64,7 +64,7 @@ class EventStream:
         return self._wrapped.last_error
 
     def __enter__(self) -> Self:
-        """Connects first: all that happens from here on is told."""
+        """Connects first: all events from here on are delivered."""
         self._loop.run(self._wrapped.__aenter__)
         return self
 
@@ -79,7 +79,7 @@ class EventStream:
         event, self._read = self._read, None
         if event is None:
             raise StopIteration
-        self._told_cursor = event.cursor or self._told_cursor
+        self._delivered_cursor = event.cursor or self._delivered_cursor
         return event
 
     def close(self) -> None:
@@ -87,6 +87,6 @@ class EventStream:
         self._loop.run(self._wrapped.aclose)
 
     async def _next(self) -> None:
-        """Keeps the event: one that comes in the moment of an interrupt is the next one that is told."""
+        """Keeps the event: one that comes in the moment of an interrupt is the next one that is delivered."""
         if self._read is None:
             self._read = await anext(self._wrapped, None)

@@ -89,7 +89,7 @@ class Order(OrderActions, OrderRecord, frozen=True, kw_only=True, dict=True):
 
 
 class PlacedOrder(OrderActions, Struct, frozen=True, kw_only=True, dict=True):
-    """An accepted command, durable at the platform. `wait()` tells what became of the order."""
+    """An accepted command, durable at the platform. `wait()` returns the order when it is final."""
 
     intent_id: str
     seq: int

@@ -124,7 +124,7 @@ class Organization:
         self._loop.run(self._wrapped.end_session)
 
     def validate_api_key(self, api_key: str) -> KeyValidation:
-        """Tells whose a key is."""
+        """Reads to whom a key belongs."""
         return self._loop.run(lambda: self._wrapped.validate_api_key(api_key))
 
     def delete_current_user(self) -> None:

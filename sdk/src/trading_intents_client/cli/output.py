@@ -72,10 +72,10 @@ def for_each(items: Iterable[T], act: Callable[[T], None], name: Callable[[T], s
 
 def _report(error: TradingError, about: str = "") -> int:
     out = Console(stderr=True, highlight=False, emoji=False)
-    told = str(error)
+    text = str(error)
     if isinstance(error, ControlRejected) and error.triggered:
-        told = f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request {error.request_id}"
-    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + told)}", soft_wrap=True)
+        text = f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request {error.request_id}"
+    out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + text)}", soft_wrap=True)
     return _code(error)
 
 

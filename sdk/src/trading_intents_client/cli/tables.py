@@ -45,8 +45,8 @@ def print_table(fields: Fields, records: Iterable[object], empty: str, below: Se
         out.print(_line(cells, widths, rights), soft_wrap=True)
         for name in moved:
             if columns[name][row] is not None:
-                told = textwrap.fill(texts[name][row], out.width, initial_indent=GAP, subsequent_indent=GAP)
-                out.print(Text(told, style="dim"), soft_wrap=True)
+                filled = textwrap.fill(texts[name][row], out.width, initial_indent=GAP, subsequent_indent=GAP)
+                out.print(Text(filled, style="dim"), soft_wrap=True)
 
 
 def _width(texts: Mapping[str, Sequence[str]], moved: Sequence[str]) -> int:

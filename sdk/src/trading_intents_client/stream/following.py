@@ -23,19 +23,19 @@ class AsyncEventStream:
     def __init__(self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int) -> None:
         self._connect, self._snapshot = connect, snapshot
         # From `_cursor` on the stream is read; the consumer may not have the event of it yet.
-        self._cursor = self._told_cursor = after
+        self._cursor = self._delivered_cursor = after
         self._max_first_retries = max_first_retries
         self._events: AsyncIterator[Event | StatusMessage] | None = None
         self._was_connected = self._is_connected = self._has_gap = self._is_closed = False
         self._failures = 0
         self._reading: asyncio.Task[Event | None] | None = None
-        self._begun: deque[Event] = deque()  # read on entering the stream, and not told yet
+        self._begun: deque[Event] = deque()  # read on entering the stream, and not delivered yet
         self._last_error: TradingError | None = None
 
     @property
     def cursor(self) -> str | None:
-        """The cursor of the last event that was told."""
-        return self._told_cursor
+        """The cursor of the last event that was delivered."""
+        return self._delivered_cursor
 
     @property
     def is_connected(self) -> bool:
@@ -48,7 +48,7 @@ class AsyncEventStream:
         return self._last_error
 
     async def __aenter__(self) -> Self:
-        """Connects first: all that happens from here on is told."""
+        """Connects first: all events from here on are delivered."""
         while self._cursor is None and (event := await self._take()) is not None:
             self._begun.append(event)
         return self
@@ -72,7 +72,7 @@ class AsyncEventStream:
         event = self._begun.popleft() if self._begun else await self._take()
         if event is None:
             raise StopAsyncIteration
-        self._told_cursor = event.cursor or self._told_cursor
+        self._delivered_cursor = event.cursor or self._delivered_cursor
         return event
 
     async def _take(self) -> Event | None:
@@ -86,7 +86,7 @@ class AsyncEventStream:
             if not self._is_closed or (caller is not None and caller.cancelling()):
                 if self._reading.cancelled():
                     self._reading = None
-                # An event that came in the moment of the cancellation is the next one that is told.
+                # An event that came in the moment of the cancellation is the next one that is delivered.
                 raise
             event = None
         except BaseException:
@@ -118,7 +118,7 @@ class AsyncEventStream:
         except StopAsyncIteration:
             raise UnexpectedAnswer("the server ended the stream", status=503) from None
         except ValueError as error:
-            raise UnexpectedAnswer(f"the stream told something else: {error}", status=503) from None
+            raise UnexpectedAnswer(f"the stream sent something else: {error}", status=503) from None
         self._is_connected = self._was_connected = True
         self._last_error = None
         if isinstance(event, StatusMessage):
@@ -132,7 +132,7 @@ class AsyncEventStream:
         return None if isinstance(event, SkippedEvent) else event
 
     async def _end_gap(self, event: Event) -> Event | None:
-        """The state is read after the server has said from which cursor on it tells everything."""
+        """The state is read after the server has said from which cursor on it sends everything."""
         if not isinstance(event, PrimedEvent):
             return None  # what is retained is in the state too
         gap = await self._snapshot(event.cursor)

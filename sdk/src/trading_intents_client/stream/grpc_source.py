@@ -75,8 +75,8 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
                         message = await call.read()
                     if message is grpc.aio.EOF:
                         return
-                    told = json_format.MessageToDict(message, preserving_proto_field_name=True)
-                    event = read_event(told)
+                    fields = json_format.MessageToDict(message, preserving_proto_field_name=True)
+                    event = read_event(fields)
                     if event is not None:
                         yield event
             except grpc.RpcError as error:

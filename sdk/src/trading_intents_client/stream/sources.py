@@ -14,7 +14,7 @@ POSITIONS = "broker_position"
 
 
 def event_source(transport: Transport, account_id: str | None, kinds: Iterable[str] | None, over: str) -> Connect:
-    """Positions are always asked for: with them the server tells a cursor at once, so that no break loses an event."""
+    """Positions are always asked for: with them the server sends a cursor at once, so that no break loses an event."""
     if kinds is None:
         return _source(transport, account_id, None, over)
     wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}

@@ -26,7 +26,7 @@ async def follow_http(
 
 
 async def read_messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The `data` of each whole message. One that the connection cuts is not told: it comes again after the cursor."""
+    """The `data` of each whole message. One that the connection cuts is left out: it comes again after the cursor."""
     rest = b""
     async for chunk in chunks:
         *messages, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")

@@ -1,4 +1,4 @@
-"""Waiting for orders of an account: one stream tells all who wait. Without `stream:read` the order is polled."""
+"""Waiting for orders of an account: one stream serves all waits. Without `stream:read` the order is polled."""
 
 import asyncio
 import itertools
@@ -42,8 +42,8 @@ class OrderWaits(Generic[Order]):
                     return await self._poll(intent_id, statuses, seen)
         except TimeoutError:
             order = seen[-1] if seen else None
-            told = f"{order.order_status} after {seconds:g} s" if order else f"not read within {seconds:g} s"
-            raise WaitTimeout(f"order {intent_id} is {told}", order) from None
+            state = f"{order.order_status} after {seconds:g} s" if order else f"not read within {seconds:g} s"
+            raise WaitTimeout(f"order {intent_id} is {state}", order) from None
         finally:
             self._leave(intent_id, changes)
 
@@ -56,7 +56,7 @@ class OrderWaits(Generic[Order]):
         while not _is_over(order, statuses):
             change = await self._next_change(changes)
             if change is not None and 0 < change.version <= order.version:
-                continue  # the stream is late: it tells what was before the order was read
+                continue  # the stream is late: this is from before the order was read
             if change is None or change.order_status in statuses or change.is_final:
                 order = await self._look(intent_id, seen)
                 if change is not None and change.order_status in statuses:
@@ -125,14 +125,14 @@ class OrderWaits(Generic[Order]):
                 if isinstance(event, PrimedEvent):
                     self._is_primed.set()
                 elif isinstance(event, OrderEvent):
-                    self._tell(event.order.intent_id, event.order)
+                    self._pass_on(event.order.intent_id, event.order)
                 elif isinstance(event, GapEvent):
                     for intent_id in self._waiters:
-                        self._tell(intent_id, None)
+                        self._pass_on(intent_id, None)
 
-    def _tell(self, intent_id: str, change: Change) -> None:
+    def _pass_on(self, intent_id: str, change: Change) -> None:
         for changes in self._waiters.get(intent_id, ()):
-            if changes.full():  # what was told is not needed to look again
+            if changes.full():  # the change itself is not needed to look again
                 while not changes.empty():
                     changes.get_nowait()
                 change = None

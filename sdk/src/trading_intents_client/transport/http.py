@@ -225,10 +225,10 @@ class Transport:
 
 
 def failure_of(error: httpx.HTTPError | OSError, url: str) -> TradingError:
-    told = str(error) or type(error).__name__
+    cause = str(error) or type(error).__name__
     if isinstance(error, NOT_SENT):
-        return Unreachable(f"no connection to {url}: {told}")
-    return AnswerLost(f"no answer from {url}: {told}")
+        return Unreachable(f"no connection to {url}: {cause}")
+    return AnswerLost(f"no answer from {url}: {cause}")
 
 
 def read_answer(response: httpx.Response, kind: type[T]) -> T:

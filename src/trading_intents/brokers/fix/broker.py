@@ -233,7 +233,7 @@ class FixBroker:
             raise BrokerUnavailable(str(self._session.ended))
 
     def _deliver(self, event: BrokerEvent | port.StreamGap) -> None:
-        if self._events.full():  # a snapshot retells what has no room
+        if self._events.full():  # a snapshot repeats what has no room
             while not self._events.empty():
                 self._events.get_nowait()
             event = port.StreamGap("events were not taken in time")

@@ -103,7 +103,7 @@ def close_wait(
 
 
 class Report(NamedTuple):
-    """A quantity that the broker told and that is not ours, and when it was first asked for."""
+    """A quantity that the broker reported and that is not ours, and when it was first asked for."""
 
     quantity: Decimal
     since_seconds: float
@@ -113,12 +113,12 @@ class Report(NamedTuple):
 
 
 def differing(
-    told: Mapping[str, Decimal], ours: Mapping[str, Decimal], before: Mapping[str, Report], asked_seconds: float
+    reported: Mapping[str, Decimal], ours: Mapping[str, Decimal], before: Mapping[str, Report], asked_seconds: float
 ) -> dict[str, Report]:
     """The symbols in which a snapshot differs from ours, since when it says so. A symbol that it leaves out is 0."""
     found = dict[str, Report]()
-    for symbol in {*told, *ours}:
-        quantity = told.get(symbol, ZERO)
+    for symbol in {*reported, *ours}:
+        quantity = reported.get(symbol, ZERO)
         if quantity != ours.get(symbol, ZERO):
             first = before.get(symbol)
             found[symbol] = first if first and first.quantity == quantity else Report(quantity, asked_seconds)

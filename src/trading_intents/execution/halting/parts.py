@@ -132,21 +132,21 @@ class HaltPart:
         if held and None not in waits.values():
             return with_symbols(progress, held, waits)
         try:
-            told = await link.read_positions()
+            reported = await link.read_positions()
         except (BrokerUnavailable, TimeoutError):
             waiting = with_symbols(progress, held, dict.fromkeys(held, WaitReason.BROKER_DISCONNECTED))
             return waiting if held else replace(waiting, waiting=(Waiting(WaitReason.BROKER_DISCONNECTED),))
-        return await self._close_told(progress, working, told, now_seconds)
+        return await self._close_reported(progress, working, reported, now_seconds)
 
-    async def _close_told(
-        self, progress: Progress, working: set[str], told: Mapping[str, Decimal] | None, asked_seconds: float
+    async def _close_reported(
+        self, progress: Progress, working: set[str], reported: Mapping[str, Decimal] | None, asked_seconds: float
     ) -> Progress:
-        """`told` was asked for when no order was open but of the `working` symbols; None: the broker tells none."""
+        """`reported` was asked for when only `working` symbols had open orders; None: the broker reports none."""
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             ours = await orders_store.held_quantities(tx, self.key.account_id)
-            waits = await self._waits(tx, {*(told or ()), *ours, *working}, working, progress.base_seq)
-        self._differing = {} if told is None else differing(told, ours, self._differing, asked_seconds)
-        quantities = ours if told is None else told
+            waits = await self._waits(tx, {*(reported or ()), *ours, *working}, working, progress.base_seq)
+        self._differing = {} if reported is None else differing(reported, ours, self._differing, asked_seconds)
+        quantities = ours if reported is None else reported
         left = {*working, *(symbol for symbol, quantity in quantities.items() if quantity)}
         for symbol, report in self._differing.items():
             if not report.is_confirmed(asked_seconds):

@@ -148,14 +148,14 @@ class EventReader:
             received.append(self._buffer.get_nowait())
         return received
 
-    def _due_balance(self, told: Iterable[BrokerBalance]) -> BrokerBalance | None:
+    def _due_balance(self, reported: Iterable[BrokerBalance]) -> BrokerBalance | None:
         assert self._balances is not None, "the account is reconciled first"
-        for balance in told:
+        for balance in reported:
             self._balances.offer(balance)
         return self._balances.take(self._dependencies.clock.monotonic())
 
     async def reconcile_open(self) -> None:
-        """Reconciles an account with open orders: it finds events that the broker dropped without telling."""
+        """Reconciles an account with open orders: it finds events that the broker dropped silently."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
             has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))

@@ -1,4 +1,4 @@
-"""Opening positions: what an account held at its broker before our first trade. The first snapshot that tells positions
+"""Opening positions: what an account held at its broker before our first trade. The first snapshot that has positions
 sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
 
 from collections.abc import Iterable, Sequence

@@ -199,7 +199,7 @@ class BrokerSession:
             self._leave()
 
     async def read_positions(self) -> dict[str, Decimal] | None:
-        """The positions of a snapshot that is requested now and recorded; None: the broker tells none."""
+        """The positions of a snapshot that is requested now and recorded; None: the broker reports none."""
         if self._reader is None:
             raise BrokerUnavailable("the link is down")
         self._enter()

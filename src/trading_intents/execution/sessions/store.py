@@ -253,7 +253,7 @@ async def look_up_missing(
 ) -> None:
     """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
     number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
-    that wait for their next look-up, if the broker is back: it can tell again."""
+    that wait for their next look-up, if the broker is back: it can report again."""
     await tx.execute(
         """
         WITH missing AS MATERIALIZED (

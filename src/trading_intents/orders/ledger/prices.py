@@ -1,4 +1,4 @@
-"""Reference prices that a recording tells: of its trades, and of brokers' reports. Pure: no I/O, no clock."""
+"""Reference prices of a recording: of its trades, and of brokers' reports. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ from trading_intents.trading import Symbol
 def reported_prices(
     account_ref: AccountRef, changes: Sequence[TradeChange], reports: Iterable[BrokerEvent], now: datetime
 ) -> tuple[ReferencePrice, ...]:
-    """A corrected trade tells its price again, at its own time; a fill that we only infer tells none."""
+    """A corrected trade sets its price again, at its own time; a fill that we only infer sets none."""
     environment = account_ref.environment
     trades = (change.after for change in changes if change.is_published)
     quotes = ((e.symbol, e.price, min(e.venue_time or now, now)) for e in reports if e.symbol and e.price)
@@ -28,10 +28,10 @@ def reported_prices(
     )
 
 
-def newest_prices(told: Iterable[tuple[AccountRef, ReferencePrice]]) -> Mapping[PriceKey, ReferencePrice]:
+def newest_prices(prices: Iterable[tuple[AccountRef, ReferencePrice]]) -> Mapping[PriceKey, ReferencePrice]:
     """Of each key one, over all accounts."""
     by_key: dict[PriceKey, list[ReferencePrice]] = {}
-    for account_ref, price in told:
+    for account_ref, price in prices:
         market = market_of(account_ref.broker, price.environment)
         key = PriceKey(account_ref.organization_id, market, price.symbol)
         by_key.setdefault(key, []).append(price)

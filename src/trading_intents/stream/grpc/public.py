@@ -42,7 +42,7 @@ class PublicServicer:
         )
 
     def stop(self) -> None:
-        """Tells clients that watch the health that nothing is served any more."""
+        """Notifies clients that watch the health that nothing is served any more."""
         self._stopping.set()
 
     def _limited(self, call: Callable[[Context], Awaitable[None]]) -> Any:

@@ -349,7 +349,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _settle(self) -> None:
-        """Tells the table when no request waits for an answer, and the application when none is arriving either."""
+        """Notifies the table when no request waits for an answer, and the application when none is arriving either."""
         if self._task is not None or self._pending is not None or self._waiting:
             return
         if not self._feed:

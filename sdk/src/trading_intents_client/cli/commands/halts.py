@@ -49,8 +49,8 @@ def halt(
 
         def halt_one(chosen: Account) -> None:
             made = chosen.controls.halt(reason, cancel_orders=not keep_orders, close_positions=close_positions)
-            told = f"halted: account {chosen.id}, {made.state}, {made.orders} orders, {made.positions} positions"
-            print_json(made) if as_json else typer.echo(told)
+            line = f"halted: account {chosen.id}, {made.state}, {made.orders} orders, {made.positions} positions"
+            print_json(made) if as_json else typer.echo(line)
 
         _for_accounts(client, account, all_accounts, halt_one)
 

@@ -61,8 +61,8 @@ class Terms(TypedDict):
 
 def add_order_commands(cli: typer.Typer, panel: str) -> None:
     for name, verb in (("buy", "Buy"), ("sell", "Sell"), ("short", "Sell short")):
-        told = f"{verb}: at the market, with --limit and --stop, or with a stop that follows (--trail)."
-        cli.command(name=name, help=told, rich_help_panel=panel)(_placing(name))
+        text = f"{verb}: at the market, with --limit and --stop, or with a stop that follows (--trail)."
+        cli.command(name=name, help=text, rich_help_panel=panel)(_placing(name))
     for command in (cancel, replace):
         cli.command(rich_help_panel=panel)(command)
 
@@ -105,16 +105,16 @@ def _placing(name: str) -> Callable[..., None]:
                 _warn_of_broker(chosen, "waits")
                 _report_end(placed, timeout, as_json)
                 return
-            told = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
-            told += "".join(f"\n  {leg.leg}: order {leg.intent_id}" for leg in placed.legs)
-            print_json(placed) if as_json else typer.echo(told)
+            line = f"accepted: {name} {amount(quantity)} {symbol.upper()}, order {placed.intent_id}"
+            line += "".join(f"\n  {leg.leg}: order {leg.intent_id}" for leg in placed.legs)
+            print_json(placed) if as_json else typer.echo(line)
             _warn_of_broker(chosen, "waits")
 
     return place
 
 
 def _warn_of_broker(account: Account, consequence: str) -> None:
-    """Before the order, while it can be left, and after it; a caller that may not read accounts is told nothing."""
+    """Before the order, while it can be left, and after it; a caller that may not read accounts gets none."""
     with suppress(TradingError):
         connection = account.get().connection
         if connection != ConnectionState.CONNECTED:
@@ -155,12 +155,12 @@ def _print_order(order: Order, as_json: bool) -> None:
     if as_json:
         print_json(order)
         return
-    told = f"{order.order_side} {amount(order.quantity)} {order.symbol}: {order.order_status}"
+    line = f"{order.order_side} {amount(order.quantity)} {order.symbol}: {order.order_status}"
     if order.filled_quantity:
         average = rounded(order.average_price, order.limit_price, order.stop_price)
-        told += f" {amount(order.filled_quantity)} at {amount(average)}"
+        line += f" {amount(order.filled_quantity)} at {amount(average)}"
     reason = order_reason(order)
-    typer.echo(told + (f", {reason}" if reason else "") + f", order {order.order_id}")
+    typer.echo(line + (f", {reason}" if reason else "") + f", order {order.order_id}")
 
 
 def cancel(

@@ -20,8 +20,8 @@ def after_fill(orders: Mapping[int, PaperOrder], order: PaperOrder, quantity: De
     """Exits work what their entry has filled; what one of a pair fills, the other no longer works."""
     for leg in exits_of(orders, order):
         grown = replace(leg, is_held=False, quantity=quantity if leg.is_held else leg.quantity + quantity)
-        is_told = grown.leaves > 0 and grown.quantity != leg.quantity
-        yield grown, EventKind.REPLACED if is_told else None, None
+        is_reported = grown.leaves > 0 and grown.quantity != leg.quantity
+        yield grown, EventKind.REPLACED if is_reported else None, None
     other = pair_of(orders, order)
     if other is None:
         return

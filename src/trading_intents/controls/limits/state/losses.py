@@ -55,7 +55,7 @@ def result_of(position: HeldResult | NetPosition, price: Decimal | None) -> Deci
 
 
 class AccountResults:
-    """The results and baselines of accounts, as the rows of `read_results` tell them."""
+    """The results and baselines of accounts, as the rows of `read_results` have them."""
 
     def __init__(self, rows: Iterable[Sequence[Any]], prices: PriceRules) -> None:
         self.results: dict[str, Decimal] = {}
@@ -63,11 +63,11 @@ class AccountResults:
         self.baselines: dict[str, DailyBaseline] = {}
         # What openings made at the price of now, None without one, by account and symbol.
         self._openings: dict[str, dict[str, Decimal | None]] = {}
-        for kind, account_id, *told in rows:
+        for kind, account_id, *texts in rows:
             if kind == "baseline":
-                self.baselines[account_id] = msgspec.json.decode(told[0], type=DailyBaseline)
+                self.baselines[account_id] = msgspec.json.decode(texts[0], type=DailyBaseline)
                 continue
-            text, known_text = told
+            text, known_text = texts
             known = msgspec.json.decode(known_text, type=StoredPrices)
             # The last known price counts, however old.
             last = prices.pick_last(known)

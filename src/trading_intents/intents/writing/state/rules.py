@@ -75,10 +75,10 @@ RulesByOrganization = dict[str, Rules]
 
 def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]) -> Iterable[Rules]:
     """The rules of these subjects, of the rows of `read_rules`. A command may name another organization's account."""
-    told = [*rows]
-    owners = {own_id: organization_id for kind, own_id, organization_id, *_ in told if kind in ("account", "key")}
+    parsed = [*rows]
+    owners = {own_id: organization_id for kind, own_id, organization_id, *_ in parsed if kind in ("account", "key")}
     found = {each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()}
-    for kind, own_id, name, *values in told:
+    for kind, own_id, name, *values in parsed:
         rules = found.get(owners.get(own_id, own_id))
         if rules is None:
             continue
