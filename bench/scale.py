@@ -56,13 +56,13 @@ def open_traders(here: Market, organizations: int) -> list[Trader]:
     ]
     command = [sys.executable, "-m", "trading_intents", "admin", "apply", "-"]
     environ = os.environ | {"TRADING_INTENTS_DATA_DIR": str(here.bench.folder / "data")}
-    told = subprocess.run(
+    applied = subprocess.run(
         command, env=environ, input=json.dumps({"organizations": wanted}), capture_output=True, text=True, check=True
     )
     here.open_accounts(0)  # waits until all are connected
     made = [
         [Trader(account["id"], each["api_keys"][0]["api_key"]) for account in each["accounts"]]
-        for each in json.loads(told.stdout)["organizations"]
+        for each in json.loads(applied.stdout)["organizations"]
     ]
     return list(chain.from_iterable(zip(*made, strict=True)))
 

@@ -233,8 +233,8 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
             return Verdict.KNOWN  # it is in the queue
         return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
     if unresolved.replace_id:
-        was_told = isinstance(order, OrderSnapshot) or replaced == Absent(never_sent=True)
-        return Verdict.MISSING if was_told and _is_proved_absent(replaced, lookup) else Verdict.UNKNOWN
+        was_reported = isinstance(order, OrderSnapshot) or replaced == Absent(never_sent=True)
+        return Verdict.MISSING if was_reported and _is_proved_absent(replaced, lookup) else Verdict.UNKNOWN
     if unresolved.cancel_id:
         return Verdict.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
     if isinstance(order, OrderSnapshot):

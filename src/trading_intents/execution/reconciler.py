@@ -47,7 +47,7 @@ from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
-from trading_intents.outbox.settling import reason_of, tell_failed
+from trading_intents.outbox.settling import reason_of, report_failed
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import AlertKind, Log, Metrics
@@ -313,7 +313,7 @@ class Reconciler:
         if sent:
             self._wakeup.wake_after(LOOKUP_PAUSES_SECONDS[0])
         for row in rows:
-            tell_failed(Queue.INTENTS, row["event_type"], self._metrics, self._log)
+            report_failed(Queue.INTENTS, row["event_type"], self._metrics, self._log)
             if row["event_type"] == "intent.cancel" and not row["is_sent"]:
                 alert_lost_cancel(row["order_key"], self._metrics, self._log)
 

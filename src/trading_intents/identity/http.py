@@ -160,7 +160,7 @@ class KeyHandlers:
         errors=(errors.InvalidApiKey,),
     )
     async def validate_api_key(self, request: Request) -> Answer:
-        """Tell whose an API key is."""
+        """Read to whom an API key belongs."""
         key, disabled = await self.keys.validate(request.body(KeyToValidate).api_key)
         return answer_json(render(KeyValidation, key, disabled=disabled))
 

@@ -75,8 +75,8 @@ class Cancel(FrozenStruct, frozen=True):
 
 class Close(FrozenStruct, frozen=True):
     """Makes a market order of the other side of a position. A caller's is for what is left to close of ours. A halt's
-    is for `quantity`, which the broker told when `seen_seq` was the account's last action, if no order of the symbol
-    is open or came since."""
+    is for `quantity`, which the broker reported when `seen_seq` was the account's last action, if no order of the
+    symbol is open or came since."""
 
     symbol: Symbol
     quantity: Decimal | None = None  # negative: short

@@ -219,7 +219,7 @@ async def list_action_events(
 async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     query = """
         SELECT account_id::text, seq, record
-        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS told (account_id, seq) JOIN actions USING (account_id, seq)
+        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq) JOIN actions USING (account_id, seq)
     """
     rows = await tx.fetch(query, [account_id for account_id, _ in places], [seq for _, seq in places])
     return {(row["account_id"], row["seq"]): row["record"] for row in rows}

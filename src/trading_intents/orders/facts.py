@@ -61,8 +61,8 @@ _BASE32_PAIRS = tuple(first + second for first in _BASE32 for second in _BASE32)
 
 
 def client_order_id(action_id: UUID, attempt: int = 0) -> str:
-    """What a broker knows a command by: short, and telling nobody outside which action it is. Only a CANCEL has further
-    attempts, each with an id of its own, since a venue may refuse one that was used."""
+    """The id by which a broker knows a command: short, and revealing to nobody which action it is. Only a CANCEL has
+    further attempts, each with an id of its own, since a venue may refuse one that was used."""
     name = action_id.bytes + (attempt.to_bytes(4, "big") if attempt else b"")
     digest = hashlib.blake2b(name, digest_size=20).digest()
     number = int.from_bytes(digest[:12], "big") >> 6
@@ -150,7 +150,7 @@ def own_fact(
 
 
 def outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None:
-    """What an answer's outcome tells of this kind of command, if anything."""
+    """The fact that an answer's outcome is for this kind of command, if any."""
     match result.outcome:
         case Outcome.NOT_SENT:
             return None

@@ -175,7 +175,7 @@ class OrderHandlers:
         csv_columns=Trade.__struct_fields__,
     )
     async def list_trades(self, request: Request) -> Answer:
-        """List the account's trades, in the order in which they were last told of."""
+        """List the account's trades, in the order of the stream."""
         account = await self._find(request)
         times = read_times(request)
         page = read_page(request, f"trades:{account.id}{name_times(times)}", parse_seq)

@@ -237,8 +237,8 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
     return row if row and row["account_id"] == account_id else None
 
 
-# Trades that were told of once: the times of the others do not follow their seqs.
-TRADES_TOLD_ONCE = SeqLog("trades", "seq", "received_at", "NOT is_retold")
+# Trades that were published once: the times of the others do not follow their seqs.
+TRADES_PUBLISHED_ONCE = SeqLog("trades", "seq", "received_at", "NOT is_retold")
 _LIST_TRADES = """
     SELECT * FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3 ORDER BY seq {direction} LIMIT $4
 """
@@ -253,24 +253,24 @@ _LIST_TRADES_BY_TIME = """
          WHERE account_id = $1 AND seq >= $2 AND seq < $7 AND is_retold
            AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
          ORDER BY seq {direction} LIMIT $4)
-    ) AS told
+    ) AS listed
     ORDER BY seq {direction} LIMIT $4
 """
 
 
 async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest) -> list[Row]:
-    """By the seq of the event that told of them last."""
+    """By the seq of the last event about them."""
     seqs, direction, rows = (
-        await find_range(tx, TRADES_TOLD_ONCE, account_id, times, page),
+        await find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page),
         direction_of(page),
         page.limit + 1,
     )
     if times == TimeRange():
         return await tx.fetch(_LIST_TRADES.format(direction=direction), account_id, *seqs, rows)
-    # One that was told of again has a seq that is higher than its time says, never a lower one.
-    retold_end = page.after if page.is_descending and page.after is not None else NO_END
+    # One that was published again has a seq that is higher than its time says, never a lower one.
+    republished_end = page.after if page.is_descending and page.after is not None else NO_END
     query = _LIST_TRADES_BY_TIME.format(direction=direction)
-    return await tx.fetch(query, account_id, *seqs, rows, *times, retold_end)
+    return await tx.fetch(query, account_id, *seqs, rows, *times, republished_end)
 
 
 async def list_positions(tx: Tx, account_id: UUID, page: PageRequest) -> list[Row]:

@@ -97,7 +97,7 @@ def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metric
 ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED: "failed"}
 
 
-def tell_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:
+def report_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:
     log.error("outbox row failed", queue=queue, event_type=event_type)
     metrics.outbox_rows.labels(queue, event_type, "failed").inc()
 

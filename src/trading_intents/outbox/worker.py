@@ -19,7 +19,7 @@ from trading_intents.outbox.model import (
     Release,
     Retry,
 )
-from trading_intents.outbox.settling import ClaimedAttempt, Settler, make_outbox_series, reason_of, tell_failed
+from trading_intents.outbox.settling import ClaimedAttempt, Settler, make_outbox_series, reason_of, report_failed
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
@@ -104,7 +104,7 @@ class Worker:
         if is_sweep_due:
             self._swept_seconds = before_seconds
         for event_type in failed:
-            tell_failed(self._queue, event_type, self._context.metrics, self._context.log)
+            report_failed(self._queue, event_type, self._context.metrics, self._context.log)
         for row in rows:
             task = asyncio.create_task(self._handle(ClaimedAttempt(row, before_seconds)))
             self._running.add(task)

@@ -205,7 +205,7 @@ async def _take_turn(owner: Any) -> None:
     The lock is given back with the connection, if not before."""
     try:
         async with asyncio.timeout(TURN_LIMIT_SECONDS):
-            while not await owner.fetchval(f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"):  # noqa: ASYNC110 - others tell us nothing
+            while not await owner.fetchval(f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(TURN_PAUSE_SECONDS)
     except TimeoutError:
         raise Unavailable("another process has been migrating the database for minutes; start again later") from None
@@ -271,7 +271,7 @@ async def connected(url: Secret) -> AsyncIterator[Any]:
     except LOST as error:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from error
     finally:
-        with contextlib.suppress(*CONNECTION_ERRORS):  # an error from before is the one to tell
+        with contextlib.suppress(*CONNECTION_ERRORS):  # an error from before is the one to raise
             await connection.close(timeout=CONNECT_LIMIT_SECONDS)
 
 

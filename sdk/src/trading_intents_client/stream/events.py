@@ -26,7 +26,7 @@ from trading_intents_client.types.trading import OrderRecord, Position
 
 
 class StreamedOrder(Struct, frozen=True, kw_only=True):
-    """An order as the stream tells it; of two with the same id the higher `version` is the newer."""
+    """An order as the stream has it; of two with the same id the higher `version` is the newer."""
 
     order_id: str
     intent_id: str
@@ -67,7 +67,7 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
 
 
 class StreamedPosition(Struct, frozen=True, kw_only=True):
-    """A position as the stream tells it."""
+    """A position as the stream has it."""
 
     account_id: str
     organization_id: str
@@ -108,7 +108,7 @@ class StreamedTrade(Struct, frozen=True, kw_only=True):
 
 
 class StreamedAction(Struct, frozen=True, kw_only=True):
-    """An action as the stream tells it."""
+    """An action as the stream has it."""
 
     intent_id: str
     organization_id: str
@@ -134,7 +134,7 @@ class StreamedAction(Struct, frozen=True, kw_only=True):
 
 
 class StreamedBalance(Struct, frozen=True, kw_only=True):
-    """The account's money as the stream tells it."""
+    """The account's money as the stream has it."""
 
     account_id: str
     organization_id: str
@@ -207,7 +207,7 @@ class HaltEvent(Event, frozen=True, kw_only=True):
 
 
 class PrimedEvent(Event, frozen=True, kw_only=True):
-    """All of a kind that there was has been told; what follows happens now."""
+    """The present state of a kind has been sent; what follows happens now."""
 
     kind: str
 
@@ -215,7 +215,7 @@ class PrimedEvent(Event, frozen=True, kw_only=True):
 class GapEvent(Event, frozen=True, kw_only=True):
     """Events were missed: what followed the cursor is no longer kept. This is the state from which the stream goes on.
 
-    `orders` are the open ones. Events that come next may be in it already: an order's `version` tells.
+    `orders` are the open ones. Events that come next may be in it already: an order's `version` shows it.
     """
 
     orders: tuple[OrderRecord, ...]
@@ -230,7 +230,7 @@ class UnknownEvent(Event, frozen=True, kw_only=True):
 
 
 class SkippedEvent(Event, frozen=True, kw_only=True):
-    """One that was not asked for. It is never told to a consumer."""
+    """One that was not asked for. Consumers never get it."""
 
 
 class StatusMessage(Struct, frozen=True):
@@ -240,7 +240,7 @@ class StatusMessage(Struct, frozen=True):
     is_error: bool
 
 
-# A newer server may tell more beside them.
+# A newer server may send more beside them.
 KINDS = frozenset(
     {"broker_order", "broker_trade", "broker_position", "intent_action", "balance", "halt", "primed", "status", "error"}
 )

@@ -78,7 +78,7 @@ class OrderKind(OpenEnum):
 
 
 class OrderType(OpenEnum):
-    """The kind of an order, as records tell it."""
+    """The kind of an order, as records have it."""
 
     MARKET = "MARKET"
     LIMIT = "LIMIT"

@@ -167,7 +167,7 @@ class EquityHistory(Struct, frozen=True, kw_only=True):
 
 
 class Balances(Struct, frozen=True, kw_only=True):
-    """The account's money, as its broker last told it; None where it tells none."""
+    """The account's money, as its broker last reported it; None where it reports none."""
 
     account_id: str
     currency: str | None

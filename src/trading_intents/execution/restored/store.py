@@ -91,7 +91,7 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
 
 
 async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
-    """Queued commands become sent ones whose answer was lost; what the broker tells of them from now on is known by
+    """Queued commands become sent ones whose answer was lost; what the broker reports of them from now on is known by
     their client order ids."""
     await tx.execute(
         """

@@ -64,7 +64,7 @@ class NewFacts:
     places: dict[str, int] = field(default_factory=dict)  # of those that are events
     adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)  # facts that had no order until now
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
-    # Told under a key that was used for something else, and lost but for this; with their orders.
+    # Reported under a key that was used for something else, and lost but for this; with their orders.
     conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 

@@ -118,8 +118,8 @@ def positions(
 def balances(account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the account's money."""
     with exit_codes(), open_client(os.environ) as client:
-        told = find_account(client, account).balances()
-        _print([told], as_json, BALANCES, "no cash and no equity: the broker has told none yet")
+        balances = find_account(client, account).balances()
+        _print([balances], as_json, BALANCES, "no cash and no equity: the broker has reported none yet")
 
 
 def quote(symbol: Symbol, as_json: AsJson = False) -> None:

@@ -142,7 +142,7 @@ class Blotter:
     def set_positions(self, positions: Iterable[Position]) -> None:
         found = _position_rows(positions)
         with self._lock:
-            # The stream may have told a fill while they were read.
+            # The stream may have had a fill while they were read.
             newer = {key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))}
             self._positions, self.trouble = found | newer, None
 
@@ -223,12 +223,12 @@ class Blotter:
             del self._fills[next(iter(self._fills))]
 
     def _apply_position(self, event: PositionEvent) -> None:
-        told, known = event.position, self._positions.get(event.position.symbol)
+        position, known = event.position, self._positions.get(event.position.symbol)
         price = known.market_price if known else None
         unrealized = None
-        if price is not None and told.average_cost is not None:
-            unrealized = (price - told.average_cost) * told.quantity
-        self._positions[told.symbol] = _position_row(told, price, unrealized)
+        if price is not None and position.average_cost is not None:
+            unrealized = (price - position.average_cost) * position.quantity
+        self._positions[position.symbol] = _position_row(position, price, unrealized)
 
 
 def _order_row(order: OrderRecord | StreamedOrder, at: datetime | None) -> BlotterOrder:
@@ -259,17 +259,17 @@ def _is_newer(known: BlotterPosition, read: BlotterPosition | None) -> bool:
 
 
 def _position_rows(positions: Iterable[Position]) -> dict[str, BlotterPosition]:
-    return {told.symbol: _position_row(told, told.market_price, told.unrealized_pnl) for told in positions}
+    return {each.symbol: _position_row(each, each.market_price, each.unrealized_pnl) for each in positions}
 
 
 def _position_row(
-    told: Position | StreamedPosition, market_price: Decimal | None, unrealized_pnl: Decimal | None
+    position: Position | StreamedPosition, market_price: Decimal | None, unrealized_pnl: Decimal | None
 ) -> BlotterPosition:
     return BlotterPosition(
-        symbol=told.symbol,
-        at=told.received_at,
-        quantity=told.quantity,
-        average_cost=told.average_cost,
+        symbol=position.symbol,
+        at=position.received_at,
+        quantity=position.quantity,
+        average_cost=position.average_cost,
         market_price=market_price,
         unrealized_pnl=unrealized_pnl,
     )

@@ -84,8 +84,8 @@ def _foot(blotter: Blotter) -> Text:
     if blotter.confirming is not None:
         return Text(f" cancel {blotter.confirming}? y or n", style="bold yellow", no_wrap=True, overflow="ellipsis")
     foot = Text(HELP, style="dim", no_wrap=True, overflow="ellipsis")
-    for told in (blotter.notice, blotter.trouble):
-        foot.append(f"  {told}" if told else "", style="yellow")
+    for text in (blotter.notice, blotter.trouble):
+        foot.append(f"  {text}" if text else "", style="yellow")
     return foot
 
 
@@ -132,7 +132,7 @@ def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text
     if width < ROOMY:
         del columns["reason"]
         if any(row.stop_price is not None for row in shown):
-            del columns["average"]  # the fills tell their prices
+            del columns["average"]  # the fills show their prices
     return {name: cells for name, cells in columns.items() if name not in PRICES or any(c.plain != NONE for c in cells)}
 
 

@@ -214,8 +214,8 @@ def _locking_reads(submissions: Sequence[Submission], locking: statements.Lockin
 
 def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     """Puts the replies to `_locking_reads` into the state; gives the versions of the rules, by organization."""
-    told = {name: values for name, *values in replies["versions"].texts()}
-    state.now_text, state.transaction_id = told.pop("clock")
+    versions = {name: values for name, *values in replies["versions"].texts()}
+    state.now_text, state.transaction_id = versions.pop("clock")
     state.now = datetime.fromisoformat(state.now_text)
     state.created_at = rfc3339(state.now)
     state.heads = {account_id: (int(seq), digest) for account_id, seq, digest in replies["heads"].texts()}
@@ -229,7 +229,7 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     if holdings := replies.get("holdings"):
         state.holdings = parse_holdings(holdings.texts())
     state.limits.begin(state.heads, state.now)
-    return {organization_id: version for organization_id, (version, _) in told.items()}
+    return {organization_id: version for organization_id, (version, _) in versions.items()}
 
 
 def _places(state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization) -> list[LimitedPlace]:
