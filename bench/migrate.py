@@ -62,11 +62,11 @@ FILL = """
 FILLED_COLUMN = """-- In steps
 ALTER TABLE orders ADD COLUMN IF NOT EXISTS filled_in_steps text;
 ALTER TABLE orders NO FORCE ROW LEVEL SECURITY;
-CREATE TEMP TABLE place AS SELECT '00000000-0000-0000-0000-000000000000'::uuid AS order_id;
+CREATE TEMP TABLE progress AS SELECT '00000000-0000-0000-0000-000000000000'::uuid AS order_id;
 WITH next AS MATERIALIZED (
-    SELECT order_id FROM orders WHERE order_id > (SELECT order_id FROM place) ORDER BY order_id LIMIT 1000
+    SELECT order_id FROM orders WHERE order_id > (SELECT order_id FROM progress) ORDER BY order_id LIMIT 1000
 ), moved AS (
-    UPDATE place SET order_id = (SELECT order_id FROM next ORDER BY order_id DESC LIMIT 1)
+    UPDATE progress SET order_id = (SELECT order_id FROM next ORDER BY order_id DESC LIMIT 1)
     WHERE EXISTS (SELECT FROM next)
 )
 UPDATE orders SET filled_in_steps = symbol FROM next WHERE orders.order_id = next.order_id;

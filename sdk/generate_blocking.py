@@ -12,8 +12,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent / "src" / "trading_intents_client"
 MODULES = ("account", "client", "controls", "market", "organization", "platform")
-# Where the blocking classes are that no module here has, and what makes one of an asynchronous object.
-PLACES = {"Pages": "iterators", "EventStream": "iterators", "Order": "orders", "PlacedOrder": "orders"}
+# The modules of blocking classes that no module here has, and what makes one of an asynchronous object.
+MODULE_OF = {"Pages": "iterators", "EventStream": "iterators", "Order": "orders", "PlacedOrder": "orders"}
 WRAPPERS = {"Order": "wrap_order", "PlacedOrder": "wrap_placed"}
 # Written by hand below: how a client is made and closed.
 CLIENT = '''
@@ -122,9 +122,9 @@ def imports(tree: ast.Module, used: set[str], module: str) -> list[str]:
             for name in {name.removeprefix("Async") for name in names if name.startswith("Async")} & (
                 used | needed(used)
             ):
-                place = PLACES.get(name, str(node.module).rpartition(".")[2])
+                owner = MODULE_OF.get(name, str(node.module).rpartition(".")[2])
                 chosen = {name, WRAPPERS.get(name, name)} & used
-                found += [f"from trading_intents_client.blocking.{place} import {one}" for one in chosen]
+                found += [f"from trading_intents_client.blocking.{owner} import {one}" for one in chosen]
     return sorted(set(found))
 
 

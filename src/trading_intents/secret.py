@@ -40,7 +40,7 @@ def _bytes(secret: Secret) -> bytes:
 def make_file(path: Path, content: bytes) -> None:
     """Makes a file of mode 0600, which nobody sees half written and a power cut does not take, unless there is one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A link, not a rename: it never replaces the file of a process that was faster.
+    # A hard link, not a rename: it never replaces the file of a process that was faster.
     with written_beside(path, content) as draft, contextlib.suppress(FileExistsError):
         os.link(draft, path)
     sync_folder(path.parent)

@@ -165,10 +165,10 @@ async def test_a_strict_engine_at_another_mount_is_served(bao: Bao) -> None:
 
 
 async def test_a_namespace_is_a_world_of_its_own(settings: Settings, bao: Bao) -> None:
-    bao.call("POST", "sys/namespaces/desk")
-    bao.call("POST", "desk/sys/mounts/secret", {"type": "kv", "options": {"version": "2"}})
+    bao.call("POST", "sys/namespaces/inner")
+    bao.call("POST", "inner/sys/mounts/secret", {"type": "kv", "options": {"version": "2"}})
     root = dataclasses.replace(settings, vault_token=Secret(bao.root_token))
-    async with opened(dataclasses.replace(root, vault_namespace="desk")) as inside, opened(root) as outside:
+    async with opened(dataclasses.replace(root, vault_namespace="inner")) as inside, opened(root) as outside:
         sealed = await inside.seal(ROW, SECRETS)
         assert await inside.open(ROW, sealed) == SECRETS
         with pytest.raises(SecretUnreadable):

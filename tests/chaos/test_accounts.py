@@ -162,7 +162,7 @@ def test_every_event_is_handled_once_though_workers_die(
     report = health(platform, watch)
     assert (report["pending"], report["processing"], report["failed"]) == (0, 0, 0)
     check_final(tables, final)
-    # Every completed event moved the account's link generation by one, in the transaction that completed it.
+    # Every completed event moved the account's `link_generation` by one, in the transaction that completed it.
     assert tables.fetch("SELECT DISTINCT link_generation, link_wanted FROM accounts") == [
         {"link_generation": 2, "link_wanted": True}
     ]

@@ -41,7 +41,7 @@ class ApiOnlyPlatform:
     neighbours_headers: dict[str, str]
 
     def open_account(self) -> UUID:
-        body = {"name": "desk", "broker": "paper", "environment": "paper"}
+        body = {"name": "account", "broker": "paper", "environment": "paper"}
         answer = self.client.post("/v1/accounts", json=body, headers=self.headers)
         assert answer.status_code == 201, answer.text
         return UUID(answer.json()["id"])

@@ -1,4 +1,4 @@
-"""Links: opened, reconciled, closed; what their state lets through; and who holds them."""
+"""Sessions: opened, reconciled, closed; what their state lets through; and which worker holds them."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -14,8 +14,7 @@ from trading_intents.brokers.paper.broker import INTEGRATION
 from trading_intents.brokers.port import AccountSnapshot, EventKind, IntegrationContext
 from trading_intents.clock import SystemClock
 from trading_intents.execution.service import Execution
-from trading_intents.execution.sessions import session as session_module
-from trading_intents.execution.sessions import store
+from trading_intents.execution.sessions import session, store
 from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
 
@@ -222,9 +221,7 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
 
 @pytest.mark.usefixtures("soon")
 async def test_a_refused_credential_waits_for_another(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        session_module, "REFUSED_PAUSES_SECONDS", (0.01,)
-    )  # of a credential that worked; this one never did
+    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01,))  # of a credential that worked; this one never did
     async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
         async with executing(in_process):
             await until_connection(in_process, "credential_missing")
@@ -242,14 +239,14 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All the while it is shown as refused, also when it is just being tried."""
-    monkeypatch.setattr(session_module, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
     shown, open_session = list[str](), VenueSession.open
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (session,) = execution.leases.links.values()
+        (opened,) = execution.leases.links.values()
 
         async def note_state(self: VenueSession) -> None:
-            shown.append(session.state)
+            shown.append(opened.state)
             await open_session(self)
 
         monkeypatch.setattr(VenueSession, "open", note_state)
@@ -265,11 +262,11 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
 async def test_an_account_that_changes_in_name_only_keeps_its_session(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (session,) = execution.leases.links.values()
+        (opened,) = execution.leases.links.values()
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET name = 'b', link_generation = link_generation + 1"
         )
-        await in_process.until_true(lambda: session.generation == 1)
+        await in_process.until_true(lambda: opened.generation == 1)
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
         )
@@ -385,10 +382,10 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
 async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [1])
-        name, session = first.leases.worker_id, next(iter(first.leases.links.values()))
+        name, opened = first.leases.worker_id, next(iter(first.leases.links.values()))
         await in_process.in_process_writer.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
         await in_process.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
-        assert next(iter(first.leases.links.values())) is not session
+        assert next(iter(first.leases.links.values())) is not opened
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
 

@@ -156,7 +156,7 @@ def open_trading_client(
     tenants: Tenants, tables: Tables, caller: str = "key_all", admin: str = "admin", **changes: Any
 ) -> TradingClient:
     """A new account; a remote one gets its credential."""
-    body = {"name": "desk", "broker": "paper", "environment": "paper"} | changes
+    body = {"name": "account", "broker": "paper", "environment": "paper"} | changes
     answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers[admin])
     assert answer.status_code == 201, answer.text
     trading_client = TradingClient(tenants.client, tenants.callers[caller], answer.json(), tables)

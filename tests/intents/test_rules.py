@@ -278,7 +278,7 @@ async def test_two_writers_of_the_same_accounts_keep_every_seq(local: InProcessW
     assert await whole(local) == [60, 40, 40]
 
 
-async def test_a_crowd_is_recorded_once_each(local: InProcessWriter) -> None:
+async def test_many_callers_at_once_are_recorded_once_each(local: InProcessWriter) -> None:
     await warm(local)
 
     async def come_and_go(number: int) -> list[Receipt]:

@@ -239,7 +239,7 @@ async def never_healthy(pool: Pool) -> None:
     assert not await pool.healthy()
 
 
-async def test_a_crowd_on_a_cold_pool_shares_what_its_first_made(urls: Urls, metrics: Metrics) -> None:
+async def test_many_callers_on_a_cold_pool_share_what_the_first_made(urls: Urls, metrics: Metrics) -> None:
     callers, all_hold, holding = 10, asyncio.Event(), 0
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
 

@@ -37,7 +37,7 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls,
     rows = [
         ("SIM", "paper", "trade"),
         ("HELD", "paper", "quote"),
-        ("TOLD", "paper", "posted"),
+        ("OTHER", "paper", "posted"),
         ("FAR", "live", "trade"),
     ]
     for symbol, environment, source in rows:
@@ -49,9 +49,9 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls,
     assert [tuple(row) for row in found] == [
         ("live", "FAR"),
         ("paper", "HELD"),
-        ("paper", "TOLD"),
+        ("paper", "OTHER"),
         ("simulated", "HELD"),
         ("simulated", "SIM"),
-        ("simulated", "TOLD"),
+        ("simulated", "OTHER"),
     ]
     await owner.close()

@@ -59,6 +59,6 @@ def documents(size: int) -> dict[str, bytes]:
     for name, unit in TEXTS.items():
         written = json.dumps(unit, ensure_ascii=False).encode()[1:-1]
         made[f"a field of {name}"] = repeat(b'{"', written, b'":1}')
-    made["a field at a place"] = repeat(b'{" - at `$', b"[", b'":1}')
-    made["a value at a place"] = repeat(b'{"command":{"type":" - at `$', b"[", b'"}}')
+    made["a field at a path"] = repeat(b'{" - at `$', b"[", b'":1}')
+    made["a value at a path"] = repeat(b'{"command":{"type":" - at `$', b"[", b'"}}')
     return made

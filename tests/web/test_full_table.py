@@ -1,4 +1,4 @@
-"""When every connection is taken: which connection is closed, and what the reserve answers."""
+"""A full table of connections: which connection is closed, and what the reserve answers."""
 
 import contextlib
 import json

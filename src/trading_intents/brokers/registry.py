@@ -38,7 +38,7 @@ def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] 
     """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first.
     An entry point may be a function that makes several, from the settings that start with its name."""
     found: dict[str, Integration] = {}
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_place):
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_rank):
         try:
             for integration in _load(point, settings_of(point.name)):
                 if integration.name in found:
@@ -56,7 +56,7 @@ def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] 
     return Registry(found.values())
 
 
-def _place(point: EntryPoint) -> tuple[bool, str, str]:
+def _rank(point: EntryPoint) -> tuple[bool, str, str]:
     distribution = point.dist.name if point.dist else ""
     return distribution != OWN_DISTRIBUTION, distribution, point.name
 

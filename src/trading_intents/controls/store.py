@@ -56,7 +56,7 @@ def was_halted(order: str, since: str) -> str:
 # than the reading.
 READ_MANY = f"""
     SELECT {COLUMNS}
-    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, place) {JOINS}
+    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, number) {JOINS}
     ORDER BY asked.place
 """  # noqa: S608 - our own constants
 

@@ -132,8 +132,8 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
             async with pool.transaction(read_only=True, plans="by_key") as tx:
                 rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_ROWS)
                 events = [(row, _read_action(row)) for row in rows if row["payload"] is not None]
-                places = [(action.account_id, action.seq) for _, action in events if action]
-                records = await store.read_records(tx, places)
+                named = [(action.account_id, action.seq) for _, action in events if action]
+                records = await store.read_records(tx, named)
             for row, action in events:
                 seq = action.seq if action else last_of.get(row["account_id"], 0) + 1
                 wrong = f"event {row['seq']} of the stream, which is about it or a later one, cannot be read"

@@ -11,7 +11,7 @@ from trading_intents.trading import ZERO, FrozenStruct, amount_text, exact, norm
 
 
 class TradeFlag(StrEnum):
-    GAP = "gap"  # takes the place of executions that the broker counted and we have not seen
+    GAP = "gap"  # stands for executions that the broker counted and we have not seen
     UNPRICED = "unpriced"  # the price of a gap is not known, and shown as zero
     CORRECTED = "corrected"
     # Of trades that no longer count: they stay, with quantity zero.
@@ -64,7 +64,7 @@ def trades(
     rows = []
     cumulative = ZERO
     with exact():
-        for each in sorted((each for each in booked if each.quantity), key=_place):
+        for each in sorted((each for each in booked if each.quantity), key=_sort_key):
             cumulative += each.quantity
             rows.append(
                 TradeView(
@@ -82,7 +82,7 @@ def trades(
     return tuple(rows)
 
 
-def _place(execution: _Execution) -> tuple[bool, Decimal, datetime, str]:
+def _sort_key(execution: _Execution) -> tuple[bool, Decimal, datetime, str]:
     cum = execution.cum_quantity
     return cum is None, cum or ZERO, execution.venue_time or LONG_AGO, execution.exec_id
 
@@ -148,7 +148,7 @@ def _gaps(facts: Sequence[Fact], executions: Sequence[_Execution]) -> dict[Decim
         if missing <= 0:
             return {}
         # Once an execution was amended, an earlier count no longer shows where one stands.
-        placed = sorted((each for each in executions if not amended and each.cum_quantity is not None), key=_place)
+        placed = sorted((each for each in executions if not amended and each.cum_quantity is not None), key=_sort_key)
         covered = total(each.largest for each in executions if not each.amended) - total(e.largest for e in placed)
         sizes: dict[Decimal, Decimal] = {}
         passed = 0
@@ -240,7 +240,7 @@ def _paid_for_gaps(sizes: Mapping[Decimal, Decimal], report: Fact, executions: S
 
 
 def _price_near(end: Decimal, executions: Sequence[_Execution]) -> Decimal | None:
-    near = sorted((each for each in executions if each.quantity), key=_place)
+    near = sorted((each for each in executions if each.quantity), key=_sort_key)
     after = (each for each in near if each.cum_quantity is not None and each.cum_quantity > end)
     found = next(after, near[-1] if near else None)
     return found.price if found else None

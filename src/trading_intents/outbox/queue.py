@@ -272,7 +272,7 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
 
 
 async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried: bool) -> Row | None:
-    """Archives a failed row, and puts a new one in its place if it is retried. Gives its queue and the new id; None
+    """Archives a failed row, and adds a new one if it is retried. Gives its queue and the new id; None
     when there is no such row."""
     return await tx.fetchrow(
         """

@@ -186,7 +186,7 @@ async def prune(tx: Tx) -> bool:
     """Removes buckets that no window reaches any more, PRUNE_ROWS at most of each width. True: there may be more."""
     query = """
         WITH old AS MATERIALIZED (
-            SELECT b.ctid AS place, b.width_seconds
+            SELECT b.ctid AS tuple_id, b.width_seconds
             FROM unnest($1::bigint[], $2::bigint[]) AS kept (width_seconds, seconds)
             CROSS JOIN LATERAL (
                 SELECT ctid, width_seconds FROM stats_buckets
@@ -195,7 +195,7 @@ async def prune(tx: Tx) -> bool:
                 ORDER BY start LIMIT $3
             ) AS b
         ), removed AS (
-            DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.place RETURNING old.width_seconds
+            DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.tuple_id RETURNING old.width_seconds
         )
         SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
     """

@@ -35,7 +35,7 @@ def appending(events: Sequence[Event]) -> Statement:
     """Like `append`, as a statement for a pipeline."""
     if len(events) <= FEW and len({event.account_id for event in events}) == 1:
         return _appending_few(events)
-    counts, accounts, places = _place(events)
+    counts, accounts, packed = _pack_numbers(events)
     payloads = [event.payload for event in events]
     lengths = [len(payload) for payload in payloads]
     return Statement(
@@ -46,7 +46,7 @@ def appending(events: Sequence[Event]) -> Statement:
             pack_array([first.organization_id for first in accounts]),
             pack_array([first.account_id for first in accounts]),
             pack_array([first.environment for first in accounts]),
-            pack_array(list(map(str, places))),
+            pack_array(list(map(str, packed))),
             pack_array([event.symbol for event in events]),
             b"".join(payloads),
             pack_array(list(map(str, accumulate(lengths[:-1], initial=1)))),
@@ -97,22 +97,22 @@ _APPEND = """
         RETURNING organization_id, seq
     )
     INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-    SELECT organization_id, heads.seq - (place >> 8 & 4294967295), account_id, environment, place & 255,
+    SELECT organization_id, heads.seq - (packed >> 8 & 4294967295), account_id, environment, packed & 255,
            symbol, payload
     FROM (
-        SELECT place, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
+        SELECT packed, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
         FROM unnest(
             from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
-        ) AS new (place, symbol, start, length)
+        ) AS new (packed, symbol, start, length)
     ) AS new
     JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
-         WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = place >> 40
+         WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = packed >> 40
     JOIN heads USING (organization_id)
 """
 
 
-def _place(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[int]]:
-    """Gives how many events each organization gets, an event of each account, and each event's place as one number.
+def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[int]]:
+    """Gives how many events each organization gets, an event of each account, and each event as one packed number.
 
     The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its kind. With it an
     event is three values to encode instead of seven, which halves the cost of a batch.
@@ -120,7 +120,7 @@ def _place(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[i
     counts: dict[str, int] = {}
     numbers: dict[str, int] = {}
     accounts: list[Event] = []
-    places: list[int] = []
+    packed: list[int] = []
     for event in reversed(events):
         number = numbers.get(event.account_id)
         if number is None:
@@ -128,9 +128,9 @@ def _place(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[i
             number = numbers[event.account_id] = len(accounts)
         below = counts.get(event.organization_id, 0)
         counts[event.organization_id] = below + 1
-        places.append(number << 40 | below << 8 | event.kind)
-    places.reverse()
-    return counts, accounts, places
+        packed.append(number << 40 | below << 8 | event.kind)
+    packed.reverse()
+    return counts, accounts, packed
 
 
 class LoggedEvent(NamedTuple):
@@ -222,7 +222,7 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
 
 
 class Cursor(FrozenStruct, frozen=True):
-    """A place in the log. A cursor from another epoch than the log's is invalid: its events are gone."""
+    """A position in the log. A cursor from another epoch than the log's is invalid: its events are gone."""
 
     epoch: UUID
     seq: int

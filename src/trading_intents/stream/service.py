@@ -183,8 +183,8 @@ class Streams:
             if due is not None:
                 # First hand over what the replaced subscription had not got yet, so that no event is missed in between.
                 async with self._snapshot(organization_id, None) as tx:
-                    place = await event_log.read_head(tx, organization_id)
-                await self._catch_up(stream, due, *place)
+                    last = await event_log.read_head(tx, organization_id)
+                await self._catch_up(stream, due, *last)
             await stream.subscriber.offer([])
             async with contextlib.AsyncExitStack() as snapshot:
                 tx = await snapshot.enter_async_context(

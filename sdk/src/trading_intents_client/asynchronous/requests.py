@@ -64,7 +64,7 @@ def make_key() -> str:
 
 
 def check_key(key: str) -> str:
-    """An Idempotency-Key of the caller. An empty one is refused: a new key in its place would place a second order."""
+    """An Idempotency-Key of the caller. An empty one is refused: a new key instead would place a second order."""
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
         raise ValueError(f"idempotency_key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
     return key

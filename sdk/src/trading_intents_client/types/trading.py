@@ -25,7 +25,7 @@ from trading_intents_client.types.enums import (
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """An accepted command: it is durable. `seq` is its place in the account's log."""
+    """An accepted command: it is durable. `seq` is its number in the account's log."""
 
     intent_id: str
     seq: int

@@ -18,7 +18,7 @@ from trading_intents.storage.grouped import GroupCommit
 from trading_intents.storage.pipeline import Statement, json_text
 from trading_intents.trading import FrozenStruct
 
-MAX_RETOLD = 500  # in a page
+MAX_REPEATED = 500  # in a page
 MAX_PRUNED = 5_000
 KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
@@ -109,8 +109,8 @@ COUNT = """
         next_in = (n.now->>'next_in')::bigint,
         next_out = (n.now->>'next_out')::bigint
     FROM json_to_recordset($1::text::json) AS n (index int, account_id uuid, token bigint, was json, now json)
-    CROSS JOIN LATERAL (SELECT ctid AS place FROM fix_sessions WHERE account_id = n.account_id OFFSET 0) AS found
-    WHERE s.ctid = found.place AND s.token = n.token AND (epoch, next_in, next_out) =
+    CROSS JOIN LATERAL (SELECT ctid AS tuple_id FROM fix_sessions WHERE account_id = n.account_id OFFSET 0) AS found
+    WHERE s.ctid = found.tuple_id AND s.token = n.token AND (epoch, next_in, next_out) =
         ((n.was->>'epoch')::bigint, (n.was->>'next_in')::bigint, (n.was->>'next_out')::bigint)
     RETURNING n.index
 """
@@ -132,19 +132,19 @@ INSERT_RECEIVED = """
     ), closed AS (
         UPDATE fix_in i SET is_open = false
         FROM n CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM fix_in
+            SELECT ctid AS tuple_id FROM fix_in
             WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id AND is_open
             ORDER BY order_id OFFSET 0
         ) AS found
-        WHERE i.ctid = found.place
+        WHERE i.ctid = found.tuple_id
     ), answered AS (
         UPDATE fix_out o SET is_answered = true
         FROM n CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM fix_out
+            SELECT ctid AS tuple_id FROM fix_out
             WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id AND account_id = n.account_id
             ORDER BY client_order_id, account_id OFFSET 0
         ) AS found
-        WHERE o.ctid = found.place AND NOT o.is_answered
+        WHERE o.ctid = found.tuple_id AND NOT o.is_answered
     )
     INSERT INTO fix_in (account_id, epoch, number, type, raw, refused_number, order_id, is_open)
     SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open FROM n
@@ -155,13 +155,13 @@ INSERT_RECEIVED = """
 SKIP = """
     UPDATE fix_out o SET skipped_at = clock_timestamp()
     FROM (
-        SELECT place FROM (
-            SELECT ctid AS place, * FROM fix_out WHERE account_id = $1 AND NOT is_answered ORDER BY at OFFSET 0
+        SELECT tuple_id FROM (
+            SELECT ctid AS tuple_id, * FROM fix_out WHERE account_id = $1 AND NOT is_answered ORDER BY at OFFSET 0
         ) AS unanswered
         WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL AND not_after < clock_timestamp()
         OFFSET 0
     ) AS found
-    WHERE o.ctid = found.place
+    WHERE o.ctid = found.tuple_id
     RETURNING true
 """
 RESEND = """
@@ -179,7 +179,7 @@ _RECEIVED = """
 """
 LIST_OPEN = f"{_RECEIVED} AND i.is_open AND i.epoch >= $2 ORDER BY i.order_id"
 LIST_RECEIVED = f"""
-    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4) ORDER BY i.at, i.epoch, i.number LIMIT {MAX_RETOLD}
+    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4) ORDER BY i.at, i.epoch, i.number LIMIT {MAX_REPEATED}
 """
 LIST_SKIPPED = """
     SELECT epoch, number, type, client_order_id FROM fix_out

@@ -221,7 +221,7 @@ async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
     return await tx.fetch(_DIFFERENCES, account_ids)
 
 
-async def lock_exposures(tx: Tx, places: Sequence[tuple[UUID, str]]) -> None:
+async def lock_exposures(tx: Tx, keys: Sequence[tuple[UUID, str]]) -> None:
     """Locks these in the order in which everybody does. Who changes an order has to change its exposure before the
     commit: what is read after this has all that is counted, and nothing that is not."""
     query = """
@@ -231,7 +231,7 @@ async def lock_exposures(tx: Tx, places: Sequence[tuple[UUID, str]]) -> None:
         ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
     """
-    await tx.execute(query, *map(list, zip(*places, strict=True)))
+    await tx.execute(query, *map(list, zip(*keys, strict=True)))
 
 
 async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Decimal]) -> None:

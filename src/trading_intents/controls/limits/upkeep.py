@@ -58,11 +58,11 @@ class ExposureCheck:
             await self._correct([(row["account_id"], row["symbol"]) for row in found])
         return CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
 
-    async def _correct(self, places: Sequence[tuple[UUID, str]]) -> None:
+    async def _correct(self, keys: Sequence[tuple[UUID, str]]) -> None:
         async with self._pool.transaction(plans="fresh") as tx:
-            await store.lock_exposures(tx, places)
-            rows = await store.find_differences(tx, [account_id for account_id, _ in places])
-            wrong = [row for row in rows if (row["account_id"], row["symbol"]) in places]
+            await store.lock_exposures(tx, keys)
+            rows = await store.find_differences(tx, [account_id for account_id, _ in keys])
+            wrong = [row for row in rows if (row["account_id"], row["symbol"]) in keys]
             for row in wrong:
                 await store.set_exposure(tx, row["account_id"], row["symbol"], row["actual"] or NOTHING_OPEN)
         for row in wrong:

@@ -92,8 +92,8 @@ class HaltWorker:
             key = PartKey(row["halt_id"], row["account_id"])
             part = self._parts.get(key)
             if part is None or part.closes != row["close_positions"]:
-                place = (row["organization_id"], row["close_positions"], row["created_at"])
-                part = HaltPart(key, *place, self._pool, self._actions, self._clock)
+                asked = (row["organization_id"], row["close_positions"], row["created_at"])
+                part = HaltPart(key, *asked, self._pool, self._actions, self._clock)
             found[key] = part
         self._parts = found
         self._due = {key: due for key, due in self._due.items() if key in found}

@@ -143,7 +143,7 @@ class _Supervisor:
 
     async def _run(self) -> None:
         if not self._ready.is_set() and not self._cluster.data.exists():
-            await self._create()  # only at the start: if data vanish later, no empty cluster takes their place
+            await self._create()  # only at the start: if data vanish later, no empty cluster replaces them
         self._cluster.make_passwords()
         self._cluster.check_version()
         _end_leftovers(self._cluster.name)

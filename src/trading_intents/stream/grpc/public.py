@@ -18,7 +18,7 @@ MAX_PUBLIC_CALLS, MAX_PUBLIC_CALLS_PER_CONNECTION = 200, 4
 
 
 class PublicServicer:
-    """Health and reflection for any caller. They have a limit of their own: a new call takes the place of the oldest
+    """Health and reflection for any caller. They have a limit of their own: a new call ends the oldest
     one."""
 
     def __init__(self) -> None:
@@ -52,14 +52,14 @@ class PublicServicer:
             try:
                 if self._connections[connection] > MAX_PUBLIC_CALLS_PER_CONNECTION:
                     raise LimitReached("this connection has too many calls without a credential; end some")
-                async with asyncio.timeout(None) as place:
-                    self._take(place)
+                async with asyncio.timeout(None) as timeout:
+                    self._take(timeout)
                     try:
                         await call(context)
                     finally:
-                        self._calls.pop(place, None)
+                        self._calls.pop(timeout, None)
             except TimeoutError:
-                await abort(context, LimitReached("newer calls without a credential took the place of this one"))
+                await abort(context, LimitReached("newer calls without a credential ended this one"))
             except PlatformError as refusal:
                 await abort(context, refusal)
             finally:
@@ -69,12 +69,12 @@ class PublicServicer:
 
         return serve
 
-    def _take(self, place: asyncio.Timeout) -> None:
+    def _take(self, timeout: asyncio.Timeout) -> None:
         if len(self._calls) >= MAX_PUBLIC_CALLS:
             oldest = next(iter(self._calls))
             del self._calls[oldest]
             oldest.reschedule(asyncio.get_running_loop().time())
-        self._calls[place] = None
+        self._calls[timeout] = None
 
     async def _check(self, context: Context) -> None:
         status = self._status(await read_first(context))

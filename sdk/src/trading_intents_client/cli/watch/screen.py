@@ -95,8 +95,8 @@ def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
         return _panel(Text("no orders", style="dim"), "orders")
     table, first, last = _order_table(blotter, found, rows, width)
     count = sum(row.is_open for row in found)
-    place = f", {first + 1} to {last} of {len(found)}" if last - first < len(found) else ""
-    return _panel(table, f"orders: {count} open{place}")
+    shown_of = f", {first + 1} to {last} of {len(found)}" if last - first < len(found) else ""
+    return _panel(table, f"orders: {count} open{shown_of}")
 
 
 def _order_table(blotter: Blotter, found: list[BlotterOrder], rows: int, width: int) -> tuple[Table, int, int]:

@@ -141,10 +141,10 @@ class PaperVenue:
     async def _read(
         self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
     ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[BookKey, list[Quote]]]:
-        places = {place for request in requests for place in request.places}
+        keys = {book_key for request in requests for book_key in request.book_keys}
         by_account = {request.books.account_id: request.books for request in requests}
         targets = [target for request in requests if (target := request.target)]
-        unread = [p for p in places if p.symbol not in by_account[p.account_id].books]
+        unread = [p for p in keys if p.symbol not in by_account[p.account_id].books]
         ids = [(each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket]
         replies = await tx.run(
             [
@@ -154,7 +154,7 @@ class PaperVenue:
                 store.find_commands(ids),
                 find_targets(targets),
                 store.read_holdings(unread),
-                _list_quotes(by_account, places),
+                _list_quotes(by_account, keys),
             ]
         )
         locked, clock, faults, known, meant, held, posted = replies
@@ -164,9 +164,9 @@ class PaperVenue:
             request.is_taken = request.books.account_id in totals and not is_gone
         quotes = store.parse_quotes(posted)
         stale = [each for key, each in by_account.items() if key in totals and each.totals != totals[key]]
-        self._put_books(by_account, store.parse_holdings(held), places)
+        self._put_books(by_account, store.parse_holdings(held), keys)
         if stale:
-            quotes |= await self._reload(tx, stale, totals, places)
+            quotes |= await self._reload(tx, stale, totals, keys)
         batch = _VenueBatch(
             store.parse_clock(clock),
             store.parse_faults(faults),
@@ -185,40 +185,40 @@ class PaperVenue:
         by_account = {each.account_id: each for each in stale}
         (working,) = await tx.run([store.list_working(by_account)])
         orders = store.parse_orders(working)
-        places = {BookKey(account_id, order.symbol) for account_id, order in orders}
-        places |= {place for place in requested if place.account_id in by_account}
-        (held,) = await tx.run([store.read_holdings(places)])
+        keys = {BookKey(account_id, order.symbol) for account_id, order in orders}
+        keys |= {book_key for book_key in requested if book_key.account_id in by_account}
+        (held,) = await tx.run([store.read_holdings(keys)])
         for each in stale:
             each.clear()
             each.totals = totals[each.account_id]
-        self._put_books(by_account, store.parse_holdings(held), places)
+        self._put_books(by_account, store.parse_holdings(held), keys)
         for account_id, order in orders:
             by_account[account_id].books[order.symbol].orders[order.number] = order
-        (posted,) = await tx.run([_list_quotes(by_account, places)])
+        (posted,) = await tx.run([_list_quotes(by_account, keys)])
         return store.parse_quotes(posted)
 
     def _put_books(
         self,
         by_account: Mapping[UUID, AccountBooks],
         holdings: Mapping[BookKey, PaperHolding],
-        places: Iterable[BookKey],
+        keys: Iterable[BookKey],
     ) -> None:
-        for place in places:
-            account = by_account[place.account_id]
-            if place.symbol not in account.books:
-                account.books[place.symbol] = OrderBook(
+        for book_key in keys:
+            account = by_account[book_key.account_id]
+            if book_key.symbol not in account.books:
+                account.books[book_key.symbol] = OrderBook(
                     self._seed,
                     str(account.account_id),
-                    place.symbol,
+                    book_key.symbol,
                     PaperAccount(cash=self._cash),  # handed over with each use
-                    holdings.get(place, PaperHolding()),
+                    holdings.get(book_key, PaperHolding()),
                     {},
                 )
 
     def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
         books = request.books
         books.worked_at = batch.now
-        concerned = [books.books[place.symbol] for place in sorted(request.places)] or books.working()
+        concerned = [books.books[book_key.symbol] for book_key in sorted(request.book_keys)] or books.working()
         for book in concerned:
             self._catch_up(books, book, quotes.get(BookKey(books.account_id, book.symbol)), batch.now)
         if request.ticket is None:
@@ -318,12 +318,12 @@ class PaperVenue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
-def _list_quotes(by_account: Mapping[UUID, AccountBooks], places: Iterable[BookKey]) -> Statement:
-    asked = [(place, by_account[place.account_id]) for place in places]
+def _list_quotes(by_account: Mapping[UUID, AccountBooks], keys: Iterable[BookKey]) -> Statement:
+    asked = [(book_key, by_account[book_key.account_id]) for book_key in keys]
     return store.list_quotes(
         [
-            AskedQuotes(*place, account.organization_id, _seen(account.books.get(place.symbol)))
-            for place, account in asked
+            AskedQuotes(*book_key, account.organization_id, _seen(account.books.get(book_key.symbol)))
+            for book_key, account in asked
         ]
     )
 

@@ -67,7 +67,7 @@ class VenueRequest:
     is_taken: bool = False
 
     @property
-    def places(self) -> set[BookKey]:
+    def book_keys(self) -> set[BookKey]:
         symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
         return {BookKey(self.books.account_id, symbol) for symbol in symbols}
 

@@ -129,7 +129,7 @@ def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
     return [(UUID(account_id), msgspec.json.decode(text, type=PaperOrder)) for account_id, text in reply.texts()]
 
 
-def read_holdings(places: Iterable[BookKey]) -> Statement:
+def read_holdings(keys: Iterable[BookKey]) -> Statement:
     sql = """
         SELECT h.account_id, h.symbol, to_json(h)
         FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
@@ -137,7 +137,7 @@ def read_holdings(places: Iterable[BookKey]) -> Statement:
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
     """
-    return Statement(sql, (json_text([place._asdict() for place in places]),))
+    return Statement(sql, (json_text([key._asdict() for key in keys]),))
 
 
 def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
@@ -205,7 +205,7 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
 
 def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
     columns = f"account_id, symbol, {_columns(PaperHolding)}"
-    rows = [place._asdict() | asdict(holding) for place, holding in holdings.items()]
+    rows = [key._asdict() | asdict(holding) for key, holding in holdings.items()]
     sql = f"""
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)

@@ -1,0 +1,98 @@
+"""Words that only we understood do not come back: in names, docstrings, comments, messages and documents."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.test_tidy import EVERYTHING, ROOT, tree_of
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
+FILES = [path for path in (*EVERYTHING, *EXAMPLES, *DOCUMENTS) if path != Path(__file__)]
+QUESTIONS = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Where|Which|When|Why|How)\b")
+
+
+@dataclass(frozen=True)
+class OldWord:
+    """A word that is not used any more: as a name, as a part of one, or in a sentence."""
+
+    pattern: str
+    # Lines that may have it, because others read it by that name: columns, capabilities, log events, metrics.
+    allowed: str
+    # Files where it means what it means elsewhere.
+    ordinary: tuple[str, ...] = ()
+    # Files that still have it. One that is clean has to leave this list, and nothing may join it.
+    not_yet: tuple[str, ...] = ()
+
+
+OLD_WORDS = {
+    # A broker reports, a command shows, the API answers, the stream delivers, a row records.
+    "tell": OldWord(
+        r"(?<![a-z])(?:[Tt]old|TOLD|[Rr]e(?:told|tells?)|RETOLD|[Tt]ells?|TELLS|[Tt]elling)(?![a-z])",
+        r"is_retold|told_(?:stop|at)\b|tells_(?:positions|balances)|\btold=fact",
+        not_yet=("src/trading_intents/brokers/alpaca/", "tests/brokers/alpaca/"),
+    ),
+    # A session, a pipeline, a connection, a pgconn. Ordinary are hyperlinks and linked orders.
+    "link": OldWord(
+        r"(?<![a-z])(?:[Ll]inks?|LINKS?)(?![a-z])|[a-z]Links?\b",
+        r"link_(?:generation|wanted)|execution_links|broker link ended|break_link|BREAK_LINK|os\.link|[Hh]ard link|"
+        r"symlink|find-links|broker links|links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links",
+        ordinary=(
+            *("README.md", "CHANGELOG.md", "docs/api/", "docs/console.md", "docs/decisions/0027", "docs/security.md"),
+            *("docs/operating/README.md", "src/trading_intents/cli.py", "src/trading_intents/console/"),
+            *("src/trading_intents/processes/command.py", "src/trading_intents/provision.py", "tests/console/"),
+            *("src/trading_intents/web/", "tests/access/test_headers.py", "tests/execution/test_csv.py"),
+            *("tests/test_docs.py", "tests/web/"),
+        ),
+        not_yet=(
+            *("src/trading_intents/accounts/", "src/trading_intents/app.py", "src/trading_intents/execution/"),
+            *("src/trading_intents/intents/writing/", "src/trading_intents/storage/", "tests/brokers/alpaca/"),
+            *("tests/execution/", "tests/intents/", "tests/kept_connections.py"),
+        ),
+    ),
+    # An account's symbol, an index, a rank, a seq, a pointer. Orders are placed, and decimals have places.
+    "place": OldWord(
+        r"\b(?:[Aa]n?|[Tt]he|[Ii]ts|[Tt]heir|this|that|[Ee]ach|[Ee]very|[Nn]o|own|same|another|new|one|two|three|of) "
+        r"places?\b|(?<![.\w])_?places?\b(?=[:,)\].=\[(]| in\b| for\b| [-+=%<>])|[a-z]Places?\b|\bPlaces?\b(?=[:,)\]])|"
+        r"_places?\b|(?<![A-Z])PLACES?\b",
+        # The paper broker's columns; a function that places an order.
+        r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: int|place=(?:n|place|self)\b|"
+        r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places, replaces",
+        ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
+        not_yet=(
+            *("src/trading_intents/brokers/alpaca/", "src/trading_intents/controls/limits/", "tests/brokers/alpaca/"),
+            *("src/trading_intents/intents/", "src/trading_intents/orders/", "tests/intents/"),
+        ),
+    ),
+    # An account, callers at once, a fixture that opens a client.
+    "desk": OldWord(r"(?<![a-z])(?:desks?|[Cc]rowds?|CROWD|[Oo]pener)(?![a-z])", r"[Oo]pener-[Pp]olicy|METAPHORS"),
+}
+
+
+def lines_with(word: OldWord) -> Iterator[tuple[str, str]]:
+    """The lines that have the old word, with their files."""
+    pattern, allowed = re.compile(word.pattern), re.compile(word.allowed)
+    for path in FILES:
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        if name.startswith(word.ordinary) or not pattern.search(text):
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
+            if pattern.search(line) and not allowed.search(line):
+                yield name, f"{number}: {line.strip()}"
+
+
+@pytest.mark.parametrize("word", OLD_WORDS.values(), ids=OLD_WORDS)
+def test_an_old_word_does_not_come_back(word: OldWord) -> None:
+    found = list(lines_with(word))
+    assert [(name, line) for name, line in found if not name.startswith(word.not_yet)] == []
+    clean = [folder for folder in word.not_yet if not any(name.startswith(folder) for name, _ in found)]
+    assert clean == [], "these are clean: take them out of the list"
+
+
+def test_a_module_begins_with_a_subject_or_a_verb() -> None:
+    said = {str(path.relative_to(ROOT)): ast.get_docstring(tree_of(path)) or "" for path in EVERYTHING}
+    assert {name: text for name, text in said.items() if QUESTIONS.match(text)} == {}
