@@ -1,4 +1,5 @@
-"""A TCP link to a socket or port that can fail: refuse, reset, stall, end at any byte or message. Has a thread."""
+"""A TCP connection to a socket or port that can fail: refuse, reset, stall, end at any byte or message. Has a
+thread."""
 
 import asyncio
 import contextlib
@@ -24,12 +25,12 @@ class Verdict(Enum):
 
     PASS = "it passes"
     HOLD = "it is held, and so is everything else, until the proxy works again"
-    CUT_UNSENT = "the link ends before it"
-    CUT_SENT = "the link ends right after it"
-    CUT_UNANSWERED = "the link ends when its answer comes"
+    CUT_UNSENT = "the connection ends before it"
+    CUT_SENT = "the connection ends right after it"
+    CUT_UNANSWERED = "the connection ends when its answer comes"
 
 
-# Bytes are answered in the target's place, and the link ends. After a number of bytes the rest is held.
+# Bytes are answered instead of the target's, and the connection ends. After a number of bytes the rest is held.
 Watch = Callable[[bytes], Verdict | bytes | int]
 
 
@@ -43,7 +44,7 @@ class FaultProxy:
         self._target, self._watch = target, watch
         self.held = threading.Event()
         self._loop = asyncio.SelectorEventLoop()  # uvloop has sockets of its own, whose ends it does not leave to us
-        self._links: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._listener: socket.socket | None = None
         self._resetting = False
@@ -61,11 +62,11 @@ class FaultProxy:
         self._call(self._set())
 
     def refuse(self) -> None:
-        """Nobody listens; links that were there are reset."""
+        """Nobody listens; connections that were there are reset."""
         self._call(self._set(listening=False))
 
     def reset(self) -> None:
-        """Every link is reset, new ones as soon as they are made."""
+        """Every connection is reset, new ones as soon as they are made."""
         self._call(self._set(resetting=True))
 
     def stall(self) -> None:
@@ -73,7 +74,7 @@ class FaultProxy:
         self._call(self._set(stalled=True))
 
     def cut_after(self, answer_bytes: int, gently: bool = False) -> None:
-        """Every link is reset once so many more bytes of answers have passed, all links taken together.
+        """Every connection is reset once so many more bytes of answers have passed, all connections taken together.
 
         Gently: ended as by a server that dies, so that what has passed is read.
         """
@@ -107,9 +108,9 @@ class FaultProxy:
             self._listener.close()
             self._listener = None
         if resetting or not listening:
-            for link in self._links:
-                link.cancel()
-            await asyncio.gather(*self._links, return_exceptions=True)
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
         if listening and self._listener is None:
             self._listen()
 
@@ -124,11 +125,11 @@ class FaultProxy:
         client.setblocking(False)
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-        link = self._loop.create_task(self._serve(client))
-        self._links.add(link)
-        link.add_done_callback(self._links.discard)
-        # Here too, as a link that is cancelled before its first step closes nothing.
-        link.add_done_callback(lambda _: client.close())
+        connection = self._loop.create_task(self._serve(client))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+        # Here too, as a connection that is cancelled before its first step closes nothing.
+        connection.add_done_callback(lambda _: client.close())
 
     async def _serve(self, client: socket.socket) -> None:
         ends: list[asyncio.StreamWriter] = []
@@ -150,7 +151,7 @@ class FaultProxy:
                     way.cancel()
                 await asyncio.gather(*ways, return_exceptions=True)
         except (OSError, asyncio.CancelledError):
-            pass  # the target is away, or the link is being ended
+            pass  # the target is away, or the connection is being ended
         finally:
             self._clients.difference_update(ends)
             for end in ends:

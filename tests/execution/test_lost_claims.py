@@ -103,9 +103,9 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)
     lost = LostClaim(Verdict.CUT_UNANSWERED, is_mute=True)
     async with losing_a_claim(urls, lost) as (in_process, execution, orders):
-        owner, links = in_process.in_process_writer.owner, execution.leases.links
+        owner, sessions = in_process.in_process_writer.owner, execution.leases.links
         await in_process.until_true(lambda: outcomes == [None])
-        await in_process.until_true(lambda: not any(link.in_flight for link in links.values()))
+        await in_process.until_true(lambda: not any(session.in_flight for session in sessions.values()))
         assert in_process.venue.arrived("submit") == []
         marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")
         await owner.execute(EXPIRE_CLAIMS)

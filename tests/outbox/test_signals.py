@@ -64,7 +64,7 @@ async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(database
         near.notify(CHANNEL, ["b"])
         near.notify(CHANNEL, ["a", "c"])
         await all_bell.heard()
-        assert ours.rings == 2, "told together, by one notification"
+        assert ours.rings == 2, "sent together, in one notification"
         near.notify(CHANNEL, ["b"])
         near.notify(CHANNEL)
         await all_bell.heard()
@@ -72,7 +72,7 @@ async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(database
         near.notify(CHANNEL, [f"o{number}" for number in range(MAX_NAMED + 1)])
         assert ours.rings == 4
         await all_bell.heard()
-        assert ours.rings == 5, "others are not told the names of very many"
+        assert ours.rings == 5, "the names of very many are not sent"
 
 
 async def test_who_unsubscribes_hears_no_more(database_url: Secret) -> None:

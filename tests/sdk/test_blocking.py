@@ -130,7 +130,7 @@ def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(monkeypatch:
         gc.collect()  # warns of a coroutine that was never awaited
 
 
-def test_an_interrupt_cancels_the_call_and_tells_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
+def test_an_interrupt_cancels_the_call_and_carries_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
     arguments = (account.id, tenants.platform.url, api_key)
     done = run("tests.sdk.interrupted", *arguments, environ=os.environ, stdin="", limit_seconds=LIMIT_SECONDS)
     assert done.stderr == ""

@@ -68,7 +68,7 @@ class Accounts:
             check_open(account)
             check_version(account.version, expected)
             await check_no_open_orders(tx, account)
-            await tell(tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
+            await queue_event(tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
         self._signals.notify(channel(Queue.ACCOUNTS))
 
     def connection(self, account: model.Account) -> model.ConnectionState:
@@ -102,7 +102,7 @@ async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, give
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
         raise errors.LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
     account = await store.insert_account(tx, account_id, organization_id, given)
-    await tell(tx, OutboxEventType.ACCOUNT_CREATED, account)
+    await queue_event(tx, OutboxEventType.ACCOUNT_CREATED, account)
     return account
 
 
@@ -130,10 +130,10 @@ async def apply_change(tx: Tx, account: model.Account, change: model.ChangedAcco
     if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
         return account
     account = await store.update_account(tx, account.id, name, external_account_id, disabled)
-    await tell(tx, OutboxEventType.ACCOUNT_UPDATED, account)
+    await queue_event(tx, OutboxEventType.ACCOUNT_UPDATED, account)
     return account
 
 
-async def tell(tx: Tx, event: OutboxEventType, account: model.Account) -> None:
+async def queue_event(tx: Tx, event: OutboxEventType, account: model.Account) -> None:
     payload = {"account_id": str(account.id), "version": account.version}
     await put(tx, [NewRow(Queue.ACCOUNTS, event, account.organization_id, account.id, payload)])

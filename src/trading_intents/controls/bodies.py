@@ -131,8 +131,8 @@ def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> model.TimeCh
 
 def _read_clear(names: list[Any], rule: model.TimeRule) -> frozenset[model.TimeField]:
     found: set[model.TimeField] = set()
-    for place, name in enumerate(names):
-        pointer = f"/clear/{place}"
+    for index, name in enumerate(names):
+        pointer = f"/clear/{index}"
         if name not in list(model.TimeField):
             raise ValidationFailed.at(pointer, f"unknown name; use {either(model.TimeField)}")
         if name in found:

@@ -125,7 +125,7 @@ def _check_version(control: model.ManualControl | model.TimeControl | None, expe
 
 
 async def _check_room(tx: Tx, present: model.SymbolControl, account: Account) -> None:
-    """Counts under the account's lock, so that two requests at once cannot both take the last place."""
+    """Counts under the account's lock, so that two requests at once cannot both be the last that is allowed."""
     if present.manual or present.time:
         return
     if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:

@@ -103,7 +103,7 @@ async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> N
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A folder of backups may be on a file system without links, which `make_file` needs."""
+    """A folder of backups may be on a file system without hard links, which `make_file` needs."""
     with written_beside(path, content) as written:
         Path(written).rename(path)
 

@@ -99,7 +99,7 @@ class Signals:
             return False
         named = ["" if "" in each or len(each) > MAX_NAMED else " ".join(each) for each in waiting.values()]
         try:
-            statement = "SELECT pg_notify(c, o) FROM unnest($1::text[], $2::text[]) AS told (c, o)"
+            statement = "SELECT pg_notify(c, o) FROM unnest($1::text[], $2::text[]) AS named (c, o)"
             await connection.execute(statement, list(waiting), named)
         except BaseException:
             for channel, organizations in waiting.items():

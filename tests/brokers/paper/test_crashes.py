@@ -1,4 +1,5 @@
-"""A link's process may die at any moment: what was answered is kept, and what was not is whole or not there at all."""
+"""A session's process may die at any moment: what was answered is kept, and what was not is whole or not there at
+all."""
 
 import asyncio
 import subprocess
@@ -28,7 +29,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
             str(account),
             life,
         )
-        process = Fork("tests.brokers.paper.link_process", *arguments, stdout=subprocess.PIPE)
+        process = Fork("tests.brokers.paper.session_process", *arguments, stdout=subprocess.PIPE)
         assert process.stdout is not None
         with process.stdout:
             for n in range(ANSWERS_BEFORE_A_KILL):
@@ -40,9 +41,9 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
             rest = (await asyncio.to_thread(process.stdout.read)).splitlines()
         answered |= dict(line.split() for line in rest if line.count(" ") == 1)
         process.wait()
-    link = await venue.link(account)
+    session = await venue.open_session(account)
     for client_order_id, outcome in answered.items():
-        found = await link.broker.lookup(client_order_id, None, deadline())
+        found = await session.broker.lookup(client_order_id, None, deadline())
         assert isinstance(found, OrderSnapshot), client_order_id
         assert (found.events[0].kind == "REJECTED") == (outcome == Outcome.REJECTED)
     await assert_books_balance(venue.owner, account)
@@ -51,7 +52,7 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
     working = await venue.value(
         "SELECT count(*) FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'", account
     )
-    assert len((await link.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
+    assert len((await session.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
 
 
 @pytest.mark.parametrize("step", ["add_commands", "save_holdings", "save_orders", "add_events", "save_accounts"])
@@ -59,16 +60,16 @@ async def test_a_command_is_taken_as_a_whole_or_not_at_all(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     account = uuid4()
-    link = await venue.link(account)
+    session = await venue.open_session(account)
 
     def fail(*_: object) -> Statement:
         return Statement("SELECT 1 / 0")
 
     with monkeypatch.context() as patched:
         patched.setattr(store, step, fail)
-        assert (await link.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
+        assert (await session.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
     tables = ("paper_journal", "paper_orders", "paper_events", "paper_holdings")
     for table in tables:
         assert await venue.value(f"SELECT count(*) FROM {table} WHERE account_id = $1", account) == 0
-    assert (await link.submit("one", "buy 1 market")).outcome is Outcome.ACKED
+    assert (await session.submit("one", "buy 1 market")).outcome is Outcome.ACKED
     await assert_books_balance(venue.owner, account)

@@ -33,7 +33,7 @@ CHECK_SECONDS = 30.0
 LOOK_PAUSE_SECONDS = 0.02  # so that many quotes are worked together
 RETRY_SECONDS = 0.5
 MAX_BOOKS_AT_ONCE = 50  # matched before other sessions get their turn
-DOWN = "the link is down"
+DOWN = "the session is down"
 
 
 class PaperBroker:
@@ -55,7 +55,7 @@ class PaperBroker:
         self._quiet_until_seconds = 0.0
         self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
         self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
-        self._balance: port.BrokerBalance | None = None  # the last one told
+        self._balance: port.BrokerBalance | None = None  # the last one reported
 
     async def open(self) -> None:
         try:
@@ -146,8 +146,8 @@ class PaperBroker:
         self._valuation.load(held, quotes, number)
 
     def _changed_balance(self) -> port.BrokerBalance | None:
-        """The balance, if it is another one than was told last. None is told before the session's snapshot has read the
-        positions: the equity would be missing."""
+        """The balance, if it is another one than was reported last. None is reported before the session's snapshot has
+        read the positions: the equity would be missing."""
         books = self._books
         if books.totals is None or books.worked_at is None or self._valuation.positions is None:
             return None

@@ -68,7 +68,7 @@ class Halts:
             check_open(account)
             scope = model.HaltScope(target.organization_id, account.id)
             halt, is_new = await start_halt(tx, self._make_id(), scope, terms, principal)
-        self._tell_started(halt, is_new)
+        self._log_started(halt, is_new)
         return halt, is_new
 
     async def start_organization(
@@ -76,7 +76,7 @@ class Halts:
     ) -> tuple[model.Halt, bool]:
         async with self._pool.transaction([organization_id]) as tx:
             halt, is_new = await start_halt(tx, self._make_id(), model.HaltScope(organization_id), terms, principal)
-        self._tell_started(halt, is_new)
+        self._log_started(halt, is_new)
         return halt, is_new
 
     async def resume_account(self, target: AccountTarget, principal: model.HaltPrincipal) -> model.Halt:
@@ -84,13 +84,13 @@ class Halts:
             account = await find_target(tx, target)
             check_open(account)
             halt = await end_halt(tx, model.HaltScope(target.organization_id, account.id), principal)
-        self._tell_resumed(halt, principal)
+        self._log_resumed(halt, principal)
         return halt
 
     async def resume_organization(self, organization_id: OrganizationId, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([organization_id]) as tx:
             halt = await end_halt(tx, model.HaltScope(organization_id), principal)
-        self._tell_resumed(halt, principal)
+        self._log_resumed(halt, principal)
         return halt
 
     async def find_account(self, target: AccountTarget) -> model.Halt:
@@ -108,12 +108,12 @@ class Halts:
             shown = await store.of_environment(tx, organization_id, named, environment)
         return replace(halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown))
 
-    def _tell_started(self, halt: model.Halt, is_new: bool) -> None:
+    def _log_started(self, halt: model.Halt, is_new: bool) -> None:
         self._signals.notify(CHANNEL)
         self._signals.notify(STREAM)
         self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
 
-    def _tell_resumed(self, halt: model.Halt, principal: model.HaltPrincipal) -> None:
+    def _log_resumed(self, halt: model.Halt, principal: model.HaltPrincipal) -> None:
         self._signals.notify(STREAM)
         self._log.warning("trading resumed", **_log_fields(halt, principal))
 
