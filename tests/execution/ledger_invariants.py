@@ -167,7 +167,7 @@ async def assert_true_exposures(database: Database) -> None:
     for row in orders:
         seen = SummedOrder(row["linked"], OrderSide(row["order_side"]), max(row["unfilled"], ZERO), row["active"])
         open_orders.setdefault((row["account_id"], row["symbol"]), []).append(seen)
-    expected = {place: tuple(open_sums(own)) for place, own in open_orders.items()}
+    expected = {key: tuple(open_sums(own)) for key, own in open_orders.items()}
     assert {(row["account_id"], row["symbol"]): tuple(row.values())[2:] for row in kept} == expected
 
 

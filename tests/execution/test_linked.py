@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_books
 from tests.execution.linked_orders import link_orders
-from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, told
+from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, reported
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import FactKind
 from trading_intents.orders.ledger.recording import RecordedAccount
@@ -46,22 +46,26 @@ def named(leg: Leg, kind: EventKind, broker_order_id: str, parent: Sent | None =
     """What a venue says of a leg that it has named itself; `parent` is said by answers, look-ups and snapshots."""
     key = str(more.pop("key", f"{kind}/{broker_order_id}"))
     known: dict[str, Any] = {"parent": parent.client_order_id, "leg": leg} if parent else {}
-    return told(kind, None, key, broker_order_id=broker_order_id, **known, **more)
+    return reported(kind, None, key, broker_order_id=broker_order_id, **known, **more)
 
 
 async def test_legs_are_booked_with_their_entry(books: Books) -> None:
     entry, profit, loss = orders = await group(books, *EXITS)
-    await books.tell(*(told(E.ACCEPTED, order, broker_order_id=f"b{n}") for n, order in enumerate(orders)))
+    await books.record(*(reported(E.ACCEPTED, order, broker_order_id=f"b{n}") for n, order in enumerate(orders)))
     assert await shown(books, orders) == ["NEW", "NEW", "NEW"]
     assert [(await books.order(order))["active"] for order in orders] == [True, False, False]
-    await books.tell(fill(entry, "e1", "40"))
+    await books.record(fill(entry, "e1", "40"))
     assert [(await books.order(order))["active"] for order in orders] == [True, True, True]
     assert [event.order_id for event in (await books.events())[-3:-1]] == [str(leg.order_id) for leg in (profit, loss)]
-    await books.tell(*(told(E.REPLACED, leg, quantity="40", reason="replaced_by_broker") for leg in (profit, loss)))
+    await books.record(
+        *(reported(E.REPLACED, leg, quantity="40", reason="replaced_by_broker") for leg in (profit, loss))
+    )
     assert [(await books.order(leg))["quantity"] for leg in (profit, loss)] == [40, 40]
-    await books.tell(fill(profit, "e2", "40", "20"))
+    await books.record(fill(profit, "e2", "40", "20"))
     assert await shown(books, orders) == ["PARTIALLY_FILLED", "PARTIALLY_FILLED", "NEW"]
-    await books.tell(told(E.CANCELLED, entry, cum_quantity="40"), told(E.CANCELLED, loss, reason="pair_filled"))
+    await books.record(
+        reported(E.CANCELLED, entry, cum_quantity="40"), reported(E.CANCELLED, loss, reason="pair_filled")
+    )
     assert await shown(books, orders) == ["CANCELLED", "FILLED", "CANCELLED pair_filled"]
     assert (await books.position())["quantity"] == 0
 
@@ -77,50 +81,50 @@ async def test_legs_are_booked_with_their_entry(books: Books) -> None:
 )
 async def test_an_entry_that_never_arrived_ends_its_legs(books: Books, kind: FactKind, expected: str) -> None:
     orders = await group(books, *EXITS)
-    await books.tell(own=(ours(orders[0], kind),))
+    await books.record(own=(ours(orders[0], kind),))
     assert await shown(books, orders) == [expected, *["REJECTED entry_rejected"] * 2]
     # It is there all the same: all are open again, and the entry alone is cancelled.
-    recorded = await books.tell(told(E.ACCEPTED, orders[1], at=5))
+    recorded = await books.record(reported(E.ACCEPTED, orders[1], at=5))
     assert set(recorded.resurrected) == {orders[0].order_id, orders[1].order_id}  # both are looked up
-    recorded = await books.tell(told(E.ACCEPTED, orders[0], at=4), told(E.ACCEPTED, orders[2], at=5))
+    recorded = await books.record(reported(E.ACCEPTED, orders[0], at=4), reported(E.ACCEPTED, orders[2], at=5))
     assert await shown(books, orders) == ["NEW resurrected"] * 3
     assert [order.view.is_unwanted for order in recorded.orders.values()] == [True, False, False]
 
 
 async def test_an_entry_that_ends_unfilled_ends_its_legs_until_a_late_fill(books: Books) -> None:
     entry, *_ = orders = await group(books, *EXITS)
-    await books.tell(*(told(E.ACCEPTED, order) for order in orders), told(E.CANCELLED, entry, at=1))
+    await books.record(*(reported(E.ACCEPTED, order) for order in orders), reported(E.CANCELLED, entry, at=1))
     assert await shown(books, orders) == ["CANCELLED", *["CANCELLED entry_ended"] * 2]
-    await books.tell(fill(entry, "e1", "40", at=2))
+    await books.record(fill(entry, "e1", "40", at=2))
     assert await shown(books, orders) == ["CANCELLED late_fill", "NEW resurrected", "NEW resurrected"]
 
 
-async def test_legs_that_the_venue_names_are_found_in_whatever_order_it_tells(books: Books) -> None:
+async def test_legs_that_the_venue_names_are_found_in_whatever_order_it_reports(books: Books) -> None:
     for order in permutations(range(4)):
         entry, profit, _ = orders = await group(books, *EXITS)
         name = uuid4().hex
         events = [
-            told(E.ACCEPTED, entry, broker_order_id=f"{name}e"),
+            reported(E.ACCEPTED, entry, broker_order_id=f"{name}e"),
             named(Leg.TAKE_PROFIT, E.ACCEPTED, f"{name}t", parent=entry),  # in the answer or a look-up
             named(Leg.TAKE_PROFIT, E.FILL, f"{name}t", exec_id=f"{name}f", quantity="100", price="20"),  # streamed
             fill(entry, f"{name}b", "100", broker_order_id=f"{name}e"),
         ]
         for number in order:
-            await books.tell(events[number])
+            await books.record(events[number])
         assert await shown(books, orders) == ["FILLED", "FILLED", "PENDING_NEW"], order
         assert (await books.order(profit))["external_order_id"] == f"{name}t"
-        await books.tell(named(Leg.STOP_LOSS, E.CANCELLED, f"{name}s", parent=entry, reason="pair_filled"))
+        await books.record(named(Leg.STOP_LOSS, E.CANCELLED, f"{name}s", parent=entry, reason="pair_filled"))
         assert await shown(books, orders) == ["FILLED", "FILLED", "CANCELLED pair_filled"], order
 
 
 async def test_the_same_report_of_a_leg_names_it_when_it_comes_again(books: Books) -> None:
     entry, *_ = orders = await group(books, *EXITS)
-    await books.tell(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1"))
-    await books.tell(named(Leg.TAKE_PROFIT, E.TRIGGERED, "t1"))
+    await books.record(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1"))
+    await books.record(named(Leg.TAKE_PROFIT, E.TRIGGERED, "t1"))
     assert await shown(books, orders) == ["PENDING_NEW"] * 3
-    await books.tell(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1", parent=entry))
+    await books.record(named(Leg.TAKE_PROFIT, E.ACCEPTED, "t1", parent=entry))
     assert await shown(books, orders) == ["PENDING_NEW", "NEW", "PENDING_NEW"]
-    await books.tell(named(Leg.TAKE_PROFIT, E.EXPIRED, "t1"))
+    await books.record(named(Leg.TAKE_PROFIT, E.EXPIRED, "t1"))
     assert await shown(books, orders) == ["PENDING_NEW", "EXPIRED", "PENDING_NEW"]
     unmatched = await books.owner.fetchval("SELECT count(*) FROM facts WHERE order_id IS NULL")
     assert unmatched == 0
@@ -128,35 +132,35 @@ async def test_the_same_report_of_a_leg_names_it_when_it_comes_again(books: Book
 
 async def test_exits_that_both_fill_are_booked_and_flagged(books: Books) -> None:
     entry, profit, loss = orders = await group(books, *EXITS)
-    await books.tell(fill(entry, "e1", "100"), fill(profit, "e2", "100"), fill(loss, "e3", "30"))
+    await books.record(fill(entry, "e1", "100"), fill(profit, "e2", "100"), fill(loss, "e3", "30"))
     assert await shown(books, orders) == ["FILLED", "FILLED overfill", "PARTIALLY_FILLED overfill"]
     assert (await books.position())["quantity"] == -30
 
 
 async def test_one_cancels_other_counts_once_and_is_never_unprotected(books: Books) -> None:
     limit, stop = orders = await group(books, Leg.ONE_CANCELS_OTHER)
-    await books.tell(told(E.ACCEPTED, limit), told(E.ACCEPTED, stop))
+    await books.record(reported(E.ACCEPTED, limit), reported(E.ACCEPTED, stop))
     assert [(await books.order(order))["active"] for order in orders] == [True, True]
-    await books.tell(fill(limit, "e1", "40"), told(E.REPLACED, stop, quantity="60", reason="replaced_by_broker"))
-    await books.tell(told(E.CANCELLED, limit))
+    await books.record(fill(limit, "e1", "40"), reported(E.REPLACED, stop, quantity="60", reason="replaced_by_broker"))
+    await books.record(reported(E.CANCELLED, limit))
     assert await shown(books, orders) == ["CANCELLED", "NEW"]
     assert (await books.order(limit))["uncovered_since"] is None
-    await books.tell(told(E.CANCELLED, stop))
+    await books.record(reported(E.CANCELLED, stop))
 
 
 async def settle_later(books: Books, entry: Sent) -> RecordedAccount:
     """As if five seconds had gone: what the worker does each second with such orders."""
     await books.owner.execute("UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'")
-    return await books.tell(told(E.STATUS, entry, key=uuid4().hex))
+    return await books.record(reported(E.STATUS, entry, key=uuid4().hex))
 
 
 async def test_an_entry_whose_exits_end_early_is_flagged_after_five_seconds(books: Books) -> None:
     entry, profit, loss = orders = await group(books, *EXITS)
-    await books.tell(*(told(E.ACCEPTED, order) for order in orders), fill(entry, "e1", "100"))
-    await books.tell(told(E.CANCELLED, profit))
+    await books.record(*(reported(E.ACCEPTED, order) for order in orders), fill(entry, "e1", "100"))
+    await books.record(reported(E.CANCELLED, profit))
     recorded = await settle_later(books, entry)
     assert (await books.order(entry))["uncovered_since"] is None
-    await books.tell(told(E.CANCELLED, loss, reason="pair_cancelled"))
+    await books.record(reported(E.CANCELLED, loss, reason="pair_cancelled"))
     assert (await books.order(entry))["uncovered_since"] is not None
     assert await shown(books, orders) == ["FILLED", "CANCELLED", "CANCELLED pair_cancelled"]
     recorded = await settle_later(books, entry)

@@ -244,7 +244,7 @@ def test_what_is_wrong_is_refused_at_its_field(trading_client: TradingClient, bo
     assert trading_client.refused(body) == (422, "validation_failed")
 
 
-def test_a_wrong_price_is_told_with_the_one_that_it_must_pass(trading_client: TradingClient) -> None:
+def test_a_wrong_price_is_answered_with_the_one_that_it_must_pass(trading_client: TradingClient) -> None:
     detail = trading_client.submit(bracket(stop_loss={"stop_price": "191"})).json()["errors"][0]["detail"]
     assert detail == "must be below the limit_price of the order that it is linked to, which is 190"
     swapped = bracket(market(), take_profit={"limit_price": "9"}, stop_loss={"stop_price": "10"})

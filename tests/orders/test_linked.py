@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.brokers.paper.market import Market, legs, terms
-from tests.orders.facts import arrived, fill, ours, told
+from tests.orders.facts import arrived, fill, ours, reported
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact
@@ -158,9 +158,10 @@ def shown(views: Sequence[OrderView]) -> list[str]:
     return [f"{view.status} {view.reason or ''}".strip() for view in views]
 
 
-ACCEPTED = [told(E.ACCEPTED, coid=name, at=1) for name in (C, T, S)]
+ACCEPTED = [reported(E.ACCEPTED, coid=name, at=1) for name in (C, T, S)]
 GROWN = [
-    told(E.REPLACED, coid=name, at=2, quantity="40", reason="replaced_by_broker", key=f"40/{name}") for name in (T, S)
+    reported(E.REPLACED, coid=name, at=2, quantity="40", reason="replaced_by_broker", key=f"40/{name}")
+    for name in (T, S)
 ]
 REFUSED = "REJECTED entry_rejected"
 ENDS: dict[str, tuple[list[Fact], list[str]]] = {
@@ -169,20 +170,20 @@ ENDS: dict[str, tuple[list[Fact], list[str]]] = {
     "a leg is named before its entry": ([ACCEPTED[1]], ["PENDING_NEW", "NEW", "PENDING_NEW"]),
     "all are accepted": (ACCEPTED, ["NEW"] * 3),
     "the answer refuses": ([ours(F.REFUSED, reason="margin")], ["REJECTED margin", REFUSED, REFUSED]),
-    "the venue refuses": ([told(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
-    "the venue refuses what it had": ([*ACCEPTED, told(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
+    "the venue refuses": ([reported(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
+    "the venue refuses what it had": ([*ACCEPTED, reported(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
     "too old": ([ours(F.STALE)], ["EXPIRED stale", REFUSED, REFUSED]),
     "never arrived": ([ours(F.NOT_DELIVERED)], ["REJECTED not_delivered", REFUSED, REFUSED]),
     "cancelled before it was sent": ([ours(F.CANCELLED_BEFORE_SEND)], ["CANCELLED before_send", REFUSED, REFUSED]),
     "halted": ([ours(F.HALTED)], ["CANCELLED halted", REFUSED, REFUSED]),
-    "cancelled": ([*ACCEPTED, told(E.CANCELLED, at=2)], ["CANCELLED", *["CANCELLED entry_ended"] * 2]),
-    "expired": ([*ACCEPTED, told(E.EXPIRED, at=2)], ["EXPIRED", *["CANCELLED entry_ended"] * 2]),
+    "cancelled": ([*ACCEPTED, reported(E.CANCELLED, at=2)], ["CANCELLED", *["CANCELLED entry_ended"] * 2]),
+    "expired": ([*ACCEPTED, reported(E.EXPIRED, at=2)], ["EXPIRED", *["CANCELLED entry_ended"] * 2]),
     "a leg was cancelled before": (
-        [*ACCEPTED, told(E.CANCELLED, coid=T, at=2), told(E.CANCELLED, at=3)],
+        [*ACCEPTED, reported(E.CANCELLED, coid=T, at=2), reported(E.CANCELLED, at=3)],
         ["CANCELLED", "CANCELLED", "CANCELLED entry_ended"],
     ),
     "cancelled with a fill": (
-        [*ACCEPTED, fill("e1", "40", at=2), *GROWN, told(E.CANCELLED, at=3, cum="40")],
+        [*ACCEPTED, fill("e1", "40", at=2), *GROWN, reported(E.CANCELLED, at=3, cum="40")],
         ["CANCELLED", "NEW", "NEW"],
     ),
     "an exit has sold all that was bought so far": (
@@ -190,11 +191,17 @@ ENDS: dict[str, tuple[list[Fact], list[str]]] = {
         ["PARTIALLY_FILLED", "PARTIALLY_FILLED", "NEW"],
     ),
     "and its entry ends": (
-        [*ACCEPTED, fill("e1", "40", at=2), *GROWN, fill("e2", "40", coid=T, at=3), told(E.CANCELLED, at=4, cum="40")],
+        [
+            *ACCEPTED,
+            fill("e1", "40", at=2),
+            *GROWN,
+            fill("e2", "40", coid=T, at=3),
+            reported(E.CANCELLED, at=4, cum="40"),
+        ],
         ["CANCELLED", "FILLED", "NEW"],
     ),
     "a leg is filled whose entry's fill is not known": (
-        [*ACCEPTED, fill("e2", "40", coid=T, at=3), told(E.CANCELLED, at=4)],
+        [*ACCEPTED, fill("e2", "40", coid=T, at=3), reported(E.CANCELLED, at=4)],
         ["CANCELLED", "PARTIALLY_FILLED", "CANCELLED entry_ended"],
     ),
 }
@@ -220,7 +227,7 @@ def test_exits_are_active_from_the_first_fill_of_their_entry_on() -> None:
 
 def test_one_cancels_other_ends_as_the_broker_says() -> None:
     pair = [Leg.ONE_CANCELS_OTHER]
-    assert shown(group(*ACCEPTED, told(E.CANCELLED, at=2), kinds=pair)) == ["CANCELLED", "NEW"]
+    assert shown(group(*ACCEPTED, reported(E.CANCELLED, at=2), kinds=pair)) == ["CANCELLED", "NEW"]
     assert shown(group(ours(F.STALE), kinds=pair)) == ["EXPIRED stale", REFUSED]
     both = group(*ACCEPTED, fill("e1", "60"), fill("e2", "60", coid=T), kinds=pair)
     assert [view.flags for view in both] == [(OrderFlag.OVERFILL,)] * 2
@@ -236,7 +243,7 @@ def test_exits_that_both_fill_are_flagged() -> None:
 
 def test_what_exits_do_not_cover() -> None:
     bought = [*ACCEPTED, fill("e1", "100", at=2)]
-    ended = [told(E.CANCELLED, coid=name, at=3) for name in (T, S)]
+    ended = [reported(E.CANCELLED, coid=name, at=3) for name in (T, S)]
     assert uncovered(group(*ACCEPTED, fill("e1", "40", at=2), *ended)) == ZERO  # the entry is not final
     assert uncovered(group(*bought)) == ZERO
     assert uncovered(group(*bought, ended[0])) == ZERO

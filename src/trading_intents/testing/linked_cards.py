@@ -138,10 +138,10 @@ def _leg(
 
 def _of_leg(run: CardRun, sent: Sent, leg: Leg) -> list[BrokerEvent]:
     """The events of the leg, each once, from the stream and the answer: by its id, or through the entry. The stream may
-    tell of it by its id alone before the answer names it."""
-    told = [*sent.result.updates, *run.received]
-    named = {event.broker_order_id for event in told if _is_of(event, sent, leg)} - {None}
-    found = [event for event in told if _is_of(event, sent, leg) or event.broker_order_id in named]
+    report it by its id alone before the answer names it."""
+    reported = [*sent.result.updates, *run.received]
+    named = {event.broker_order_id for event in reported if _is_of(event, sent, leg)} - {None}
+    found = [event for event in reported if _is_of(event, sent, leg) or event.broker_order_id in named]
     return list({event.dedupe_key: event for event in found}.values())
 
 
