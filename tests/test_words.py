@@ -40,7 +40,8 @@ OLD_WORDS = {
     "link": OldWord(
         r"(?<![a-z])(?:[Ll]inks?|LINKS?)(?![a-z])|[a-z]Links?\b",
         r"link_(?:generation|wanted)|execution_links|broker link ended|break_link|BREAK_LINK|os\.link|[Hh]ard link|"
-        r"symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links",
+        r"symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|"
+        r"links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links",
         ordinary=(
             *("README.md", "CHANGELOG.md", "docs/api/", "docs/console.md", "docs/decisions/0027", "docs/security.md"),
             *("docs/operating/README.md", "src/trading_intents/cli.py", "src/trading_intents/console/"),
@@ -51,7 +52,7 @@ OLD_WORDS = {
         not_yet=(
             *("src/trading_intents/accounts/", "src/trading_intents/app.py", "src/trading_intents/execution/"),
             *("src/trading_intents/intents/writing/", "src/trading_intents/storage/", "tests/brokers/alpaca/"),
-            *("tests/execution/", "tests/intents/", "tests/kept_connections.py"),
+            *("src/trading_intents/brokers/alpaca/", "tests/execution/", "tests/intents/", "tests/kept_connections.py"),
         ),
     ),
     # An account's symbol, an index, a rank, a seq, a pointer. Orders are placed, and decimals have places.
