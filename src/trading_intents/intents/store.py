@@ -100,8 +100,8 @@ def _spec_of(row: OrderRow) -> Spec:
 
 
 def read_groups(order_ids: Sequence[str]) -> Statement:
-    """By these linked orders: the others of their groups, but legs that ended, each with the record of the REPLACE that
-    is pending. LATERAL with LIMIT allows only look-ups by key."""
+    """By these linked orders: those of their groups, each with the record of the REPLACE that is pending. LATERAL with
+    LIMIT, and an order that one index alone has, allow only look-ups by key."""
     return Statement(_READ_GROUPS, (pack_array(order_ids),))
 
 
@@ -112,9 +112,9 @@ _READ_GROUPS = """
         (SELECT * FROM orders WHERE order_id = own.parent_order_id LIMIT 1)
         UNION ALL
         (SELECT * FROM orders
-         WHERE account_id = own.account_id AND parent_order_id = coalesce(own.parent_order_id, own.order_id)
-           AND order_id <> own.order_id AND finished_at IS NULL
-         ORDER BY create_seq LIMIT 2)
+         WHERE account_id = own.account_id AND parent_order_id BETWEEN coalesce(own.parent_order_id, own.order_id)
+           AND coalesce(own.parent_order_id, own.order_id)
+         ORDER BY parent_order_id, create_seq LIMIT 2)
     ) AS other
     LEFT JOIN LATERAL (
         SELECT record FROM actions WHERE account_id = other.account_id AND seq = other.pending_replace_seq LIMIT 1
@@ -127,10 +127,13 @@ Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's gro
 
 
 def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
-    """Of the texts that `read_groups` gives: each as it is, and as the REPLACE asks for that is pending."""
+    """Of the texts that `read_groups` gives, without legs that ended: each other order as it is, and as a pending
+    REPLACE asks for."""
     found: Groups = {}
     for order_id, text, record in rows:
         other = msgspec.json.decode(text, type=OrderRow)
+        if other.order_id == order_id or (other.leg and other.finished_at):
+            continue
         specs = [_spec_of(other)]
         if record:
             asked = msgspec.json.decode(record)

@@ -130,9 +130,11 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     return Statement(
         """
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq, (
-            SELECT json_agg(json_build_object('leg', leg, 'intent_id', order_id, 'seq', create_seq) ORDER BY create_seq)
-            FROM orders
-            WHERE a.action_type = 'CREATE' AND account_id = a.account_id AND parent_order_id = a.intent_id
+            SELECT json_agg(placed) FROM (
+                SELECT leg, order_id AS intent_id, create_seq AS seq FROM orders
+                WHERE a.action_type = 'CREATE' AND account_id = a.account_id
+                  AND parent_order_id BETWEEN a.intent_id AND a.intent_id ORDER BY parent_order_id, create_seq LIMIT 2
+            ) AS placed
         )::text
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (
