@@ -293,7 +293,7 @@ async def test_a_final_order_changes_only_with_a_flag_that_the_contract_names(
     order = api_platform.read(account, f"orders/{sent.order_id}")
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])
     named = api_platform.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"]["enum"]
-    assert sorted(named) == ["conflicting_execution", "late_fill", "overfill", "resurrected"]
+    assert sorted(named) == ["conflicting_execution", "late_fill", "overfill", "resurrected", "unprotected"]
 
 
 async def test_what_is_not_there_or_not_ones_own_is_not_found(shown: Books, api_platform: ApiOnlyPlatform) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import (
     Body,
     TradingClient,
@@ -252,8 +252,8 @@ def test_a_wrong_price_is_answered_with_the_one_that_it_must_pass(trading_client
     assert detail == "must be below the limit_price of the take profit, which is 9"
 
 
-def test_a_broker_that_links_nothing_refuses_before_anything_is_written(opener: Opener) -> None:
-    client = opener(broker="remote")
+def test_a_broker_that_links_nothing_refuses_before_anything_is_written(open_client: OpenClient) -> None:
+    client = open_client(broker="remote")
     for body, pointer in ((bracket(), EXITS), (pair(), PAIR)):
         answer = client.submit(body)
         assert pointers(answer) == [pointer]

@@ -3,7 +3,7 @@
 from decimal import Decimal
 from typing import Any
 
-from tests.intents.conftest import Opener
+from tests.intents.conftest import OpenClient
 from tests.intents.http_client import Body, TradingClient, create, limit, market, replace, stop, stop_limit
 from tests.intents.linked_orders import SHORT, bracket, pair, placed
 from tests.intents.test_key_budgets import SYMBOL, open_budget
@@ -104,8 +104,8 @@ def test_another_process_reads_the_same_rate_from_the_log(
     assert [each["reason"] for each in answer.json()["triggered"]] == ["max_orders_per_minute"]
 
 
-def test_a_keys_budget_counts_the_entry_alone(tenants: Tenants, opener: Opener) -> None:
-    budget = open_budget(tenants, opener)
+def test_a_keys_budget_counts_the_entry_alone(tenants: Tenants, open_client: OpenClient) -> None:
+    budget = open_budget(tenants, open_client)
     budget.set(max_daily_notional="5000")
     body = bracket(
         limit("10", "100"), symbol=SYMBOL, take_profit={"limit_price": "900"}, stop_loss={"stop_price": "90"}

@@ -57,7 +57,7 @@ def was_halted(order: str, since: str) -> str:
 READ_MANY = f"""
     SELECT {COLUMNS}
     FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, number) {JOINS}
-    ORDER BY asked.place
+    ORDER BY asked.number
 """  # noqa: S608 - our own constants
 
 

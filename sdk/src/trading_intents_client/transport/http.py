@@ -32,7 +32,8 @@ MAX_RETRIES = 2
 # The stream has a heartbeat after 10 quiet seconds.
 STREAM_READ_SECONDS = 25.0
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-REQUEST_ERRORS = (httpx.HTTPError, OSError)  # httpx lets errors of TLS out
+# httpx lets errors of TLS out, and under uvloop an AttributeError of a connection that was reset at once.
+REQUEST_ERRORS = (httpx.HTTPError, OSError, AttributeError)
 
 T = TypeVar("T")
 
@@ -224,7 +225,7 @@ class Transport:
             raise failure_of(error, self.url) from None
 
 
-def failure_of(error: httpx.HTTPError | OSError, url: str) -> TradingError:
+def failure_of(error: Exception, url: str) -> TradingError:
     cause = str(error) or type(error).__name__
     if isinstance(error, NOT_SENT):
         return Unreachable(f"no connection to {url}: {cause}")

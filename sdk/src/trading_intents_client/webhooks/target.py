@@ -9,6 +9,7 @@ from typing import Self
 import httpx
 
 from trading_intents_client.errors import NotConfigured
+from trading_intents_client.transport.http import REQUEST_ERRORS
 from trading_intents_client.webhooks.signing import WebhookSigner
 
 ATTEMPT_SECONDS = 15.0
@@ -48,7 +49,7 @@ class WebhookTarget:
                 return await self._post(headers, body)
         except TimeoutError:
             return f"had no answer within {self._attempt_seconds:g} s"
-        except (httpx.HTTPError, OSError) as error:
+        except REQUEST_ERRORS as error:
             return f"had no answer ({type(error).__name__})"
 
     async def _post(self, headers: dict[str, str], body: bytes) -> str | None:
