@@ -23,10 +23,10 @@ def offer_links(screen: Screen) -> None:
     """The paper broker offers exits and pairs."""
 
     def answer(route: Any) -> None:
-        told = route.fetch().json()
-        for broker in told["data"]:
+        answered = route.fetch().json()
+        for broker in answered["data"]:
             broker |= {"exits": EXITS | TIMES, "one_cancels_other": PAIR | TIMES} if broker["name"] == "paper" else {}
-        route.fulfill(json=told)
+        route.fulfill(json=answered)
 
     screen.page.route("**/v1/brokers?*", answer)
 
@@ -142,8 +142,8 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
 
         def shown() -> list[str]:
             rows = page.locator(".grid.blotter .body > .row:visible").all()
-            places = sorted((row.bounding_box()["y"], row.locator(".c-type").inner_text()) for row in rows)
-            return [kind for _, kind in places]
+            rows_by_height = sorted((row.bounding_box()["y"], row.locator(".c-type").inner_text()) for row in rows)
+            return [kind for _, kind in rows_by_height]
 
         assert shown() in (
             ["Limit", "Take profit", "Stop loss", "Limit"],

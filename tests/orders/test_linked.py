@@ -147,8 +147,8 @@ def group(*facts: Fact, kinds: Sequence[Leg] = EXITS) -> list[OrderView]:
     """Entry and legs of 100 after these facts, each of which names its order."""
     orders = [(C, None), *zip((T, S), kinds, strict=False)]
     inputs = []
-    for place, (name, leg) in enumerate(orders):
-        version = OrderVersion(seq=place + 1, client_order_id=name, quantity=Decimal(100))
+    for index, (name, leg) in enumerate(orders):
+        version = OrderVersion(seq=index + 1, client_order_id=name, quantity=Decimal(100))
         own = arrived(fact for fact in facts if fact.client_order_id == name)
         inputs.append(OrderInputs(OrderTerms(name, (version,), leg=leg), own, PendingCommands()))
     return derive_group(inputs)

@@ -48,8 +48,8 @@ def test_a_create_carries_its_exits_or_its_pair(given: dict[str, Any], payload: 
 
 
 async def test_what_is_placed_has_its_legs_which_can_be_acted_upon() -> None:
-    told = {"intent_id": ENTRY, "seq": 1, "legs": LEGS}
-    answers = CannedAnswers(httpx.Response(202, json=told))
+    answered = {"intent_id": ENTRY, "seq": 1, "legs": LEGS}
+    answers = CannedAnswers(httpx.Response(202, json=answered))
     async with answers.client() as client:
         account = client.account("a")
         placed = await account.buy("AAPL", 10, limit="187.5", take_profit="190", stop_loss="180")

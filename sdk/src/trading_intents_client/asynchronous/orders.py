@@ -125,10 +125,10 @@ class AsyncPlacedOrder(AsyncOrderActions, Struct, frozen=True, kw_only=True, dic
     legs: tuple["AsyncPlacedOrder", ...] = ()
 
 
-def placed_order(told: Submitted, key: str, is_replayed: bool, account: OrderAccount) -> AsyncPlacedOrder:
-    legs = tuple(placed_order(each, key, is_replayed, account) for each in told.legs)
+def placed_order(made: Submitted, key: str, is_replayed: bool, account: OrderAccount) -> AsyncPlacedOrder:
+    legs = tuple(placed_order(each, key, is_replayed, account) for each in made.legs)
     placed = AsyncPlacedOrder(
-        intent_id=told.intent_id, seq=told.seq, idempotency_key=key, is_replayed=is_replayed, leg=told.leg, legs=legs
+        intent_id=made.intent_id, seq=made.seq, idempotency_key=key, is_replayed=is_replayed, leg=made.leg, legs=legs
     )
     force_setattr(placed, "_account", account)
     return placed

@@ -1,4 +1,4 @@
-"""What Alpaca can do, its JSON beside that of orders, and what it tells as broker events. Pure: no I/O, no clock."""
+"""Alpaca's capabilities, its JSON beside that of orders, and its reports as broker events. Pure: no I/O, no clock."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
