@@ -27,7 +27,13 @@ FILES = {
     "test_fails.py": "def test_fails():\n    print('captured text')\n    assert 1 == 2\ndef test_goes_on(): pass\n",
     "test_crashes.py": "import os\ndef test_before(): pass\ndef test_crashes(): os._exit(7)\n",
     "test_leaves.py": "def test_leaves(broken): pass\n",
-    "test_waits.py": "import pytest\n@pytest.mark.deadline\ndef test_waits(): pass\ndef test_does_not_wait(): pass\n",
+    "test_waits.py": """
+import pytest
+@pytest.mark.deadline
+@pytest.mark.parametrize('n', range(3))
+def test_waits(n): pass
+def test_does_not_wait(): pass
+""",
 }
 
 
@@ -61,7 +67,7 @@ def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
     shown = re.findall(r"^(FAILED|ERROR) \S*::(test_\w+)", done.stdout, re.MULTILINE)
     (kind, _), *failed = sorted(shown)
     assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), done.stdout
-    assert re.search(r"^2 failed, 25 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^2 failed, 27 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
     order = (tmp_path / "order").read_text().split()[::2]
-    assert order.pop() == "test_waits", "its deadline is the last of all"
+    assert order.pop() == "test_waits", "its deadlines are the last of all, and share what their file makes once"
     assert sorted(order) == sorted(name.removesuffix(".py") for name in FILES if name != "conftest.py")

@@ -1,6 +1,7 @@
 """Runs tests in processes that are forked when all tests are collected: `pytest --workers 5 --waiters 3`.
 
-A file's tests stay in one process. Those marked `deadline` run one by one when all others are done, in more processes.
+A file's tests stay in one process. Those marked `deadline` run when all others are done, in more processes: one by one,
+but for those that share what is made once for their file.
 """
 
 import atexit
@@ -84,14 +85,13 @@ class Workers:
     def __post_init__(self) -> None:
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
-        files: dict[Path, Unit] = defaultdict(list)
-        deadlines: list[Unit] = []
+        files, deadlines = defaultdict[Path, Unit](list), defaultdict[Path | str, Unit](list)
         for item in self.session.items:
             if item.get_closest_marker("deadline"):
-                deadlines.append([item])
+                deadlines[item.path if _shares_fixture(item) else item.nodeid].append(item)
             else:
                 files[item.path].append(item)
-        self.files, self.deadlines = Queue(list(files.values())), Queue(deadlines)
+        self.files, self.deadlines = Queue(list(files.values())), Queue(list(deadlines.values()))
         # Each worker closes its copy of the writing end when there is no file left: the last one lets deadlines begin.
         self.all_closed, self.to_close = os.pipe()
         self.waiters = self.session.config.option.waiters if deadlines else 0
@@ -214,6 +214,12 @@ def _replace_terminal(config: pytest.Config, connection: Connection) -> None:
     capture.stop_global_capturing()  # its files are shared with the other workers
     capture.start_global_capturing()
     capture.suspend_global_capture()
+
+
+def _shares_fixture(item: pytest.Item) -> bool:
+    """Whether it uses something that is made once for its file."""
+    made = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]  # has no public name
+    return any(definitions[-1].scope == "module" for definitions in made)
 
 
 def _crashed(running: Running, status: int) -> pytest.TestReport:

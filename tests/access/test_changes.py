@@ -22,7 +22,7 @@ def second(tenants: Tenants, tenants_database: Urls) -> Iterator[Platform]:
     """Another process on the same database and data folder."""
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
     urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
-    with serving(data_dir, **urls, **PLENTY) as platform:
+    with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
         yield platform
 
 

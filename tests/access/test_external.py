@@ -37,7 +37,7 @@ def platform(issuer: Issuer, databases: Databases, tmp_path_factory: pytest.Temp
     }
     with databases() as urls:
         settings |= {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
-        with serving(tmp_path_factory.mktemp("external"), **settings) as platform:
+        with serving(tmp_path_factory.mktemp("external"), **settings, ROLES="api") as platform:
             platform.provision({"organizations": [{"external_id": "o1"}, {"external_id": "o2"}]})
             yield platform
 

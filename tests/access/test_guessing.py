@@ -32,7 +32,7 @@ def platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> 
     limits = {"RATE_LIMIT_READS": "20/400", "RATE_LIMIT_FAILURES": "20/400"}
     with databases() as urls:
         settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
-        with serving(tmp_path_factory.mktemp("guessed"), **settings, **limits) as platform:
+        with serving(tmp_path_factory.mktemp("guessed"), **settings, **limits, ROLES="api") as platform:
             yield platform
 
 
