@@ -293,7 +293,7 @@ def compare(small: dict[str, StatementCost], large: dict[str, StatementCost], mo
 
 # Takes more than five seconds: the server explains each statement of everything that an account can do, three times.
 @pytest.mark.parametrize("statistics", ["none", pytest.param("of small tables", marks=pytest.mark.chaos)])
-@pytest.mark.parametrize("rows", [2_000, pytest.param(50_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("rows", [4_000, pytest.param(50_000, marks=pytest.mark.chaos)])
 def test_a_statement_that_was_planned_on_small_tables_reads_no_more_of_large_ones(
     trading: ExplainedTrading, rows: int, statistics: str
 ) -> None:
