@@ -160,13 +160,11 @@ class MarkedCommand(NamedTuple):
 
 def mark_sent(commands: Sequence[MarkedCommand]) -> Statement:
     """Marks commands: once this has committed, they may have been sent."""
-    return Statement(
-        """
+    sql = """
         INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
         SELECT account_id, client_order_id, organization_id, order_id, seq, action_type, clock_timestamp()
         FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
              AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
         ON CONFLICT (account_id, client_order_id) DO UPDATE SET sent_at = excluded.sent_at, unclear_at = NULL
-        """,
-        tuple(array_text(column) for column in zip(*commands, strict=True)),
-    )
+    """
+    return Statement(sql, tuple(array_text(column) for column in zip(*commands, strict=True)))

@@ -14,18 +14,9 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
-from trading_intents.execution import claims
+from trading_intents.execution import claims, model
 from trading_intents.execution.claimed import TRUE, claimed_row, marked_commands, send_context
 from trading_intents.execution.claims import ClaimedCommand
-from trading_intents.execution.model import (
-    COMMANDS,
-    Decision,
-    Hold,
-    Send,
-    Settle,
-    decide,
-    used_up,
-)
 from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
 from trading_intents.execution.sessions.session import BrokerSession
@@ -72,7 +63,7 @@ class Decided(FrozenStruct, frozen=True):
     command: ClaimedCommand
     client_order_id: str
     link: BrokerSession | None
-    decision: Decision
+    decision: model.Decision
 
 
 class Dispatcher:
@@ -164,12 +155,12 @@ class Dispatcher:
             for command in claims.parse_claimed(contexts):
                 decided.append(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
-            sending = [each for each in decided if isinstance(each.decision, Send)]
+            sending = [each for each in decided if isinstance(each.decision, model.Send)]
             sent = [mark for each in sending for mark in marked_commands(each.command, each.client_order_id)]
             held = {
                 int(each.command.row_id): each.decision.after_seconds
                 for each in decided
-                if isinstance(each.decision, Hold)
+                if isinstance(each.decision, model.Hold)
             }
             try:
                 await tx.commit(
@@ -179,7 +170,7 @@ class Dispatcher:
                     ]
                 )
             except OutcomeUnknown:
-                if kept := [each for each in decided if not isinstance(each.decision, Hold)]:
+                if kept := [each for each in decided if not isinstance(each.decision, model.Hold)]:
                     proof = queue.find_claimed(kept[0].command.row_id, token)
                     outcome = self._ask_outcome(transaction_id, proof, since_seconds)
                     for each in kept:
@@ -192,7 +183,7 @@ class Dispatcher:
         if len(shares) >= limit:
             self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
         for each in decided:
-            if not isinstance(each.decision, Hold):
+            if not isinstance(each.decision, model.Hold):
                 self._start(each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes)
         is_short = len(shares) >= limit or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
         return is_short and len(held) < len(decided)
@@ -213,17 +204,17 @@ class Dispatcher:
         client_id = client_order_id(UUID(command.action_id), attempt)
         link = self._leases.links.get(UUID(command.account_id))
         if command.order_id not in locked_ids or not (is_cancel or command.organization_id in steady):
-            return Decided(command, client_id, link, Hold(LOCKED_PAUSE_SECONDS))
+            return Decided(command, client_id, link, model.Hold(LOCKED_PAUSE_SECONDS))
         if command.claim_millis is None or link is None:
-            return Decided(command, client_id, link, Hold(NOT_OURS_SECONDS))
+            return Decided(command, client_id, link, model.Hold(NOT_OURS_SECONDS))
         kept_by = link.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
-        decision = decide(send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by))
-        if isinstance(decision, Send):
+        decision = model.decide(send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by))
+        if isinstance(decision, model.Send):
             wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
             if not link.is_up or (link.breaker.is_open and not is_cancel):
-                decision = Hold(NOT_OURS_SECONDS)
+                decision = model.Hold(NOT_OURS_SECONDS)
             elif wait_seconds > 0:
-                decision = Hold(wait_seconds)
+                decision = model.Hold(wait_seconds)
             else:
                 link.budget.take()
         return Decided(command, client_id, link, decision)
@@ -292,17 +283,19 @@ class Dispatcher:
         row = claimed_row(command, token)
         entry = RecorderEntry(link.account_ref, row=row, client_order_id=decided.client_order_id)
         match decided.decision:
-            case Settle(own, unclear):
+            case model.Settle(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
                 entry = self._repeat_cancel(entry, row) if unclear else entry
-            case Send() as send:
-                result = await self._send(link, COMMANDS[command.event_type], send, since_seconds)
+            case model.Send() as send:
+                result = await self._send(link, model.COMMANDS[command.event_type], send, since_seconds)
                 entry = self._answered(entry, row, result)
         # If writing them fails, the next claim finds the command marked as sent, and it is looked up.
         link.remember(entry.events)
         await self._record(entry, row, since_seconds)
 
-    async def _send(self, link: BrokerSession, command: CommandKind, send: Send, since_seconds: float) -> CommandResult:
+    async def _send(
+        self, link: BrokerSession, command: CommandKind, send: model.Send, since_seconds: float
+    ) -> CommandResult:
         ticket = send.ticket
         if send.left_seconds is not None:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
@@ -312,7 +305,7 @@ class Dispatcher:
             return await link.call(command, ticket, deadline)
 
     def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
-        command, client_id = COMMANDS[row.event_type], entry.client_order_id
+        command, client_id = model.COMMANDS[row.event_type], entry.client_order_id
         own = answer_facts(row.order_key, command, client_id, result)
         entry = replace(entry, events=result.updates, own=own)
         match result.outcome:
@@ -323,7 +316,7 @@ class Dispatcher:
                 return self._fail_attempt(replace(entry, is_unsent=True), row, result.message, wait_seconds)
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
-                    entry = replace(entry, own=(used_up(command, row.order_key, client_id, result.message),))
+                    entry = replace(entry, own=(model.used_up(command, row.order_key, client_id, result.message),))
                 return self._fail_attempt(replace(entry, is_unsent=True), row, f"not sent: {result.message}")
             case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.

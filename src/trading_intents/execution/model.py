@@ -7,14 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from trading_intents.brokers.port import (
-    Absent,
-    EventKind,
-    Lookup,
-    LookupKind,
-    OrderSnapshot,
-    OrderTicket,
-)
+from trading_intents.brokers import port
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, judge_again
 from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.loops import pause_after
@@ -52,7 +45,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
 
     command: CommandKind
     order_id: UUID
-    ticket: OrderTicket  # for a CANCEL, with the order's current terms
+    ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
     now: datetime
     age_seconds: float
     claim_seconds: float
@@ -86,7 +79,7 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
 class Send(FrozenStruct, frozen=True):
     """The command is marked and sent. It is stale after `left_seconds`; the call ends after `call_seconds`."""
 
-    ticket: OrderTicket
+    ticket: port.OrderTicket
     left_seconds: float | None
     call_seconds: float
 
@@ -221,7 +214,9 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind) -> Verdict:
+def classify_lookup(
+    unresolved: UnresolvedOrder, order: port.Lookup, replaced: port.Lookup | None, lookup: port.LookupKind
+) -> Verdict:
     """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
@@ -233,19 +228,19 @@ def classify_lookup(unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup
             return Verdict.KNOWN  # it is in the queue
         return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
     if unresolved.replace_id:
-        was_reported = isinstance(order, OrderSnapshot) or replaced == Absent(never_sent=True)
+        was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(never_sent=True)
         return Verdict.MISSING if was_reported and _is_proved_absent(replaced, lookup) else Verdict.UNKNOWN
     if unresolved.cancel_id:
-        return Verdict.MISSING if isinstance(order, OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
-    if isinstance(order, OrderSnapshot):
+        return Verdict.MISSING if isinstance(order, port.OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
+    if isinstance(order, port.OrderSnapshot):
         if unresolved.is_unwanted:
             return Verdict.ALIVE
         return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
-    return Verdict.LOST if isinstance(order, Absent) else Verdict.UNKNOWN
+    return Verdict.LOST if isinstance(order, port.Absent) else Verdict.UNKNOWN
 
 
-def _is_proved_absent(found: Lookup | None, lookup: LookupKind) -> bool:
-    return isinstance(found, Absent) and (found.never_sent or lookup is LookupKind.DURABLE)
+def _is_proved_absent(found: port.Lookup | None, lookup: port.LookupKind) -> bool:
+    return isinstance(found, port.Absent) and (found.never_sent or lookup is port.LookupKind.DURABLE)
 
 
 def not_delivered_fact(
@@ -271,11 +266,11 @@ def not_delivered_fact(
     return used_up(CommandKind.CANCEL, order_id, unresolved.cancel_id)
 
 
-def is_working(order: OrderSnapshot) -> bool:
+def is_working(order: port.OrderSnapshot) -> bool:
     kinds = {event.kind for event in order.events}
-    if kinds & {EventKind.CANCELLED, EventKind.EXPIRED, EventKind.REJECTED}:
+    if kinds & {port.EventKind.CANCELLED, port.EventKind.EXPIRED, port.EventKind.REJECTED}:
         return False
-    filled = sum((event.quantity or ZERO for event in order.events if event.kind is EventKind.FILL), ZERO)
+    filled = sum((event.quantity or ZERO for event in order.events if event.kind is port.EventKind.FILL), ZERO)
     counted = max((event.cum_quantity or ZERO for event in order.events), default=ZERO)
     return max(filled, counted) < order.quantity
 

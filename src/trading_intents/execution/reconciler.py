@@ -10,14 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.port import (
-    Absent,
-    BrokerEvent,
-    Capabilities,
-    Lookup,
-    LookupUnknown,
-    OrderSnapshot,
-)
+from trading_intents.brokers import port
 from trading_intents.clock import Clock
 from trading_intents.execution import store
 from trading_intents.execution.dispatcher import SendLimits, alert_lost_cancel
@@ -59,7 +52,7 @@ MAX_LOOKUPS = 4  # of an account
 MAX_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # before a stale order gets another CANCEL
 
-FOUND = {OrderSnapshot: "order", Absent: "absent", LookupUnknown: "unknown"}  # by a look-up
+FOUND = {port.OrderSnapshot: "order", port.Absent: "absent", port.LookupUnknown: "unknown"}  # by a look-up
 AppendCancel = Callable[[OrganizationId, UUID, UUID, bool], Awaitable[bool]]  # organization, account, order, once
 
 
@@ -69,19 +62,19 @@ class LookupResult:
 
     row: Row
     link: BrokerSession
-    capabilities: Capabilities
-    order: Lookup
-    replaced: Lookup | None
-    entry: Lookup | None  # of a leg that the broker has not named yet
+    capabilities: port.Capabilities
+    order: port.Lookup
+    replaced: port.Lookup | None
+    entry: port.Lookup | None  # of a leg that the broker has not named yet
 
     @property
     def create_id(self) -> str:
         return client_order_id(self.row["create_action_id"])
 
     @property
-    def events(self) -> list[BrokerEvent]:
+    def events(self) -> list[port.BrokerEvent]:
         answers = self.order, self.replaced, self.entry
-        found = [each for each in answers if isinstance(each, OrderSnapshot)]
+        found = [each for each in answers if isinstance(each, port.OrderSnapshot)]
         return [event for each in found for event in each.events]
 
 
@@ -176,9 +169,9 @@ class Reconciler:
             order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
             replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
             entry = None
-            if row["is_entry_acknowledged"] and row["external_order_id"] is None and isinstance(order, Absent):
+            if row["is_entry_acknowledged"] and row["external_order_id"] is None and isinstance(order, port.Absent):
                 entry = await link.look_up(client_order_id(row["entry_action_id"]), row["entry_external_id"])
-            self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[LookupUnknown])).inc()
+            self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[port.LookupUnknown])).inc()
             await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced, entry))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))

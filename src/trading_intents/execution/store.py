@@ -26,21 +26,17 @@ _LOCK_LINKED = f"""
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Takes marks back, by account and client order id: the broker provably received nothing."""
-    return Statement(
-        f"UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}",  # noqa: S608 - our own
-        _names(commands),
-    )
+    sql = f"UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}"  # noqa: S608 - our own
+    return Statement(sql, _names(commands))
 
 
 def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Marks commands whose answer was lost, by account and client order id."""
-    return Statement(
-        f"""
+    sql = f"""
         UPDATE commands c SET unclear_at = clock_timestamp(), sent_at = coalesce(sent_at, clock_timestamp())
         {_BY_NAME} AND unclear_at IS NULL
-        """,  # noqa: S608 - our own
-        _names(commands),
-    )
+    """  # noqa: S608 - our own
+    return Statement(sql, _names(commands))
 
 
 _BY_NAME = """
@@ -56,21 +52,18 @@ def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
 
 def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
     """Starts look-ups of these orders, or starts them again."""
-    return Statement(
-        """
+    sql = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8), lookups = 0, absent_at = NULL
         WHERE order_id = ANY ($1::text::uuid[])
-        """,
-        (array_text(map(str, order_ids)), str(seconds)),
-    )
+    """
+    return Statement(sql, (array_text(map(str, order_ids)), str(seconds)))
 
 
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
     """Open orders with a command that the broker took so long ago, and that has not happened, are looked up. Whether
     there is any."""
-    tag = await tx.execute(
-        """
+    query = """
         UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
         WHERE order_id = ANY (ARRAY (
             SELECT order_id FROM orders o
@@ -83,10 +76,8 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
               )
             ORDER BY order_id FOR UPDATE SKIP LOCKED
         ))
-        """,
-        account_ids,
-        seconds,
-    )
+    """
+    tag = await tx.execute(query, account_ids, seconds)
     return tag != "UPDATE 0"
 
 
@@ -148,8 +139,7 @@ _UNRESOLVED = f"""
 
 async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
     """The orders of each account that are due first, so many at most."""
-    return await tx.fetch(
-        f"""
+    query = f"""
         {_UNRESOLVED} WHERE o.order_id = ANY (ARRAY (
             SELECT due.order_id FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
                 SELECT order_id FROM orders
@@ -158,10 +148,8 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
             ) AS due
         ))
         ORDER BY o.lookup_due_at
-        """,  # noqa: S608 - our own constants
-        account_ids,
-        limit,
-    )
+    """  # noqa: S608 - our own constants
+    return await tx.fetch(query, account_ids, limit)
 
 
 async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
@@ -171,46 +159,36 @@ async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
 
 async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
     """Sets the next look-up (None: none), and whether this one found that the unresolved command never arrived."""
-    await tx.execute(
-        """
+    query = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2),
             lookups = CASE WHEN $2::float8 IS NULL THEN 0 ELSE lookups + 1 END,
             absent_at = CASE WHEN $3 THEN coalesce(absent_at, clock_timestamp()) END
         WHERE order_id = $1
-        """,
-        order_id,
-        after_seconds,
-        is_absent,
-    )
+    """
+    await tx.execute(query, order_id, after_seconds, is_absent)
 
 
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
-    await tx.execute(
-        """
+    query = """
         UPDATE commands SET unclear_at = NULL
         WHERE (order_id, seq) = (SELECT order_id, seq FROM commands WHERE account_id = $1 AND client_order_id = $2)
-        """,
-        account_id,
-        client_order_id,
-    )
+    """
+    await tx.execute(query, account_id, client_order_id)
 
 
 async def queue_behind(tx: Tx, order_id: UUID) -> None:
     """Moves the order's other waiting rows behind its CREATE, which was just queued again."""
-    await tx.execute(
-        """
+    query = """
         UPDATE outbox SET id = DEFAULT
         WHERE queue = 'intents' AND order_key = $1 AND finished_at IS NULL AND event_type <> 'intent.create'
-        """,
-        order_id,
-    )
+    """
+    await tx.execute(query, order_id)
 
 
 async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int) -> list[Row]:
     """Orders that worked longer than their symbol allows since the action they reflect, without a recent CANCEL."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT o.order_id, o.account_id, o.organization_id
         FROM symbol_times t
         CROSS JOIN LATERAL (
@@ -231,33 +209,25 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
             OFFSET 0
           )
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
-        """,
-        account_ids,
-        again_seconds,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_ids, again_seconds, limit)
 
 
 async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> list[Row]:
     """Final entries whose exits have not covered their fills for so long, and that are not flagged yet."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT order_id, account_id FROM (
             SELECT * FROM orders
             WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY uncovered_since
         ) AS uncovered
         WHERE account_id = ANY ($1::uuid[]) LIMIT $3
-        """,
-        account_ids,
-        seconds,
-        SWEEP_ROWS,
-    )
+    """
+    return await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
 
 
 async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float) -> list[Row]:
     """Rows that are to fail: no attempt is left, and no worker runs the last one."""
-    return await tx.fetch(
-        """
+    query = """
         WITH ended AS MATERIALIZED (
             SELECT * FROM outbox
             WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
@@ -273,9 +243,5 @@ async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_secon
             WHERE account_id = r.lane AND seq = (r.payload ->> 'seq')::bigint LIMIT 1
         ) AS a
         ORDER BY r.id LIMIT $4
-        """,
-        lanes,
-        attempt_limit,
-        claim_seconds,
-        SWEEP_ROWS,
-    )
+    """
+    return await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)

@@ -33,18 +33,9 @@ from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
 from trading_intents.trading import ActionType, Environment, Leg, OrderSide, OrderType, RouteStrategy, TimeInForce
+from trading_intents.web import paging
 from trading_intents.web.body import read_choice
 from trading_intents.web.limits import Bucket, Limits
-from trading_intents.web.paging import (
-    PAGE_PARAMETERS,
-    Page,
-    make_cursor,
-    name_times,
-    parse_seq,
-    read_page,
-    read_times,
-    time_parameters,
-)
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
@@ -61,7 +52,7 @@ TIME_WINDOW = Parameter(
     {"type": "string", "enum": list(Window), "default": Window.LAST_DAY},
 )
 
-PARAMETERS = (*time_parameters("created_at"), *PAGE_PARAMETERS)
+PARAMETERS = (*paging.time_parameters("created_at"), *paging.PAGE_PARAMETERS)
 PRINCIPALS = ("API_KEY", "USER", "SERVICE", "SYSTEM")  # as in the stream's IntentPrincipalType
 RECORD_COLUMNS = (*sorted(LinkedRecord.__struct_fields__), "hash")  # of all versions of the record, in its order
 
@@ -223,17 +214,17 @@ def _says_cancel(request: Request) -> bool:
     return isinstance(command, dict) and command.get("type") == "CANCEL"
 
 
-def _read_page(request: Request, list_name: str) -> tuple[TimeRange, Page]:
-    times = read_times(request)
-    return times, read_page(request, list_name + name_times(times), parse_seq)
+def _read_page(request: Request, list_name: str) -> tuple[TimeRange, paging.Page]:
+    times = paging.read_times(request)
+    return times, paging.read_page(request, list_name + paging.name_times(times), paging.parse_seq)
 
 
 def _show(row: Row) -> str:
     return with_hash(row["record"], row["hash"])
 
 
-def _answer_page(page: Page, rows: Sequence[Row]) -> Answer:
+def _answer_page(page: paging.Page, rows: Sequence[Row]) -> Answer:
     shown = rows[: page.limit]
     more = len(rows) > page.limit
-    cursor = f'"{make_cursor(page.list_name, str(shown[-1]["seq"]))}"' if more else "null"
+    cursor = f'"{paging.make_cursor(page.list_name, str(shown[-1]["seq"]))}"' if more else "null"
     return Answer(f'{{"data":[{",".join(map(_show, shown))}],"next_cursor":{cursor}}}'.encode())

@@ -26,17 +26,8 @@ from trading_intents.trading import (
     RouteStrategy,
     TimeInForce,
 )
+from trading_intents.web import paging
 from trading_intents.web.body import MAX_REFERENCE_CHARACTERS, read_choice, read_reference, read_symbol
-from trading_intents.web.paging import (
-    PAGE_PARAMETERS,
-    Listing,
-    make_cursor,
-    name_times,
-    parse_seq,
-    read_page,
-    read_times,
-    time_parameters,
-)
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
@@ -60,7 +51,7 @@ FILTERS = (
         },
     ),
     Parameter("parent_intent_id", "Only the legs of this intent's order.", {"type": "string"}),
-    *time_parameters("created_at"),
+    *paging.time_parameters("created_at"),
 )
 
 
@@ -148,8 +139,8 @@ class OrderHandlers:
 
     @Operation(
         Tag.ORDERS,
-        answer=Listing[Order],
-        parameters=(*FILTERS, *PAGE_PARAMETERS),
+        answer=paging.Listing[Order],
+        parameters=(*FILTERS, *paging.PAGE_PARAMETERS),
         errors=(ValidationFailed,),
         csv_columns=Order.__struct_fields__,
     )
@@ -157,10 +148,10 @@ class OrderHandlers:
         """List the account's orders, in the order of their CREATEs."""
         account = await self._find(request)
         wanted = _filter(request)
-        page = read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", parse_seq)
+        page = paging.read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", paging.parse_seq)
         found = await self.orders.list(account, wanted, page)
-        cursor = None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
-        return answer_json(Listing([_order(row) for row in found.rows], cursor))
+        cursor = None if found.more_after is None else paging.make_cursor(page.list_name, str(found.more_after))
+        return answer_json(paging.Listing([_order(row) for row in found.rows], cursor))
 
     @Operation(Tag.ORDERS, answer=Order)
     async def get_order(self, request: Request) -> Answer:
@@ -170,23 +161,28 @@ class OrderHandlers:
 
     @Operation(
         Tag.ORDERS,
-        answer=Listing[Trade],
-        parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
+        answer=paging.Listing[Trade],
+        parameters=(*paging.time_parameters("received_at"), *paging.PAGE_PARAMETERS),
         csv_columns=Trade.__struct_fields__,
     )
     async def list_trades(self, request: Request) -> Answer:
         """List the account's trades, in the order of the stream."""
         account = await self._find(request)
-        times = read_times(request)
-        page = read_page(request, f"trades:{account.id}{name_times(times)}", parse_seq)
+        times = paging.read_times(request)
+        page = paging.read_page(request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq)
         rows = await self.orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
-    @Operation(Tag.ORDERS, answer=Listing[Position], parameters=PAGE_PARAMETERS, csv_columns=Position.__struct_fields__)
+    @Operation(
+        Tag.ORDERS,
+        answer=paging.Listing[Position],
+        parameters=paging.PAGE_PARAMETERS,
+        csv_columns=Position.__struct_fields__,
+    )
     async def list_positions(self, request: Request) -> Answer:
         """List the account's positions, by symbol."""
         account = await self._find(request)
-        page = read_page(request, f"positions:{account.id}")
+        page = paging.read_page(request, f"positions:{account.id}")
         rows = await self.orders.positions(account, page)
         return answer_json(page.answer(rows, lambda each: str(each.row["symbol"]), _position))
 
@@ -214,7 +210,7 @@ def _filter(request: Request) -> OrderFilter:
         _read_id(request, "intent_id"),
         None if reference is None else read_reference("?client_reference_id", reference),
         frozenset() if statuses is None else _read_statuses(statuses.split(",")),
-        read_times(request),
+        paging.read_times(request),
         _read_id(request, "parent_intent_id"),
     )
 
@@ -237,7 +233,7 @@ def _name_added(wanted: OrderFilter) -> str:
     """For the list's name, so that a cursor fits no other statuses, times and parent."""
     statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
     parent = f":of {wanted.parent_intent_id}" if wanted.parent_intent_id else ""
-    return statuses + name_times(wanted.created) + parent
+    return statuses + paging.name_times(wanted.created) + parent
 
 
 def _order(row: Row) -> Order:

@@ -8,17 +8,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from trading_intents.orders import model
 from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind
-from trading_intents.orders.model import (
-    OrderFlag,
-    OrderState,
-    OrderStatus,
-    OrderTerms,
-    OrderView,
-    PendingCommands,
-    derive,
-    with_flag,
-)
 from trading_intents.trading import EXITS, ZERO, Leg, exact, total
 
 _VENUE_ENDS = frozenset({FactKind.CANCELLED, FactKind.EXPIRED})
@@ -28,42 +19,42 @@ ENTRY_ENDED, ENTRY_REJECTED = "entry_ended", "entry_rejected"
 class OrderInputs(NamedTuple):
     """All that an order is derived from."""
 
-    terms: OrderTerms
+    terms: model.OrderTerms
     facts: Sequence[Fact]
-    pending: PendingCommands
+    pending: model.PendingCommands
 
 
-def derive_group(orders: Sequence[OrderInputs]) -> list[OrderView]:
+def derive_group(orders: Sequence[OrderInputs]) -> list[model.OrderView]:
     """The first is the entry, or the only one; the others are its legs."""
     first, *legs = orders
-    entry = derive(replace(first.terms, is_linked=bool(legs)), first.facts, first.pending)
+    entry = model.derive(replace(first.terms, is_linked=bool(legs)), first.facts, first.pending)
     views = [entry, *(_derive_leg(leg, entry, first.facts) for leg in legs)]
     return _with_overfill(views, first.terms.versions[0].quantity) if legs else views
 
 
-def _derive_leg(inputs: OrderInputs, entry: OrderView, entry_facts: Sequence[Fact]) -> OrderView:
+def _derive_leg(inputs: OrderInputs, entry: model.OrderView, entry_facts: Sequence[Fact]) -> model.OrderView:
     terms, facts, pending = inputs
     is_exit = terms.leg in EXITS
-    terms = replace(terms, is_linked=True, may_grow=is_exit and entry.state is OrderState.OPEN)
-    view = derive(terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending)
+    terms = replace(terms, is_linked=True, may_grow=is_exit and entry.state is model.OrderState.OPEN)
+    view = model.derive(terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending)
     return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
 
 
 def _inherited_end(
-    leg: Leg | None, facts: Sequence[Fact], entry: OrderView, entry_facts: Sequence[Fact]
+    leg: Leg | None, facts: Sequence[Fact], entry: model.OrderView, entry_facts: Sequence[Fact]
 ) -> tuple[Fact, ...]:
     """The end of an entry without a fill is also that of its legs: refused, or never there, or over. As a fact it holds
     as long as the entry's own end does, and is refuted as that is."""
-    if entry.state is OrderState.OPEN or entry.filled_quantity or entry.status is OrderStatus.FILLED:
+    if entry.state is model.OrderState.OPEN or entry.filled_quantity or entry.status is model.OrderStatus.FILLED:
         return ()
     refused, ended = (
         [fact for fact in entry_facts if fact.kind in kinds] for kinds in ({FactKind.REJECTED}, _VENUE_ENDS)
     )
-    if entry.status is OrderStatus.REJECTED and refused:
+    if entry.status is model.OrderStatus.REJECTED and refused:
         times = [fact.venue_time for fact in refused]
         time = None if None in times else max(time for time in times if time)
         return (_end(FactKind.REJECTED, ENTRY_REJECTED, time),)
-    if entry.status is OrderStatus.REJECTED or not ended:
+    if entry.status is model.OrderStatus.REJECTED or not ended:
         return (_end(FactKind.REFUSED, ENTRY_REJECTED),)
     # What the end of one does to the other is the broker's rule; a leg with a fill has an entry with one.
     if leg not in EXITS or any(fact.kind in EXECUTIONS | _VENUE_ENDS or fact.cum_quantity for fact in facts):
@@ -75,26 +66,28 @@ def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fac
     return Fact(key=f"entry:{kind}", arrival=0, kind=kind, reason=reason, venue_time=venue_time)
 
 
-def _with_overfill(views: list[OrderView], quantity: Decimal) -> list[OrderView]:
+def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[model.OrderView]:
     """Flags what was filled of a pair, if that is more together than one of them should have filled. The quantity that
     the broker last gave one of them says less: of its reports some may come later."""
     entry, *legs = views
     if legs[0].leg is Leg.ONE_CANCELS_OTHER:
         pair, most = views, quantity
     else:
-        pair, most = legs, entry.quantity if entry.state is OrderState.OPEN else entry.filled_quantity
+        pair, most = legs, entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity
     is_too_much = total(each.filled_quantity for each in pair) > most
     return [
-        with_flag(each, OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0) if each in pair else each
+        model.with_flag(each, model.OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0)
+        if each in pair
+        else each
         for each in views
     ]
 
 
-def uncovered(views: Sequence[OrderView]) -> Decimal:
+def uncovered(views: Sequence[model.OrderView]) -> Decimal:
     """How much of a final entry's fills its exits have neither closed nor work to close."""
     entry, *legs = views
     exits = [each for each in legs if each.leg in EXITS]
-    if not exits or entry.state is OrderState.OPEN:
+    if not exits or entry.state is model.OrderState.OPEN:
         return ZERO
     working = max(each.leaves_quantity if each.acknowledged else ZERO for each in exits)
     with exact():

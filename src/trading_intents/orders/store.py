@@ -134,8 +134,7 @@ async def lock_positions(
     """By symbol, and the database's time. Those of `symbols` that are not there yet are made, those of `flat` are not.
 
     An update, as only that locks and reads at once."""
-    rows = await tx.fetch(
-        """
+    query = """
         INSERT INTO positions AS p (account_id, organization_id, symbol, received_at)
         SELECT $1, $2, symbol, clock_timestamp() FROM (
             SELECT unnest($3::text[])
@@ -144,24 +143,18 @@ async def lock_positions(
         ) AS wanted (symbol) ORDER BY symbol
         ON CONFLICT (account_id, symbol) DO UPDATE SET received_at = p.received_at
         RETURNING *, clock_timestamp() AS now
-        """,
-        account_id,
-        organization_id,
-        symbols,
-        flat,
-    )
+    """
+    rows = await tx.fetch(query, account_id, organization_id, symbols, flat)
     return [parse_row(row, PositionRow) for row in rows], rows[0]["now"] if rows else None
 
 
 async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
     """Ours, of the symbols of which we hold something or the broker last said that it does."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT symbol, quantity FROM positions
         WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0) ORDER BY symbol
-        """,
-        account_id,
-    )
+    """
+    rows = await tx.fetch(query, account_id)
     return {row["symbol"]: row["quantity"] for row in rows}
 
 
@@ -320,40 +313,26 @@ async def _list_accounts(
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
     # By the index of open orders, which are few: by their seqs a plan might go through all that the account ever had.
-    return await tx.fetch(
-        """
+    query = """
         WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
         SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
-        """,
-        account_id,
-        after,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_id, after, limit)
 
 
 async def list_finished(tx: Tx, account_id: UUID, since: datetime, after: UUID, limit: int) -> list[Row]:
     """Those that finished later, and of those that finished then the ones with a higher id."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT * FROM orders
         WHERE account_id = $1 AND finished_at >= $2 AND (finished_at, order_id) > ($2, $3)
         ORDER BY finished_at, order_id LIMIT $4
-        """,
-        account_id,
-        since,
-        after,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_id, since, after, limit)
 
 
 async def list_retained_positions(tx: Tx, account_id: UUID, since: datetime, after: str, limit: int) -> list[Row]:
-    return await tx.fetch(
-        """
+    query = """
         SELECT * FROM positions
         WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2) ORDER BY symbol LIMIT $4
-        """,
-        account_id,
-        since,
-        after,
-        limit,
-    )
+    """
+    return await tx.fetch(query, account_id, since, after, limit)

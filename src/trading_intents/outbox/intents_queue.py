@@ -88,21 +88,18 @@ def parse_shares(reply: Reply) -> dict[str, int]:
 
 
 def find_claimed(row_id: str, token: UUID) -> Statement:
-    return Statement(
-        "SELECT FROM outbox WHERE id = $1::text::bigint AND claim_token = $2::text::uuid", (row_id, str(token))
-    )
+    sql = "SELECT FROM outbox WHERE id = $1::text::bigint AND claim_token = $2::text::uuid"
+    return Statement(sql, (row_id, str(token)))
 
 
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
     """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still hold."""
     ids, tokens = ids_and_tokens(claims)
-    return Statement(
-        """
+    sql = """
         SELECT id, claim_token FROM outbox
         WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
-        """,
-        (array_text(map(str, ids)), array_text(map(str, set(tokens)))),
-    )
+    """
+    return Statement(sql, (array_text(map(str, ids)), array_text(map(str, set(tokens)))))
 
 
 def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:

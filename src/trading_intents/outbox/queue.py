@@ -65,14 +65,15 @@ class FailedAttempt(FrozenStruct, frozen=True):
 
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
     """Puts rows in the transaction of the change, in this order; notify the workers once it has committed."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
         SELECT queue, event_type, organization_id, order_key, lane, payload::jsonb
         FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[])
              WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload, position)
         ORDER BY position
-        """,
+    """
+    await tx.execute(
+        query,
         [row.queue for row in rows],
         [row.event_type for row in rows],
         [row.organization_id for row in rows],
@@ -201,8 +202,7 @@ async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
 
 async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
     """Removes rows completed longer ago than that, at most PRUNE_ROWS; gives how many."""
-    removed: int = await tx.fetchval(
-        """
+    query = """
         WITH old AS MATERIALIZED (
             SELECT id FROM outbox
             WHERE queue = $1 AND status = 'completed' AND last_error IS NULL
@@ -213,19 +213,15 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
             DELETE FROM outbox WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
         )
         SELECT count(*) FROM removed
-        """,
-        queue,
-        keep_seconds,
-        PRUNE_ROWS,
-    )
+    """
+    removed: int = await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS)
     return removed
 
 
 async def measure(tx: Tx, queue: Queue) -> Row:
     """Counts rows that are not completed, of which there can be millions, and gives the ages of the oldest; 0 when
     there is none."""
-    [row] = await tx.fetch(
-        """
+    query = """
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
             (SELECT count(*) FROM outbox
@@ -235,9 +231,8 @@ async def measure(tx: Tx, queue: Queue) -> Row:
             ))::float8 AS oldest_pending_seconds,
             greatest(0, extract(epoch FROM clock_timestamp() - min(claimed_at)))::float8 AS oldest_claim_seconds
         FROM outbox WHERE queue = $1 AND finished_at IS NULL
-        """,
-        queue,
-    )
+    """
+    [row] = await tx.fetch(query, queue)
     return row
 
 
@@ -247,35 +242,28 @@ async def read_health(tx: Tx) -> list[Row]:
 
 async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int) -> list[Row]:
     """The oldest first."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT id, queue, status, event_type, attempts, created_at, organization_id, last_error
         FROM outbox WHERE queue = ANY ($1) AND status = ANY ($2) ORDER BY id LIMIT $3
-        """,
-        list(queues),
-        list(statuses),
-        limit,
-    )
+    """
+    return await tx.fetch(query, list(queues), list(statuses), limit)
 
 
 async def final_order_status(tx: Tx, row_id: int) -> str | None:
     """Gives the final status of an intents row's order, if it is finished: nothing more may be sent for it."""
-    status: str | None = await tx.fetchval(
-        """
+    query = """
         SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
         WHERE r.id = $1 AND r.queue = 'intents' AND o.finished_at IS NOT NULL
         FOR UPDATE OF o
-        """,
-        row_id,
-    )
+    """
+    status: str | None = await tx.fetchval(query, row_id)
     return status
 
 
 async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried: bool) -> Row | None:
     """Archives a failed row, and adds a new one if it is retried. Gives its queue and the new id; None
     when there is no such row."""
-    return await tx.fetchrow(
-        """
+    query = """
         WITH gone AS (
             DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
         ), fresh AS (
@@ -291,12 +279,8 @@ async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried:
                last_error, CASE WHEN $4 THEN 'retried' ELSE 'dropped' END, fresh.id, $2, $3
         FROM gone LEFT JOIN fresh ON true
         RETURNING queue, retried_as
-        """,
-        row_id,
-        who,
-        reason,
-        is_retried,
-    )
+    """
+    return await tx.fetchrow(query, row_id, who, reason, is_retried)
 
 
 def _claimed(row: Row) -> ClaimedRow:

@@ -7,18 +7,8 @@ from dataclasses import dataclass
 
 from trading_intents.clock import Clock
 from trading_intents.loops import finish_tasks, repeat, start_loop, stop_tasks
+from trading_intents.outbox import model
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import (
-    CLAIM_SECONDS,
-    HANDLER_SECONDS,
-    ClaimedRow,
-    Done,
-    Handler,
-    Outcome,
-    Queue,
-    Release,
-    Retry,
-)
 from trading_intents.outbox.settling import ClaimedAttempt, Settler, make_outbox_series, reason_of, report_failed
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
@@ -50,8 +40,8 @@ class WorkerContext:
 class Worker:
     def __init__(
         self,
-        queue: Queue,
-        handlers: Mapping[str, Handler],
+        queue: model.Queue,
+        handlers: Mapping[str, model.Handler],
         context: WorkerContext,
         slots: int = SLOTS,
         poll_seconds: float = POLL_SECONDS,
@@ -119,33 +109,33 @@ class Worker:
 
     async def _handle(self, held: ClaimedAttempt) -> None:
         if self._stopping or self._age_seconds(held) > START_SECONDS:
-            await self._settler.settle(held, Release())
+            await self._settler.settle(held, model.Release())
             return
-        outcome: Outcome | None = await self._run(held)
-        if isinstance(outcome, Done) and outcome.write:
+        outcome: model.Outcome | None = await self._run(held)
+        if isinstance(outcome, model.Done) and outcome.write:
             outcome = await self._write(held, outcome)
         if outcome:
             await self._settler.settle(held, outcome)
 
-    async def _run(self, held: ClaimedAttempt) -> Outcome:
+    async def _run(self, held: ClaimedAttempt) -> model.Outcome:
         row, started_seconds = held.row, self._context.clock.monotonic()
         try:
-            async with asyncio.timeout(HANDLER_SECONDS - self._age_seconds(held)):
+            async with asyncio.timeout(model.HANDLER_SECONDS - self._age_seconds(held)):
                 return await self._handlers[row.event_type](row)
         except TimeoutError:
-            return Retry(f"not done within {HANDLER_SECONDS} s")
+            return model.Retry(f"not done within {model.HANDLER_SECONDS} s")
         except Exception as error:
             return self._failed_attempt(row, error)
         finally:
             spent_seconds = self._context.clock.monotonic() - started_seconds
             self._context.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
 
-    async def _write(self, held: ClaimedAttempt, done: Done) -> Outcome | None:
+    async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Outcome | None:
         """Runs the handler's writes and completes the row, which must still be claimed, in one transaction."""
         row = held.row
         assert done.write is not None
         try:
-            async with asyncio.timeout(CLAIM_SECONDS - self._age_seconds(held)):
+            async with asyncio.timeout(model.CLAIM_SECONDS - self._age_seconds(held)):
                 async with self._context.pool.transaction([row.organization_id]) as tx:
                     await done.write(tx)
                     if not await outbox.complete(tx, [row]):
@@ -158,11 +148,11 @@ class Worker:
         self._context.metrics.outbox_rows.labels(row.queue, row.event_type, "completed").inc()
         return None
 
-    def _failed_attempt(self, row: ClaimedRow, error: Exception) -> Retry:
+    def _failed_attempt(self, row: model.ClaimedRow, error: Exception) -> model.Retry:
         self._context.log.warning(
             "outbox handler failed", queue=row.queue, event_type=row.event_type, row=row.id, exc_info=error
         )
-        return Retry(reason_of(error))
+        return model.Retry(reason_of(error))
 
     def _age_seconds(self, held: ClaimedAttempt) -> float:
         return self._context.clock.monotonic() - held.since_seconds

@@ -14,20 +14,7 @@ from trading_intents.clock import Clock
 from trading_intents.controls import store as controls_store
 from trading_intents.controls.halts.model import HaltState
 from trading_intents.errors import PlatformError
-from trading_intents.execution.halting import store
-from trading_intents.execution.halting.model import (
-    NO_ATTEMPTS,
-    OpenOrder,
-    Progress,
-    Report,
-    Waiting,
-    WaitReason,
-    cancel_wait,
-    close_wait,
-    differing,
-    with_orders,
-    with_symbols,
-)
+from trading_intents.execution.halting import model, store
 from trading_intents.execution.sessions.session import BrokerSession
 from trading_intents.intents.model import Cancel, Close, Command, Submission
 from trading_intents.intents.writing.batch import Receipt
@@ -64,8 +51,8 @@ class HaltPart:
     ) -> None:
         self.key, self.organization_id, self.closes, self._halt_at = key, organization_id, closes, halt_at
         self._pool, self._actions, self._clock = pool, actions, clock
-        self._differing: dict[str, Report] = {}
-        self._last: Progress | None = None
+        self._differing: dict[str, model.Report] = {}
+        self._last: model.Progress | None = None
         self._idle_steps = 0
 
     async def step(self, link: BrokerSession) -> float:
@@ -80,25 +67,25 @@ class HaltPart:
             else:
                 progress = replace(progress, state=HaltState.DONE)
         except PlatformError as error:
-            await self._write(replace(progress, waiting=(Waiting(error.code),)))
+            await self._write(replace(progress, waiting=(model.Waiting(error.code),)))
             raise
         await self._write(progress)
         self._idle_steps = self._idle_steps + 1 if progress == self._last else 0
         self._last = progress
         return SOON_SECONDS if is_busy else pause_after(PAUSES_SECONDS, self._idle_steps)
 
-    async def _write(self, progress: Progress) -> None:
+    async def _write(self, progress: model.Progress) -> None:
         async with self._pool.transaction() as tx:
             await store.write_progress(tx, *self.key, self.organization_id, self.closes, progress)
 
-    async def _look(self) -> tuple[Progress, Row, list[OpenOrder]]:
+    async def _look(self) -> tuple[model.Progress, Row, list[model.OpenOrder]]:
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             before = await store.read_progress(tx, *self.key)
             counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
         if before is None:
-            before = Progress(HaltState.CANCELLING, counts["seq"], 0, 0, 0, (), 0, ())
+            before = model.Progress(HaltState.CANCELLING, counts["seq"], 0, 0, 0, (), 0, ())
         progress = replace(
             before,
             state=HaltState.CANCELLING,
@@ -109,16 +96,16 @@ class HaltPart:
         return progress, counts, orders
 
     async def _cancel(
-        self, progress: Progress, orders: Sequence[OpenOrder], is_connected: bool
-    ) -> tuple[Progress, bool]:
+        self, progress: model.Progress, orders: Sequence[model.OpenOrder], is_connected: bool
+    ) -> tuple[model.Progress, bool]:
         """Appends the CANCELs that are due, and says whether there may be more."""
-        waits: dict[UUID, str | None] = {order.order_id: cancel_wait(order, is_connected) for order in orders}
+        waits: dict[UUID, str | None] = {order.order_id: model.cancel_wait(order, is_connected) for order in orders}
         due = [order_id for order_id, reason in waits.items() if reason is None][:MAX_APPENDED]
         await self._append(progress, [Cancel(str(order_id), once=True) for order_id in due])
-        pending = WaitReason.CANCEL_PENDING if is_connected else WaitReason.BROKER_DISCONNECTED
-        return with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
+        pending = model.WaitReason.CANCEL_PENDING if is_connected else model.WaitReason.BROKER_DISCONNECTED
+        return model.with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
-    async def _close(self, progress: Progress, link: BrokerSession) -> Progress:
+    async def _close(self, progress: model.Progress, link: BrokerSession) -> model.Progress:
         """Asks the broker what it holds when something may be closed now, or when nothing seems to be held."""
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
@@ -128,38 +115,40 @@ class HaltPart:
         now_seconds = self._clock.monotonic()
         for symbol, report in self._differing.items():
             if not report.is_confirmed(now_seconds) and waits.get(symbol, "") is None:
-                waits[symbol] = WaitReason.POSITION_UNCONFIRMED
+                waits[symbol] = model.WaitReason.POSITION_UNCONFIRMED
         if held and None not in waits.values():
-            return with_symbols(progress, held, waits)
+            return model.with_symbols(progress, held, waits)
         try:
             reported = await link.read_positions()
         except (BrokerUnavailable, TimeoutError):
-            waiting = with_symbols(progress, held, dict.fromkeys(held, WaitReason.BROKER_DISCONNECTED))
-            return waiting if held else replace(waiting, waiting=(Waiting(WaitReason.BROKER_DISCONNECTED),))
+            waiting = model.with_symbols(progress, held, dict.fromkeys(held, model.WaitReason.BROKER_DISCONNECTED))
+            return waiting if held else replace(waiting, waiting=(model.Waiting(model.WaitReason.BROKER_DISCONNECTED),))
         return await self._close_reported(progress, working, reported, now_seconds)
 
     async def _close_reported(
-        self, progress: Progress, working: set[str], reported: Mapping[str, Decimal] | None, asked_seconds: float
-    ) -> Progress:
+        self, progress: model.Progress, working: set[str], reported: Mapping[str, Decimal] | None, asked_seconds: float
+    ) -> model.Progress:
         """`reported` was asked for when only `working` symbols had open orders; None: the broker reports none."""
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             ours = await orders_store.held_quantities(tx, self.key.account_id)
             waits = await self._waits(tx, {*(reported or ()), *ours, *working}, working, progress.base_seq)
-        self._differing = {} if reported is None else differing(reported, ours, self._differing, asked_seconds)
+        self._differing = {} if reported is None else model.differing(reported, ours, self._differing, asked_seconds)
         quantities = ours if reported is None else reported
         left = {*working, *(symbol for symbol, quantity in quantities.items() if quantity)}
         for symbol, report in self._differing.items():
             if not report.is_confirmed(asked_seconds):
-                waits[symbol] = waits[symbol] or WaitReason.POSITION_UNCONFIRMED
+                waits[symbol] = waits[symbol] or model.WaitReason.POSITION_UNCONFIRMED
                 left.add(symbol)
         due = [symbol for symbol in sorted(left) if waits[symbol] is None][:MAX_APPENDED]
-        progress = with_symbols(replace(progress, state=HaltState.CLOSING if left else HaltState.DONE), left, waits)
+        progress = model.with_symbols(
+            replace(progress, state=HaltState.CLOSING if left else HaltState.DONE), left, waits
+        )
         closing = [Close(Symbol(each), quantities[each], progress.seen_seq) for each in due]
         outcomes = await self._append(progress, closing)
         for symbol, outcome in zip(due, outcomes, strict=True):
             self._differing.pop(symbol, None)  # the next order is for a quantity that is confirmed anew
-            waits[symbol] = WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
-        return with_symbols(progress, left, waits)
+            waits[symbol] = model.WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
+        return model.with_symbols(progress, left, waits)
 
     async def _waits(self, tx: Tx, symbols: set[str], working: set[str], base_seq: int) -> dict[str, str | None]:
         """Why each symbol gets no closing order now; None where it may get one."""
@@ -168,11 +157,11 @@ class HaltPart:
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)
         now = await read_clock(tx)
         return {
-            name: close_wait(name, working, attempts.get(name, NO_ATTEMPTS), each.time, now)
+            name: model.close_wait(name, working, attempts.get(name, model.NO_ATTEMPTS), each.time, now)
             for name, each in zip(names, controls, strict=True)
         }
 
-    async def _append(self, progress: Progress, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
+    async def _append(self, progress: model.Progress, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
         """The symbols that are to be closed are written first: one that is flat before the next look was closed too."""
         if not commands:
             return []

@@ -16,8 +16,7 @@ MAX_WAITING = 500  # entries of a halt
 async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) -> list[Row]:
     """The halts that have work to do, with each of these accounts in which they have. A sweep finds accounts too that
     were done, and have an open order again."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT h.id AS halt_id, h.organization_id, h.account_id, h.close_positions, h.created_at
         FROM (
             SELECT id, organization_id, account_id, close_positions, created_at FROM halts
@@ -31,20 +30,15 @@ async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) 
         LEFT JOIN halt_parts p ON p.halt_id = h.id AND p.account_id = h.account_id
         WHERE p.state IS DISTINCT FROM 'done'
            OR $2 AND EXISTS (SELECT FROM orders o WHERE o.account_id = h.account_id AND o.finished_at IS NULL)
-        """,
-        account_ids,
-        is_sweep,
-    )
+    """
+    return await tx.fetch(query, account_ids, is_sweep)
 
 
 async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1 ORDER BY id LIMIT $2
-        """,
-        after,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, after, limit)
     return [row["id"] for row in rows]
 
 
@@ -56,8 +50,7 @@ async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | N
 async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
     """The account's last seq; its orders that were open when the halt began or since, and those of them that are; and
     its open orders that the halt leaves alone."""
-    [row] = await tx.fetch(
-        """
+    query = """
         SELECT coalesce((SELECT seq FROM account_heads WHERE account_id = $1), 0) AS seq,
             count(*) FILTER (WHERE NOT is_left) AS orders,
             count(*) FILTER (WHERE NOT is_left AND is_open) AS open,
@@ -69,17 +62,14 @@ async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
             (SELECT false, closes AND created_at > $2 FROM orders
              WHERE account_id = $1 AND finished_at >= $2 ORDER BY finished_at OFFSET 0)
         ) AS concerned
-        """,
-        account_id,
-        halt_at,
-    )
+    """
+    [row] = await tx.fetch(query, account_id, halt_at)
     return row
 
 
 async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> list[OpenOrder]:
     """Those without an unanswered CANCEL first, so many at most."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT o.order_id, o.symbol, o.cancel_requested, o.closes AND o.created_at > $2 AS is_left,
             cancels.count, coalesce(cancels.seconds, 0)::float8 AS seconds
         FROM orders o CROSS JOIN LATERAL (
@@ -90,11 +80,8 @@ async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> 
         ) AS cancels
         WHERE o.account_id = $1 AND o.finished_at IS NULL
         ORDER BY o.cancel_requested, o.create_seq LIMIT $3
-        """,
-        account_id,
-        halt_at,
-        limit,
-    )
+    """
+    rows = await tx.fetch(query, account_id, halt_at, limit)
     return [OpenOrder(*row.values()) for row in rows]
 
 
@@ -106,17 +93,14 @@ async def open_symbols(tx: Tx, account_id: UUID) -> set[str]:
 async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str, ClosingAttempts]:
     """By symbol: orders after this seq that were to close a position and ended with something unfilled. While a halt
     stands no other orders are made, so these are few."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT symbol, count(*) AS count,
             extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
         FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2 ORDER BY create_seq) AS made
         WHERE closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
         GROUP BY symbol
-        """,
-        account_id,
-        base_seq,
-    )
+    """
+    rows = await tx.fetch(query, account_id, base_seq)
     return {row["symbol"]: ClosingAttempts(row["count"], row["seconds"]) for row in rows}
 
 
@@ -125,8 +109,7 @@ async def write_progress(
 ) -> None:
     """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row keeps a second call
     from adding to it in between."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO halt_parts AS p (
             halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,
             positions_done, waiting
@@ -139,7 +122,9 @@ async def write_progress(
         SET state = excluded.state, seen_seq = excluded.seen_seq, orders = excluded.orders,
             orders_done = excluded.orders_done, symbols = excluded.symbols,
             positions_done = excluded.positions_done, waiting = excluded.waiting
-        """,
+    """
+    await tx.execute(
+        query,
         halt_id,
         account_id,
         organization_id,
@@ -157,21 +142,18 @@ async def write_progress(
 
 async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
     """None: it has ended, or another process adds it up now."""
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         SELECT {HALT_COLUMNS} FROM halts h
         WHERE id = $1 AND resumed_at IS NULL FOR UPDATE SKIP LOCKED
-        """,  # noqa: S608 - our own constants
-        halt_id,
-    )
+    """  # noqa: S608 - our own constants
+    row = await tx.fetchrow(query, halt_id)
     return halt_of(row) if row else None
 
 
 async def add_up(tx: Tx, halt: Halt) -> Row:
     """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
     scope = "$3::uuid IS NULL" if halt.scope.account_id is None else "a.id = $3"
-    [row] = await tx.fetch(
-        f"""
+    query = f"""
         SELECT count(*) FILTER (WHERE a.closed_at IS NULL AND coalesce(p.state, 'cancelling') = 'cancelling')
                 AS cancelling,
             count(*) FILTER (WHERE a.closed_at IS NULL AND p.state = 'closing') AS closing,
@@ -186,26 +168,23 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
             ), '[]') AS waiting
         FROM accounts a LEFT JOIN halt_parts p ON p.halt_id = $1 AND p.account_id = a.id
         WHERE a.organization_id = $2 AND {scope}
-        """,  # noqa: S608 - our own constants
-        halt.id,
-        halt.scope.organization_id,
-        halt.scope.account_id,
-        MAX_WAITING,
-    )
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(query, halt.id, halt.scope.organization_id, halt.scope.account_id, MAX_WAITING)
     return row
 
 
 async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: Row) -> Halt | None:
     """None: nothing changed."""
-    row = await tx.fetchrow(
-        f"""
+    query = f"""
         UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5, positions_done = $6,
             waiting = $7::jsonb, updated_at = clock_timestamp()
         WHERE id = $1
           AND (state, orders, orders_done, positions, positions_done, waiting)
               IS DISTINCT FROM ($2::text, $3::bigint, $4::bigint, $5::bigint, $6::bigint, $7::jsonb)
         RETURNING {HALT_COLUMNS}
-        """,  # noqa: S608 - our own constants
+    """  # noqa: S608 - our own constants
+    row = await tx.fetchrow(
+        query,
         halt_id,
         state,
         totals["orders"],

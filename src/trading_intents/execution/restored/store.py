@@ -34,43 +34,35 @@ async def list_organizations(tx: Tx) -> list[OrganizationId]:
 
 async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[OrganizationId]:
     """Organizations in which the halt of a restore stands."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT g.id FROM organizations g CROSS JOIN LATERAL (
             SELECT * FROM halts WHERE scope_id = g.id AND resumed_at IS NULL LIMIT 1
         ) AS h
         WHERE h.reason = $1 AND h.principal_type = 'SYSTEM' AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
         ORDER BY g.id
-        """,
-        reason,
-        organization,
-    )
+    """
+    rows = await tx.fetch(query, reason, organization)
     return [OrganizationId(row["id"]) for row in rows]
 
 
 async def forget_absences(tx: Tx) -> None:
     """Clears earlier proofs of absence: an order may have been sent since, so two new look-ups are needed."""
-    await tx.execute(
-        "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL",
-        timeout=STATEMENT_LIMIT_SECONDS,
-    )
+    query = "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL"
+    await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
 async def mark_sent_commands(tx: Tx) -> None:
     """Marks CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent again."""
-    await tx.execute(
-        """
+    query = """
         UPDATE commands c SET restored_at = clock_timestamp()
         FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL AND c.action_type <> 'CANCEL'
-        """,
-        timeout=STATEMENT_LIMIT_SECONDS,
-    )
+    """
+    await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
 async def list_queued_commands(tx: Tx) -> list[Row]:
     """With the CREATEs of the legs that are sent with them."""
-    return await tx.fetch(
-        """
+    query = """
         WITH queued AS MATERIALIZED (
             SELECT lane AS account_id, organization_id, order_key AS order_id, event_type,
                 (payload ->> 'seq')::bigint AS seq
@@ -85,23 +77,23 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
             WHERE q.event_type = 'intent.create'
         ) AS q
         JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
-        """,
-        timeout=STATEMENT_LIMIT_SECONDS,
-    )
+    """
+    return await tx.fetch(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
 async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
     """Queued commands become sent ones whose answer was lost; what the broker reports of them from now on is known by
     their client order ids."""
-    await tx.execute(
-        """
+    query = """
         INSERT INTO commands AS c
             (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at, restored_at)
         SELECT *, clock_timestamp(), clock_timestamp()
         FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
         ON CONFLICT (account_id, client_order_id) DO UPDATE
         SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
-        """,
+    """
+    await tx.execute(
+        query,
         [row["account_id"] for row in rows],
         [client_order_id(row["action_id"]) for row in rows],
         [row["organization_id"] for row in rows],

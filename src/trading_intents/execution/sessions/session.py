@@ -16,14 +16,6 @@ from msgspec.structs import replace
 from trading_intents.accounts.model import ConnectionState
 from trading_intents.accounts.vault import SecretRef
 from trading_intents.brokers import port
-from trading_intents.brokers.port import (
-    AuthFailed,
-    BrokerAdapter,
-    BrokerEvent,
-    BrokerUnavailable,
-    CommandResult,
-    Outcome,
-)
 from trading_intents.brokers.sanitizing import sanitize
 from trading_intents.errors import PlatformError
 from trading_intents.execution.model import Breaker, Budget, first_reconcile_seconds
@@ -76,11 +68,11 @@ class BrokerSession:
         self.is_leaving = False  # no more commands are claimed for it; when it has ended, its lease is given back
         self.generation: int | None = None  # of what it last read
         self.has_events = False  # since they were last marked as seen
-        self._answers: dict[str, BrokerEvent] = {}  # events of recent answers, which the stream mostly repeats
+        self._answers: dict[str, port.BrokerEvent] = {}  # events of recent answers, which the stream mostly repeats
         self.breaker = Breaker()
         self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
         self.in_flight = 0  # commands that are marked, and not recorded yet
-        self._broker: BrokerAdapter | None = None
+        self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
         self._calls = 0
         self._idle = asyncio.Event()
@@ -138,21 +130,21 @@ class BrokerSession:
             await asyncio.wait({self._task}, timeout=END_SECONDS)
         self._was_closed = True
 
-    async def call(self, command: CommandKind, ticket: port.OrderTicket, deadline: float) -> CommandResult:
+    async def call(self, command: CommandKind, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
         broker, left_seconds = self._broker, deadline - self._dependencies.clock.monotonic()
         if broker is None or left_seconds <= 0:
-            return CommandResult(outcome=Outcome.NOT_SENT, message="the link is down")
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the link is down")
         method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(command, broker.cancel)
         self._enter()
         try:
             async with asyncio.timeout(left_seconds):
                 result = await call_adapter(method(ticket, deadline))
         except TimeoutError:
-            result = CommandResult(outcome=Outcome.UNKNOWN, message="no answer in time")
+            result = port.CommandResult(outcome=port.Outcome.UNKNOWN, message="no answer in time")
         except Exception as error:
             self._dependencies.log.error("broker call failed", broker=self.account_ref.broker, exc_info=error)
-            result = CommandResult(outcome=Outcome.UNKNOWN, message="the call failed")
+            result = port.CommandResult(outcome=port.Outcome.UNKNOWN, message="the call failed")
         finally:
             self._leave()
         self._count_outcome(command, result.outcome)
@@ -165,17 +157,17 @@ class BrokerSession:
             text = text.replace(secret, "***")
         return text
 
-    def _redact_event(self, event: BrokerEvent) -> BrokerEvent:
+    def _redact_event(self, event: port.BrokerEvent) -> port.BrokerEvent:
         return replace(event, detail=self._redact(event.detail)) if event.detail else event
 
-    def remember(self, events: Iterable[BrokerEvent]) -> None:
+    def remember(self, events: Iterable[port.BrokerEvent]) -> None:
         """Keeps events of an answer, which its entry records, so that the stream's copies are skipped."""
         for event in events:
             self._answers[event.dedupe_key] = event
         while len(self._answers) > MAX_REMEMBERED:
             del self._answers[next(iter(self._answers))]
 
-    def _is_unseen(self, event: BrokerEvent) -> bool:
+    def _is_unseen(self, event: port.BrokerEvent) -> bool:
         return self._answers.get(event.dedupe_key) != event
 
     async def look_up(self, client_order_id: str, broker_order_id: str | None) -> port.Lookup:
@@ -201,7 +193,7 @@ class BrokerSession:
     async def read_positions(self) -> dict[str, Decimal] | None:
         """The positions of a snapshot that is requested now and recorded; None: the broker reports none."""
         if self._reader is None:
-            raise BrokerUnavailable("the link is down")
+            raise port.BrokerUnavailable("the link is down")
         self._enter()
         try:
             snapshot = await self._reader.reconcile(is_back=False)
@@ -221,9 +213,9 @@ class BrokerSession:
         if not self._calls:
             self._idle.set()
 
-    def _count_outcome(self, command: CommandKind, outcome: Outcome) -> None:
+    def _count_outcome(self, command: CommandKind, outcome: port.Outcome) -> None:
         self._dependencies.metrics.execution_sends.labels(command.lower(), outcome.lower()).inc()
-        is_bad = outcome in (Outcome.UNKNOWN, Outcome.NOT_SENT)
+        is_bad = outcome in (port.Outcome.UNKNOWN, port.Outcome.NOT_SENT)
         if is_bad and self.breaker.failed(self._dependencies.clock.monotonic()):
             self._dependencies.log.warning("broker submits stopped", **self._log_fields())
             self._wakeup.set()
@@ -236,7 +228,7 @@ class BrokerSession:
             state = ConnectionState.DISCONNECTED
             try:
                 state = await self._run_session()
-            except AuthFailed as error:
+            except port.AuthFailed as error:
                 self._log_once("broker credential refused", str(error))
                 state = ConnectionState.CREDENTIAL_REJECTED
             except Exception as error:
@@ -323,7 +315,7 @@ class BrokerSession:
             dependencies.metrics,
         )
 
-    async def _listen(self, broker: BrokerAdapter, setup: _SessionSetup) -> None:
+    async def _listen(self, broker: port.BrokerAdapter, setup: _SessionSetup) -> None:
         """Reconciles while events are buffered, then records events until the stream ends."""
         on_updates = partial(self._show, ConnectionState.CONNECTED)
         callbacks = self._is_unseen, self._redact_event, self._on_event, self._on_healthy, on_updates
@@ -371,12 +363,12 @@ class BrokerSession:
             self._wakeup.clear()
             if self.breaker.is_open:
                 failures += 1
-                with contextlib.suppress(BrokerUnavailable, TimeoutError):
+                with contextlib.suppress(port.BrokerUnavailable, TimeoutError):
                     await reader.reconcile()
                     failures = 0
             elif clock.monotonic() >= due_seconds:
                 due_seconds = clock.monotonic() + interval_seconds
-                with contextlib.suppress(BrokerUnavailable, TimeoutError, PlatformError):
+                with contextlib.suppress(port.BrokerUnavailable, TimeoutError, PlatformError):
                     await reader.reconcile_open()
 
     def _show(self, state: ConnectionState) -> None:
@@ -396,4 +388,4 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 def _explain(error: Exception) -> str:
     """The text of a broker's error, which adapters scrub; of any other error only what may be kept."""
-    return str(error) if isinstance(error, BrokerUnavailable) else reason_of(error)
+    return str(error) if isinstance(error, port.BrokerUnavailable) else reason_of(error)

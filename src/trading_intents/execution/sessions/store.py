@@ -17,26 +17,20 @@ JUST_SENT_SECONDS = 5.0
 async def enlist(tx: Tx, worker_id: UUID, old_id: UUID) -> None:
     """Enlists the worker, and frees what it had leased under its old id."""
     await retire(tx, old_id)
-    await tx.execute(
-        """
+    query = """
         INSERT INTO workers (id, expires_at) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
         ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
-        """,
-        worker_id,
-        LEASE_SECONDS,
-    )
+    """
+    await tx.execute(query, worker_id, LEASE_SECONDS)
 
 
 async def renew(tx: Tx, worker_id: UUID) -> bool:
     """False: the worker's leases have expired."""
-    tag = await tx.execute(
-        """
+    query = """
         UPDATE workers SET expires_at = clock_timestamp() + make_interval(secs => $2)
         WHERE id = $1 AND expires_at > clock_timestamp()
-        """,
-        worker_id,
-        LEASE_SECONDS,
-    )
+    """
+    tag = await tx.execute(query, worker_id, LEASE_SECONDS)
     return tag == "UPDATE 1"
 
 
@@ -54,8 +48,7 @@ async def remove_expired(tx: Tx) -> None:
 async def survey(tx: Tx, worker_id: UUID) -> Row:
     """Counts accounts that need a worker, workers and this worker's leases, and says when the first worker may
     expire."""
-    [row] = await tx.fetch(
-        """
+    query = """
         SELECT (
                    SELECT count(*) FROM accounts a
                    WHERE closed_at IS NULL OR EXISTS (SELECT FROM leases WHERE account_id = a.id)
@@ -64,9 +57,8 @@ async def survey(tx: Tx, worker_id: UUID) -> Row:
                (SELECT count(*) FROM leases WHERE worker_id = $1) AS held,
                extract(epoch FROM min(expires_at) - clock_timestamp())::float8 AS expires_seconds
         FROM workers
-        """,
-        worker_id,
-    )
+    """
+    [row] = await tx.fetch(query, worker_id)
     return row
 
 
@@ -75,8 +67,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
     worker is taking leases now."""
     if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", TAKING_LOCK):
         return None
-    rows = await tx.fetch(
-        """
+    query = """
         WITH free AS MATERIALIZED (
             SELECT a.id, a.organization_id, EXISTS (
                 SELECT FROM outbox WHERE lane = a.id AND finished_at IS NULL
@@ -92,34 +83,28 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
             RETURNING account_id
         )
         SELECT free.id FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
-        """,
-        worker_id,
-        most,
-    )
+    """
+    rows = await tx.fetch(query, worker_id, most)
     account_ids = [row["id"] for row in rows]
     # What the last holder showed is not so any more. One whose account is locked is corrected by the next balance.
-    await tx.execute(
-        """
+    query = """
         UPDATE accounts SET connection = 'disconnected' WHERE id = ANY (ARRAY (
             SELECT id FROM accounts
             WHERE id = ANY ($1::uuid[]) AND connection IN ('connected', 'connecting')
             FOR NO KEY UPDATE SKIP LOCKED
         ))
-        """,
-        account_ids,
-    )
+    """
+    await tx.execute(query, account_ids)
     return account_ids
 
 
 async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:
     """The worker's leases, with what their sessions are made of."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT l.account_id, l.token, a.organization_id, a.environment, a.broker, a.link_generation, a.connection
         FROM leases l JOIN accounts a ON a.id = l.account_id WHERE l.worker_id = $1
-        """,
-        worker_id,
-    )
+    """
+    return await tx.fetch(query, worker_id)
 
 
 async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
@@ -134,65 +119,51 @@ async def retire(tx: Tx, worker_id: UUID) -> None:
 
 async def forget_closed(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
     """Removes the leases of closed accounts that have no row left."""
-    await tx.execute(
-        """
+    query = """
         DELETE FROM leases l
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[]) AND NOT EXISTS (
             SELECT FROM outbox WHERE lane = l.account_id AND finished_at IS NULL
         )
-        """,
-        worker_id,
-        account_ids,
-    )
+    """
+    await tx.execute(query, worker_id, account_ids)
 
 
 async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, ConnectionState]) -> None:
     """Writes the states of accounts whose lease this worker holds."""
-    await tx.execute(
-        """
+    query = """
         UPDATE accounts a SET connection = s.connection
         FROM unnest($2::uuid[], $3::text[]) AS s (account_id, connection) JOIN leases l USING (account_id)
         WHERE a.id = s.account_id AND l.worker_id = $1 AND a.connection <> s.connection
-        """,
-        worker_id,
-        list(states),
-        list(states.values()),
-    )
+    """
+    await tx.execute(query, worker_id, list(states), list(states.values()))
 
 
 async def read_link(tx: Tx, account_id: UUID) -> Row:
-    [row] = await tx.fetch(
-        """
+    query = """
         SELECT a.link_generation, a.external_account_id, a.closed_at IS NOT NULL AS closed,
             s.id AS sealed_id, s.credential_id, s.sealed
         FROM accounts a
         LEFT JOIN credentials c ON c.account_id = a.id
         LEFT JOIN sealed_secrets s ON s.credential_id = c.id AND NOT s.discarded
         WHERE a.id = $1
-        """,
-        account_id,
-    )
+    """
+    [row] = await tx.fetch(query, account_id)
     return row
 
 
 async def read_seen(tx: Tx, account_id: UUID) -> datetime:
     """The time up to which the account's executions are known to be recorded."""
-    seen_at: datetime = await tx.fetchval(
-        """
+    query = """
         SELECT coalesce(l.seen_at, a.created_at) FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
         WHERE a.id = $1
-        """,
-        account_id,
-    )
+    """
+    seen_at: datetime = await tx.fetchval(query, account_id)
     return seen_at
 
 
 async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
-    await tx.execute(
-        "UPDATE leases SET seen_at = clock_timestamp() WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])",
-        worker_id,
-        account_ids,
-    )
+    query = "UPDATE leases SET seen_at = clock_timestamp() WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])"
+    await tx.execute(query, worker_id, account_ids)
 
 
 def needs_no_broker(max_age_millis: int) -> str:
@@ -218,33 +189,27 @@ def needs_no_broker(max_age_millis: int) -> str:
 
 async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
     """Symbols whose opening has no cost, and of which nothing was closed."""
-    rows = await tx.fetch(
-        """
+    query = """
         SELECT symbol FROM positions
         WHERE account_id = $1 AND uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity ORDER BY symbol
-        """,
-        account_id,
-    )
+    """
+    rows = await tx.fetch(query, account_id)
     return [row["symbol"] for row in rows]
 
 
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
     """True once for each account: its opening positions are to be set now."""
-    claimed = await tx.fetchval(
-        """
+    query = """
         INSERT INTO position_openings (account_id, organization_id, opened_at) VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (account_id) DO NOTHING RETURNING true
-        """,
-        account_id,
-        organization_id,
-    )
+    """
+    claimed = await tx.fetchval(query, account_id, organization_id)
     return bool(claimed)
 
 
 async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
-    found: bool = await tx.fetchval(
-        "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)", account_id
-    )
+    query = "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)"
+    found: bool = await tx.fetchval(query, account_id)
     return found
 
 
@@ -254,8 +219,7 @@ async def look_up_missing(
     """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
     number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
     that wait for their next look-up, if the broker is back: it can report again."""
-    await tx.execute(
-        """
+    query = """
         WITH missing AS MATERIALIZED (
             SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
@@ -278,27 +242,19 @@ async def look_up_missing(
         )
         FROM missing
         WHERE o.order_id = missing.order_id AND o.order_id = ANY (ARRAY (SELECT order_id FROM missing))
-        """,
-        account_id,
-        client_order_ids,
-        numbers,
-        JUST_SENT_SECONDS,
-        is_back,
-    )
+    """
+    await tx.execute(query, account_id, client_order_ids, numbers, JUST_SENT_SECONDS, is_back)
 
 
 async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
     """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest first."""
-    return await tx.fetch(
-        """
+    query = """
         SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
         WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
           AND r.created_at < clock_timestamp() - make_interval(secs => $1) AND o.order_status = 'PENDING_NEW'
         ORDER BY r.id LIMIT $2
-        """,
-        seconds,
-        MAX_REPORTED,
-    )
+    """
+    return await tx.fetch(query, seconds, MAX_REPORTED)
 
 
 async def count_unknown(tx: Tx) -> int:

@@ -3,27 +3,9 @@
 from datetime import datetime
 from typing import assert_never
 
+from trading_intents import errors
 from trading_intents.brokers.registry import Manifest
 from trading_intents.controls.model import Controls, evaluate
-from trading_intents.errors import (
-    AccountClosed,
-    AccountDisabled,
-    CancelPending,
-    ControlRejected,
-    CredentialMissing,
-    EntitlementRequired,
-    Forbidden,
-    IdempotencyConflict,
-    IntentClosed,
-    NotFound,
-    NotHalted,
-    PlatformError,
-    ReplacePending,
-    Unauthorized,
-    Unavailable,
-    ValidationFailed,
-    either,
-)
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
 from trading_intents.intents.deciding.links import check_offered
@@ -54,7 +36,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         )
         if state.earlier:
             if state.earlier.body_digest != submission.body_digest:
-                raise IdempotencyConflict(
+                raise errors.IdempotencyConflict(
                     "the Idempotency-Key was used with a different body; use a new key for a new command"
                 )
             return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
@@ -67,8 +49,8 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             if state.judge:
                 triggered += state.judge(asked_order(accepted, state.order))
             if triggered:
-                raise ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
-    except PlatformError as refusal:
+                raise errors.ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
+    except errors.PlatformError as refusal:
         return refusal
     return accepted
 
@@ -79,20 +61,20 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
         assert account is not None
         halts = (state.controls.organization_halt, state.controls.account_halt)
         if submission.halt_id and submission.halt_id not in {halt.id for halt in halts if halt}:
-            raise NotHalted("the halt is over")
+            raise errors.NotHalted("the halt is over")
         return account
     if key is None or key.disabled or (key.expires_at is not None and key.expires_at <= now):
-        raise Unauthorized("the API key does not verify")
+        raise errors.Unauthorized("the API key does not verify")
     if Permission.INTENT_EDIT not in key.permissions:
-        raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
+        raise errors.Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}")
     if account is None or account.organization_id != key.organization_id:
-        raise NotFound("no such account")
+        raise errors.NotFound("no such account")
     if key.environment != account.environment:
-        raise Forbidden(f"the API key is not of environment {account.environment}, which the account is")
+        raise errors.Forbidden(f"the API key is not of environment {account.environment}, which the account is")
     # A CANCEL lowers risk, so it needs no entitlement.
     needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
     if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
-        raise EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
+        raise errors.EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
     return account
 
 
@@ -101,31 +83,33 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
     if isinstance(command, Cancel):
         return
     if manifest is None:
-        raise Unavailable("the account's broker cannot be used: its integration is not installed here")
+        raise errors.Unavailable("the account's broker cannot be used: its integration is not installed here")
     if isinstance(command, Replace) and not manifest.native_replace:
-        raise ValidationFailed.at(
+        raise errors.ValidationFailed.at(
             "/command/type", f"the broker {manifest.name} cannot replace an order; use CANCEL and CREATE"
         )
     if isinstance(command, Create) and command.route not in manifest.routes:
-        raise ValidationFailed.at(
+        raise errors.ValidationFailed.at(
             "/command/payload/route_strategy",
-            f"the broker {manifest.name} cannot route there; use {either(manifest.routes)}",
+            f"the broker {manifest.name} cannot route there; use {errors.either(manifest.routes)}",
         )
     if isinstance(command, Close):
         if not manifest.times_in_force.get(OrderKind.MARKET):
-            raise ValidationFailed.at("", f"the broker {manifest.name} has no market orders; close it with another")
+            raise errors.ValidationFailed.at(
+                "", f"the broker {manifest.name} has no market orders; close it with another"
+            )
         return
     kind, time_in_force = command.spec.kind, command.spec.time_in_force
     offered = manifest.times_in_force.get(kind)
     if offered is None:
-        raise ValidationFailed.at(
+        raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}",
-            f"the broker {manifest.name} has no such order kind; use {either(manifest.times_in_force)}",
+            f"the broker {manifest.name} has no such order kind; use {errors.either(manifest.times_in_force)}",
         )
     if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
-        raise ValidationFailed.at(
+        raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}/time_in_force",
-            f"the broker {manifest.name} does not offer it; use {either(offered)}",
+            f"the broker {manifest.name} does not offer it; use {errors.either(offered)}",
         )
     if isinstance(command, Create) and command.legs:
         check_offered(command, manifest)
@@ -140,13 +124,13 @@ def _judged_controls(submission: Submission, controls: Controls) -> Controls:
 
 def _check_account(submission: Submission, account: AccountState, manifest: Manifest | None) -> None:
     if account.closed:
-        raise AccountClosed("the account is closed for good: it can be read, not changed")
+        raise errors.AccountClosed("the account is closed for good: it can be read, not changed")
     if isinstance(submission.command, Cancel):
         return
     if account.disabled and not submission.halt_id:
-        raise AccountDisabled("the account is disabled; it takes CANCEL only")
+        raise errors.AccountDisabled("the account is disabled; it takes CANCEL only")
     if manifest and manifest.credential_fields and not account.has_credential:
-        raise CredentialMissing("the account's broker needs a credential; store one first")
+        raise errors.CredentialMissing("the account's broker needs a credential; store one first")
 
 
 def _check_order(submission: Submission, order: KnownOrder | None) -> None:
@@ -157,12 +141,14 @@ def _check_order(submission: Submission, order: KnownOrder | None) -> None:
         case Replace() | Cancel():
             assert order is not None
             if order.status in FINAL_STATUSES:
-                raise IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
+                raise errors.IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
             if isinstance(command, Cancel) and not command.once:
                 return
             if order.cancel_requested:
-                raise CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")
+                raise errors.CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")
             if order.replace_pending and not isinstance(command, Cancel):
-                raise ReplacePending("a REPLACE of this intent is pending; wait until the broker has answered it")
+                raise errors.ReplacePending(
+                    "a REPLACE of this intent is pending; wait until the broker has answered it"
+                )
         case _:
             assert_never(command)

@@ -42,10 +42,8 @@ def wait_for_budgets(organization_ids: Iterable[str], key_ids: Iterable[str]) ->
 
 def share_halt_locks(organization_ids: Iterable[str]) -> Statement:
     """Until the end of the transaction no halt of these organizations begins or ends."""
-    return Statement(
-        "SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id ORDER BY id",
-        (str(HALT_LOCK), array_text(organization_ids)),
-    )
+    sql = "SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id ORDER BY id"
+    return Statement(sql, (str(HALT_LOCK), array_text(organization_ids)))
 
 
 def lock_heads(account_ids: Sequence[str], locking: Locking) -> Statement:
@@ -127,8 +125,7 @@ _READ_RULES = """
 
 def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
     """Reads the actions of the last 400 days that have these keys of these accounts."""
-    return Statement(
-        """
+    sql = """
         SELECT a.account_id, a.idempotency_key, encode(a.body_digest, 'hex'), a.intent_id, a.seq, (
             SELECT json_agg(placed) FROM (
                 SELECT leg, order_id AS intent_id, create_seq AS seq FROM orders
@@ -142,13 +139,10 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
               AND idempotency_key BETWEEN wanted.key AND wanted.key
               AND created_at > (SELECT clock_timestamp()) - interval '9600 hours' ORDER BY idempotency_key LIMIT 1
         ) AS a
-        """,
-        tuple(map(pack_array, zip(*keyed, strict=True))),
-    )
+    """
+    return Statement(sql, tuple(map(pack_array, zip(*keyed, strict=True))))
 
 
 def lock_orders(order_ids: Sequence[str]) -> Statement:
-    return Statement(
-        "SELECT row_to_json(o)::text FROM orders o WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE",
-        (array_text(order_ids),),
-    )
+    sql = "SELECT row_to_json(o)::text FROM orders o WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE"
+    return Statement(sql, (array_text(order_ids),))

@@ -182,14 +182,12 @@ _BOOKED = "json_build_object({})".format(", ".join(f"'{name}', {name}" for name 
 
 def read_bookings(position: PositionRow, limit: int, after: int = 0, direction: str = "ASC") -> Statement:
     """The symbol's trades in the order of their booking, or with DESC newest first."""
-    return Statement(
-        f"""
+    sql = f"""
         SELECT {_BOOKED}::text FROM trades
         WHERE account_id = $1::text::uuid AND symbol = $2::text AND booking > $3::text::bigint
         ORDER BY booking {direction} LIMIT $4::text::bigint
-        """,  # noqa: S608 - our own constants
-        (position.account_id, position.symbol, str(after), str(limit)),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (position.account_id, position.symbol, str(after), str(limit)))
 
 
 def parse_bookings(reply: Reply) -> list[BookedTrade]:

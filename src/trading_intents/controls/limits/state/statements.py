@@ -151,13 +151,11 @@ def read_results(account_ids: Sequence[str]) -> Statement:
 
 def read_budgets(key_ids: Iterable[str], locking: str) -> Statement:
     """Rows for `parse_use`, in the order of their locks."""
-    return Statement(
-        f"""
+    sql = f"""
         SELECT row_to_json(b)::text FROM key_budgets b
         WHERE key_id = ANY (from_column($1)::uuid[]) ORDER BY key_id {locking}
-        """,  # noqa: S608 - our own constants
-        (pack_array(sorted(key_ids)),),
-    )
+    """  # noqa: S608 - our own constants
+    return Statement(sql, (pack_array(sorted(key_ids)),))
 
 
 _USED = RowParameters({"key_id": "uuid", "day": "date", "daily_notional": "numeric", "seconds": "jsonb"})
@@ -174,8 +172,7 @@ def keep_budgets(used: Iterable[KeyUse]) -> Statement:
 
 def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
     """Rows of `baseline_rows`. The first of a day stays."""
-    return Statement(
-        """
+    sql = """
         INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
         SELECT * FROM unnest(
             from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[], from_column($4),
@@ -185,6 +182,5 @@ def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
         SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, unpriced = excluded.unpriced,
             halted = false, recorded_at = clock_timestamp()
         WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
-        """,
-        tuple(map(pack_array, zip(*rows, strict=True))),
-    )
+    """
+    return Statement(sql, tuple(map(pack_array, zip(*rows, strict=True))))
