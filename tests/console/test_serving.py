@@ -49,7 +49,7 @@ def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> No
     assert policy_of(answer) == POLICY
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
-    assert answer.headers["cross-origin-open_client-policy"] == "same-origin"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
 
 
 @pytest.mark.slow

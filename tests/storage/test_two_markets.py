@@ -51,7 +51,7 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls,
         ("paper", "HELD"),
         ("paper", "OTHER"),
         ("simulated", "HELD"),
-        ("simulated", "SIM"),
         ("simulated", "OTHER"),
+        ("simulated", "SIM"),
     ]
     await owner.close()
