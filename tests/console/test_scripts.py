@@ -89,7 +89,7 @@ def test_a_brokers_quantity_from_before_our_last_fill_is_no_difference() -> None
         {"quantity": "10", "broker_quantity": None, "differs": False},
     ]
     same, older, differs, none = evaluate("positions.js", f"{json.dumps(reports)}.map(m.describeReport)")
-    assert (same, none) == ("agrees", "not answered")
+    assert (same, none) == ("agrees", "not reported")
     assert older["text"].startswith("4 at ")
     assert "2020" in older["text"]
     assert differs == {"text": "differs: 4", "class": "warn"}

@@ -17,7 +17,7 @@ const isHeld = (position) => compareAmounts(position.quantity, "0") !== 0;
 
 /** @param {Position} position a report from before our last fill is no difference, and shown with its time */
 export function describeReport({ differs, quantity, broker_quantity: told, broker_sent_at: at }) {
-  if (!told) return "not told";
+  if (!told) return "not reported";
   if (differs) return { text: `differs: ${showAmount(told)}`, class: "warn" };
   if (compareAmounts(told, quantity) === 0) return "agrees";
   return { text: `${showAmount(told)} ${at ? `at ${showTime(at)}` : "before our last fill"}`, class: "old" };
