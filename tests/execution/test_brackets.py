@@ -135,3 +135,20 @@ def test_of_a_limit_and_the_stop_beside_it_one_is_filled(group: Group) -> None:
     over = group.until(entry="CANCELLED", one_cancels_other="FILLED")
     assert over["entry"]["reason"] == "pair_filled"
     assert (group.position(), over["entry"]["flags"]) == ("10", [])
+
+
+def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Group) -> None:
+    group.submit(market("10"), "BUY", exits=EXITS)
+    group.until(**COVERED)
+    url = f"/v1/controls/accounts/{group.client.account['id']}/halt"
+    asked = {"reason": "stop", "cancel_orders": True, "close_positions": True}
+    answer = group.client.client.post(url, json=asked, headers=group.client.headers)
+    assert answer.status_code == 202, answer.text
+
+    def is_done() -> bool:
+        return bool(group.client.client.get(url, headers=group.client.headers).json()["state"] == "done")
+
+    eventually(is_done, WAIT_SECONDS)
+    group.until(take_profit="CANCELLED", stop_loss="CANCELLED")
+    assert group.position() == "0"
+    assert group.exposure() in ([], [0, 0, 0])
