@@ -104,7 +104,7 @@ sys.exit(states != wanted or len({each.get("timeline") for each in members}) != 
 }
 
 # Every process of the machine is gone at once, as when its power fails.
-lose() { ip netns pids "$NAME-$1" | xargs -r kill -9; rm -f "$DIR/run/$1"-*.pid; }
+lose() { ip netns pids "$NAME-$1" | xargs -r kill -9 2>/dev/null || true; rm -f "$DIR/run/$1"-*.pid; }
 
 # For so many seconds no standby takes what the primary writes: commits wait.
 lag() {
@@ -113,6 +113,18 @@ lag() {
   # shellcheck disable=SC2086
   kill -STOP $receivers; sleep "$1"; kill -CONT $receivers
 }
+
+# From now on the primary answers before a standby has what it wrote, and one that lacks some of it may take over.
+make_asynchronous() {
+  on "$(primary)" curl -fsS -m 5 -o /dev/null -X PATCH http://127.0.0.1:8008/config \
+    -d '{"synchronous_mode": false, "synchronous_mode_strict": false, "maximum_lag_on_failover": 1073741824}'
+  until_true "asynchronous mode" is_asynchronous
+}
+
+is_asynchronous() { [ -z "$(sql postgres "SHOW synchronous_standby_names")" ]; }
+
+# No standby gets what the primary writes from now on. That they may not log in is not known to them either.
+detach() { sql postgres "ALTER ROLE replicator NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_replication"; }
 
 start_front() { start lb haproxy env "LD_LIBRARY_PATH=$LIBRARIES" "$(haproxy_program)" -f "$DIR/haproxy.cfg" -db; }
 
@@ -225,10 +237,12 @@ case ${1:-} in
   kill-primary) kill -9 "$(head -1 "$DIR/$(primary)/data/postmaster.pid")" ;;
   healthy) until_true "the cluster" healthy ;;
   lag) lag "$2" ;;
+  asynchronous) make_asynchronous ;;
+  detach) detach ;;
   lose) lose "$2" ;;
   start) start_node "$2" ;;
   restart-front) stop "$DIR/run/lb-haproxy.pid"; sleep 0.2; start_front ;;
   cut) ip -n "$NAME-net" link set "$2" down ;;
   join) ip -n "$NAME-net" link set "$2" up ;;
-  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | healthy | switchover | kill-primary | lose NODE | start NODE | cut NODE | join NODE | lag SECONDS | restart-front" >&2; exit 2 ;;
+  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | healthy | switchover | kill-primary | lose NODE | start NODE | cut NODE | join NODE | lag SECONDS | asynchronous | detach | restart-front" >&2; exit 2 ;;
 esac

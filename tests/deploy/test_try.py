@@ -2,6 +2,7 @@
 was answered is lost, nothing is sent twice, streams go on by their cursors."""
 
 import itertools
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -115,3 +116,24 @@ def test_no_fault_of_a_machine_loses_or_doubles_an_order(cluster: Cluster) -> No
     late = {name: pauses[name] for name in QUICK if pauses[name] > BAR_SECONDS}
     print("bar:", f"missed, {late}" if late else "kept")
     assert max(pauses[name] for name in QUICK) < LIMIT_SECONDS
+
+
+def test_a_failover_that_lost_orders_is_marked_as_a_restore(cluster: Cluster) -> None:
+    """In asynchronous mode: decision 0050."""
+    traders = cluster.provision(2)
+    with loaded(cluster, traders, callers=2, pause_seconds=0.2) as load:
+        cluster.run("asynchronous")
+        cluster.run("detach")
+        load.until_more()  # which the primary alone has
+        wait_for_other(cluster, "lose")
+        renewed = "SELECT count(*) FROM stream_epoch_renewals WHERE renewed_by = 'failover'"
+        eventually(lambda: cluster.count(renewed) == 1, COMMAND_SECONDS)
+        accepted = {json.loads(line)["intent"] for line in load.lines}
+    lost = len(accepted) - cluster.count("SELECT count(*) FROM orders")
+    print(f"{lost} of {len(accepted)} accepted orders were lost")
+    assert lost > 0
+    halted = "SELECT count(DISTINCT organization_id) FROM halts WHERE reason = 'restored' AND resumed_at IS NULL"
+    assert cluster.count(halted) == len(traders), "and nothing is sent until somebody has looked"
+    sent_twice = "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"
+    assert cluster.count(sent_twice) == 0
+    assert cluster.count("SELECT count(*) FROM stream_epoch_renewals") == 1
