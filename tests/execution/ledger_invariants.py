@@ -20,7 +20,6 @@ from trading_intents.orders.positions import (
     from_trades,
     open_sums,
     opening,
-    position_from_row,
     take_fee,
 )
 from trading_intents.orders.store import BookedTrade, OrderHistory
@@ -135,7 +134,7 @@ async def _assert_true_positions(database: Database) -> None:
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
         booked.setdefault((trade["account_id"], trade["symbol"]), []).append(store.parse_row(trade, BookedTrade))
-    found = {(row["account_id"], row["symbol"]): position_from_row(row) for row in positions}
+    found = {(row["account_id"], row["symbol"]): store.parse_row(row, NetPosition) for row in positions}
     assert booked.keys() <= found.keys()
     for key, position in found.items():
         start = opening(position.opening_quantity, position.opening_price)

@@ -14,18 +14,11 @@ from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of
 from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.positions import NetPosition, position_from_row
+from trading_intents.orders.positions import NetPosition
 from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.storage.database import Row
-from trading_intents.trading import (
-    Environment,
-    Leg,
-    OrderSide,
-    OrderType,
-    RouteStrategy,
-    TimeInForce,
-)
+from trading_intents.trading import Environment, Leg, OrderSide, OrderType, RouteStrategy, TimeInForce
 from trading_intents.web import paging
 from trading_intents.web.body import MAX_REFERENCE_CHARACTERS, read_choice, read_reference, read_symbol
 from trading_intents.web.request import Answer, Request, answer_json, render
@@ -237,17 +230,18 @@ def _name_added(wanted: OrderFilter) -> str:
 
 
 def _order(row: Row) -> Order:
-    state = model.state_of(model.OrderStatus(row["order_status"]))
     names = {"intent_id": row["order_id"], "parent_intent_id": row["parent_order_id"]}
-    return render(Order, **{**row, **names, "order_state": state})
+    shown = {**row, **names, "order_state": model.state_of(row["order_status"])}
+    return Order(*map(shown.__getitem__, Order.__struct_fields__))
 
 
 def _trade(row: Row) -> Trade:
-    return render(Trade, **{**row, "intent_id": row["order_id"]})
+    shown = {**row, "intent_id": row["order_id"]}
+    return Trade(*map(shown.__getitem__, Trade.__struct_fields__))
 
 
 def _position(priced: PricedPosition) -> Position:
-    position = position_from_row(priced.row)
+    position = msgspec.convert(dict(priced.row), NetPosition)
     derived = {"average_cost": position.average_cost, "daily_pnl": position.daily_pnl(day_of(priced.row["now"]))}
     return render(Position, **{**priced.row, **derived, **_market(position, priced.price)})
 

@@ -1,10 +1,10 @@
 """Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock. No rounding loses
 money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees, to the last digit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 from msgspec.structs import asdict, replace
 
@@ -101,11 +101,6 @@ def reopen(row: PositionRow, start: NetPosition | None = None) -> PositionRow:
     """The row before its first trade, with another opening or its own; `fee_quantity` stays."""
     start = start or opening(row.opening_quantity, row.opening_price)
     return replace(row, **asdict(start) | {"fee_quantity": row.fee_quantity})
-
-
-def position_from_row(row: Mapping[str, Any]) -> NetPosition:
-    """Reads the position from a row that has its fields among others."""
-    return NetPosition(*[row[name] for name in NetPosition.__struct_fields__])
 
 
 @overload

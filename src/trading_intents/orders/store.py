@@ -13,8 +13,9 @@ from trading_intents.ids import IdText
 from trading_intents.orders.facts import Fact
 from trading_intents.orders.model import OrderFlag, OrderStatus
 from trading_intents.orders.positions import Booking, PositionRow
+from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
-from trading_intents.storage.pages import NO_END, PageRequest, SeqLog, SeqRange, direction_of, fetch_page, find_range
+from trading_intents.storage.pipeline import column_types
 from trading_intents.trading import ActionType, Environment, FrozenStruct, Leg, OrderSide, VersionTerms
 
 Parsed = TypeVar("Parsed")
@@ -158,9 +159,13 @@ async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
     return {row["symbol"]: row["quantity"] for row in rows}
 
 
-ORDERS = SeqLog("orders", "create_seq", "created_at")
+ORDERS = pages.SeqLog("orders", "create_seq", "created_at")
 _NARROWED = "account_id = $1 AND create_seq >= $2 AND create_seq < $3"
-_LIST_ORDERS = "SELECT * FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
+_SHOWN_ORDER, _SHOWN_TRADE, _SHOWN_POSITION = (
+    pages.shown_columns(column_types(each)) for each in (OrderRow, TradeRow, PositionRow)
+)
+_FIND_ORDER = "SELECT {shown} FROM orders WHERE order_id = $1"
+_LIST_ORDERS = "SELECT {shown} FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
 # Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
 # orders from the oldest would find them last. Of each final status a page is read, and they are merged. They are
 # asked for in the order of the index by status: else a plan might go through all of the account's orders.
@@ -168,7 +173,7 @@ _LIST_ORDERS_BY_STATUS = """
     WITH working AS MATERIALIZED (
         SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ({open}::text[])
     )
-    SELECT * FROM (
+    SELECT {shown} FROM (
         (SELECT * FROM working WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4)
         UNION ALL
         SELECT final.* FROM unnest({final}::text[]) AS wanted (status) CROSS JOIN LATERAL (
@@ -192,9 +197,7 @@ class OrderConditions(NamedTuple):
     parent_order_id: UUID | None
 
 
-_CONDITIONS = (
-    *("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =", "parent_order_id ="),
-)
+_CONDITIONS = ("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =", "parent_order_id =")
 
 
 class ListedStatuses(NamedTuple):
@@ -205,17 +208,18 @@ class ListedStatuses(NamedTuple):
 async def list_orders(
     tx: Tx,
     account_id: UUID,
-    seqs: SeqRange,
+    seqs: pages.SeqRange,
     conditions: OrderConditions,
     statuses: ListedStatuses | None,
-    page: PageRequest,
+    page: pages.PageRequest,
 ) -> list[Row]:
     """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the statement, so that one
     plan for all values can go by its index."""
     given = {name: value for name, value in zip(_CONDITIONS, conditions, strict=True) if value is not None}
     narrowed = " AND ".join((_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5))))
+    direction, number = pages.direction_of(page), len(given) + 5
     query = (_LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS).format(
-        narrowed=narrowed, direction=direction_of(page), open=f"${len(given) + 5}", final=f"${len(given) + 6}"
+        shown=_SHOWN_ORDER, narrowed=narrowed, direction=direction, open=f"${number}", final=f"${number + 1}"
     )
     return await tx.fetch(query, account_id, *seqs, page.limit + 1, *given.values(), *(statuses or ()))
 
@@ -226,17 +230,17 @@ async def last_seq(tx: Tx, account_id: UUID) -> int:
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
-    row = await tx.fetchrow("SELECT * FROM orders WHERE order_id = $1", order_id)
+    row = await tx.fetchrow(_FIND_ORDER.format(shown=_SHOWN_ORDER), order_id)
     return row if row and row["account_id"] == account_id else None
 
 
 # Trades that were published once: the times of the others do not follow their seqs.
-TRADES_PUBLISHED_ONCE = SeqLog("trades", "seq", "received_at", "NOT is_retold")
+TRADES_PUBLISHED_ONCE = pages.SeqLog("trades", "seq", "received_at", "NOT is_retold")
 _LIST_TRADES = """
-    SELECT * FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3 ORDER BY seq {direction} LIMIT $4
+    SELECT {shown} FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3 ORDER BY seq {direction} LIMIT $4
 """
 _LIST_TRADES_BY_TIME = """
-    SELECT * FROM (
+    SELECT {shown} FROM (
         (SELECT * FROM trades
          WHERE account_id = $1 AND seq >= $2 AND seq < $3 AND NOT is_retold
            AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
@@ -251,24 +255,23 @@ _LIST_TRADES_BY_TIME = """
 """
 
 
-async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: PageRequest) -> list[Row]:
+async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: pages.PageRequest) -> list[Row]:
     """By the seq of the last event about them."""
-    seqs, direction, rows = (
-        await find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page),
-        direction_of(page),
-        page.limit + 1,
-    )
+    seqs = await pages.find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page)
+    query = _LIST_TRADES if times == TimeRange() else _LIST_TRADES_BY_TIME
+    query, rows = query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page)), page.limit + 1
     if times == TimeRange():
-        return await tx.fetch(_LIST_TRADES.format(direction=direction), account_id, *seqs, rows)
+        return await tx.fetch(query, account_id, *seqs, rows)
     # One that was published again has a seq that is higher than its time says, never a lower one.
-    republished_end = page.after if page.is_descending and page.after is not None else NO_END
-    query = _LIST_TRADES_BY_TIME.format(direction=direction)
+    republished_end = page.after if page.is_descending and page.after is not None else pages.NO_END
     return await tx.fetch(query, account_id, *seqs, rows, *times, republished_end)
 
 
-async def list_positions(tx: Tx, account_id: UUID, page: PageRequest) -> list[Row]:
-    query = "SELECT *, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
-    return await fetch_page(tx, query, "symbol", page, account_id)
+_LIST_POSITIONS = "SELECT {shown}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
+
+
+async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[Row]:
+    return await pages.fetch_page(tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), "symbol", page, account_id)
 
 
 # Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of

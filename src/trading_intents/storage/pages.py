@@ -1,5 +1,6 @@
 """Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides what is shown."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -11,6 +12,11 @@ FIRST_SEQ, NO_END = 1, 2**63 - 1
 # Times of a log follow its seqs, but for a clock that was set back and for transactions that ran side by side: so much
 # around a bound is read as well.
 TIME_MARGIN = timedelta(seconds=5)
+# PostgreSQL makes the texts of `amount_text` and `rfc3339` in a fraction of the event loop's time for them.
+_TEXTS = {
+    "numeric": "trim_scale({0})::text AS {0}",
+    "timestamptz": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {0}""",
+}
 
 
 class PageRequest(Protocol):
@@ -25,6 +31,11 @@ class PageRequest(Protocol):
 
     @property
     def is_descending(self) -> bool: ...
+
+
+def shown_columns(types: Mapping[str, str]) -> str:
+    """The columns of these names and types, with amounts and times in the form in which the platform sends them."""
+    return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
 
 async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
