@@ -46,7 +46,7 @@ class IdleConnections:
         pipelines = [connection for kind in self.pipelines.values() for connection in kind]
         return [
             *(connection.get_server_pid() for connection in (*self.owners, *pooled)),
-            *(connection._link.backend_pid for connection in pipelines if not connection.lost),
+            *(connection._pgconn.backend_pid for connection in pipelines if not connection.lost),
         ]
 
 
@@ -97,18 +97,18 @@ class KeptPipeline(Pipeline):
     def __init__(self, idle: list[PipelineConnection], *arguments: Any) -> None:
         super().__init__(*arguments)
         self._idle = idle
-        self._link = idle.pop() if idle else None
+        self._connection = idle.pop() if idle else None
 
     def another(self) -> Pipeline:
         return KeptPipeline(self._idle, self._url, self._role, self._lock_limit_seconds)
 
     def close(self) -> None:
         connection = self.open_connection
-        if connection and (connection._requests or connection._link.transaction_status != TransactionStatus.IDLE):
+        if connection and (connection._requests or connection._pgconn.transaction_status != TransactionStatus.IDLE):
             super().close()
         elif connection:
             self._idle.append(connection)
-        self._link = None
+        self._connection = None
 
 
 def make_pipeline(url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> Pipeline:

@@ -49,11 +49,7 @@ OLD_WORDS = {
             *("src/trading_intents/web/", "tests/access/test_headers.py", "tests/execution/test_csv.py"),
             *("tests/test_docs.py", "tests/web/"),
         ),
-        not_yet=(
-            *("src/trading_intents/accounts/", "src/trading_intents/app.py", "src/trading_intents/execution/"),
-            *("src/trading_intents/intents/writing/", "src/trading_intents/storage/", "tests/brokers/alpaca/"),
-            *("src/trading_intents/brokers/alpaca/", "tests/execution/", "tests/intents/", "tests/kept_connections.py"),
-        ),
+        not_yet=("src/trading_intents/brokers/alpaca/", "tests/brokers/alpaca/"),
     ),
     # An account's symbol, an index, a rank, a seq, a pointer. Orders are placed, and decimals have places.
     "place": OldWord(
@@ -64,10 +60,7 @@ OLD_WORDS = {
         r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: int|place=(?:n|place|self)\b|"
         r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places, replaces",
         ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
-        not_yet=(
-            *("src/trading_intents/brokers/alpaca/", "src/trading_intents/controls/limits/", "tests/brokers/alpaca/"),
-            *("src/trading_intents/intents/", "src/trading_intents/orders/", "tests/intents/"),
-        ),
+        not_yet=("src/trading_intents/brokers/alpaca/", "tests/brokers/alpaca/"),
     ),
     # An account, callers at once, a fixture that opens a client.
     "desk": OldWord(r"(?<![a-z])(?:desks?|[Cc]rowds?|CROWD|[Oo]pener)(?![a-z])", r"[Oo]pener-[Pp]olicy|METAPHORS"),

@@ -106,8 +106,8 @@ class Infrastructure:
     log: Log
     clock: Clock
     make_id: IdMaker
-    link: Pipeline
-    worker_link: Pipeline
+    pipeline: Pipeline
+    worker_pipeline: Pipeline
     open_transactions: Callable[[], GroupTransactions]  # of the worker's role, each on a connection of its own
 
 
@@ -145,7 +145,7 @@ async def open_infrastructure(
         signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
-        link, worker_link = (
+        service, worker = (
             stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history)))
             for url, role in ((urls.login, SERVICE_ROLE), (urls.worker, WORKER_ROLE))
         )
@@ -156,7 +156,7 @@ async def open_infrastructure(
             return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
         yield Infrastructure(
-            settings, database, signals, client, brokers, metrics, log, clock, make_id, link, worker_link, transactions
+            settings, database, signals, client, brokers, metrics, log, clock, make_id, service, worker, transactions
         )
 
 
@@ -166,7 +166,7 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the features provide; the process's roles say which of it runs."""
+    """All that the features provide; the process's roles say which of it runs."""
 
     callers: Callers
     gates: Mapping[str, Gate]
@@ -201,7 +201,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     simulations = brokers.simulations(partial(broker_settings, settings))
     price_rules = PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN])
     tools = BatchDependencies(
-        link=infra.link, brokers=brokers, make_id=id_text_maker(), clock=infra.clock, prices=price_rules
+        pipeline=infra.pipeline, brokers=brokers, make_id=id_text_maker(), clock=infra.clock, prices=price_rules
     )
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
@@ -255,7 +255,7 @@ def build_workers(
         signals,
         infra.make_id,
         settings.execution_max_age_millis,
-        PlatformActions(replace(tools, link=infra.worker_link), signals),
+        PlatformActions(replace(tools, pipeline=infra.worker_pipeline), signals),
         infra.open_transactions,
         settings.execution_reconcile_seconds,
         tools.prices,

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from enum import StrEnum
-from typing import Annotated, Any, NewType
+from typing import Annotated, Any, NewType, TypeVar
+from uuid import UUID
 
 import msgspec
 
 Symbol = NewType("Symbol", str)
+# By the account's id, which where many rows are read and compared is a text.
+Id = TypeVar("Id", UUID, str)
+AccountSymbol = tuple[Id, str]
 
 ZERO = Decimal(0)
 SHOWN_DECIMALS = 18

@@ -80,7 +80,7 @@ async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(url
     """The orders are there at once, in one batch of the writer, when all sessions are open."""
     venue, accounts, rounds = OrderOfArrival(), 5, 3
     async with open_in_process(urls, accounts=accounts, venue=venue) as in_process, executing(in_process) as execution:
-        sessions = execution.leases.links
+        sessions = execution.leases.sessions
         await in_process.until_true(lambda: sum(session.is_up for session in sessions.values()) == accounts)
         await create_in_all(in_process, accounts * rounds)
         await in_process.until_rows_are("completed")

@@ -67,7 +67,7 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
     async def are_equal() -> bool:
         rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
         held = {row["account_id"]: (row["worker_id"], row["token"]) for row in rows}
-        sessions = {account_id: (leases.worker_id, session.token) for account_id, session in leases.links.items()}
+        sessions = {account_id: (leases.worker_id, session.token) for account_id, session in leases.sessions.items()}
         return held == sessions and sorted(held) == sorted(in_process.in_process_writer.accounts)
 
     await in_process.until(are_equal)
@@ -82,28 +82,28 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
 async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         organization, leases = str(in_process.in_process_writer.organization), execution.leases
-        await in_process.until_true(lambda: len(leases.links) == 1)
+        await in_process.until_true(lambda: len(leases.sessions) == 1)
         assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [True, False]
 
 
 @pytest.mark.usefixtures("short_leases")
 async def test_renewals_that_commit_slowly_end_no_session(urls: Urls) -> None:
     async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:
-        await in_process.until_true(lambda: len(execution.leases.links) == 3)
-        before = dict(execution.leases.links)
+        await in_process.until_true(lambda: len(execution.leases.sessions) == 3)
+        before = dict(execution.leases.sessions)
         await make_renewals_slow(in_process, LEASE_SECONDS * 0.4)
         await until_renewed(in_process, 3)
-        assert execution.leases.links == before
+        assert execution.leases.sessions == before
         await check_worked(in_process, execution)
 
 
 @pytest.mark.usefixtures("short_leases")
 async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_starts_over(urls: Urls) -> None:
     async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:
-        await in_process.until_true(lambda: len(execution.leases.links) == 3)
+        await in_process.until_true(lambda: len(execution.leases.sessions) == 3)
         before = execution.leases.worker_id
         await make_renewals_slow(in_process, LEASE_SECONDS * 0.65)
-        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.sessions)
+        await in_process.until_true(lambda: not execution.leases.sessions and not in_process.venue.sessions)
         waiting = await in_process.create()
         assert execution.leases.claimable() == []
         await make_renewals_slow(in_process, 0)
@@ -120,7 +120,7 @@ async def test_sessions_end_with_the_lease_though_the_database_does_not_answer(u
         async with owner.transaction():
             await owner.execute("LOCK TABLE workers, leases IN ACCESS EXCLUSIVE MODE")
             await in_process.until_true(lambda: not in_process.venue.sessions)
-            assert execution.leases.links == {}
+            assert execution.leases.sessions == {}
         await check_worked(in_process, execution)
 
 
@@ -222,8 +222,8 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
         await until_connection(in_process, "connected")
         monkeypatch.setattr(execution.leases, "_match", lambda *_: None)  # as if it were wrong
-        (session,) = execution.leases.links.values()
-        execution.leases.links.clear()
+        (session,) = execution.leases.sessions.values()
+        execution.leases.sessions.clear()
         await session.close(0)
         await in_process.create()
         await in_process.in_process_writer.owner.execute(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Urls
 from tests.execution.ledger_invariants import assert_true_books
-from tests.execution.linked_orders import link_orders
+from tests.execution.linked_orders import group_orders
 from tests.execution.recorded_orders import Books, Sent, fill, open_books, ours, reported
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import FactKind
@@ -31,7 +31,7 @@ async def group(books: Books, *legs: Leg) -> list[Sent]:
     """An entry and its legs of 100, as they are accepted and sent."""
     entry = await books.create("100", limit="10")
     made = {leg: await books.create("100", limit="20", side="SELL" if leg in EXITS else "BUY") for leg in legs}
-    await link_orders(books.owner, entry.order_id, {leg: sent.order_id for leg, sent in made.items()})
+    await group_orders(books.owner, entry.order_id, {leg: sent.order_id for leg, sent in made.items()})
     return [entry, *made.values()]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.ledger_invariants import assert_true_books
-from tests.execution.linked_orders import link_orders
+from tests.execution.linked_orders import group_orders
 from tests.fakes import Act
 from tests.kept_connections import open_pools
 from trading_intents.brokers.port import EventKind
@@ -47,7 +47,7 @@ async def create_group(trading: InProcessExecution) -> list[UUID]:
         command = Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec)
         receipt = await trading.submit(trading.in_process_writer.command(trading.account, command))
         legs[leg] = UUID(receipt.intent_id)
-    await link_orders(trading.in_process_writer.owner, entry, legs)
+    await group_orders(trading.in_process_writer.owner, entry, legs)
     return [entry, *legs.values()]
 
 

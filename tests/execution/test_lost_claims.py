@@ -103,7 +103,7 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)
     lost = LostClaim(Verdict.CUT_UNANSWERED, is_mute=True)
     async with losing_a_claim(urls, lost) as (in_process, execution, orders):
-        owner, sessions = in_process.in_process_writer.owner, execution.leases.links
+        owner, sessions = in_process.in_process_writer.owner, execution.leases.sessions
         await in_process.until_true(lambda: outcomes == [None])
         await in_process.until_true(lambda: not any(session.in_flight for session in sessions.values()))
         assert in_process.venue.arrived("submit") == []

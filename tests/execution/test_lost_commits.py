@@ -86,12 +86,12 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1", closed
         )
-        sessions = execution.leases.links  # the closed one is not among them for long
+        sessions = execution.leases.sessions  # the closed one is not among them for long
         await in_process.until_true(lambda: closed not in sessions or sessions[closed].is_closed)
         lost.is_on = True
         await until_found(in_process, "SELECT count(*) = 1 FROM leases")
         lost.is_on = False
-        await in_process.until_true(lambda: list(execution.leases.links) == [kept])
+        await in_process.until_true(lambda: list(execution.leases.sessions) == [kept])
         assert await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases") == 1
 
 
@@ -112,7 +112,7 @@ async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(u
 
 async def test_a_worker_that_cannot_give_a_lease_back_stops_and_frees_all(urls: Urls) -> None:
     async with executing_through(urls, accounts=2) as (in_process, first, lost):
-        await in_process.until_true(lambda: len(first.leases.links) == 2)
+        await in_process.until_true(lambda: len(first.leases.sessions) == 2)
         lost.is_on, lost.statement = True, GIVE_BACK
         async with executing(in_process) as second:
             await in_process.until_true(lambda: lost.count > 0)
@@ -120,4 +120,4 @@ async def test_a_worker_that_cannot_give_a_lease_back_stops_and_frees_all(urls: 
                 await asyncio.wait_for(first.stop(0), STOP_LIMIT_SECONDS)
             finally:
                 lost.is_on = False
-            await in_process.until_true(lambda: len(second.leases.links) == 2)
+            await in_process.until_true(lambda: len(second.leases.sessions) == 2)

@@ -39,7 +39,7 @@ def report(symbol: str, quantity: str, key: str, price: str | None = None) -> Br
 
 
 def up(in_process: InProcessExecution, execution: Execution) -> bool:
-    session = execution.leases.links.get(in_process.account)
+    session = execution.leases.sessions.get(in_process.account)
     return session is not None and session.is_up
 
 
@@ -216,7 +216,7 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         await in_process.until_status(await buy(in_process, "1"), "FILLED")
         resting = await buy(in_process, "10", "20")
         await in_process.until_status(resting, "NEW")
-        session = execution.leases.links[in_process.account]
+        session = execution.leases.sessions[in_process.account]
         async with in_process.in_process_writer.owner.transaction():
             # The venue is held up, and matches nothing meanwhile.
             await in_process.in_process_writer.owner.execute("SELECT FROM paper_accounts FOR UPDATE")

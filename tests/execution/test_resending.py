@@ -290,7 +290,7 @@ async def test_a_broker_that_fails_holds_no_repeated_cancel(urls: Urls) -> None:
         in_process.venue.fails_snapshots = True
         in_process.venue.acts += [Act.FAIL] * 5
         others = [await in_process.create() for _ in range(5)]
-        await in_process.until_true(lambda: execution.leases.links[in_process.account].breaker.is_open)
+        await in_process.until_true(lambda: execution.leases.sessions[in_process.account].breaker.is_open)
         in_process.venue.acts.append(Act.LOSE)
         await in_process.cancel(intent)
         await in_process.until_status(intent, "CANCELLED")

@@ -354,7 +354,7 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
             "UPDATE orders SET order_status = 'PENDING_NEW', external_order_id = NULL"
         )
         await in_process.in_process_writer.owner.execute("UPDATE outbox SET status = 'pending', finished_at = NULL")
-        assert execution.leases.links
+        assert execution.leases.sessions
         await in_process.until_status(intent, "NEW")
         assert len(in_process.venue.journal) == 1
         assert in_process.venue.lookups == [await in_process.coid(intent)]

@@ -243,7 +243,7 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
     shown, open_session = list[str](), VenueSession.open
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (opened,) = execution.leases.links.values()
+        (opened,) = execution.leases.sessions.values()
 
         async def note_state(self: VenueSession) -> None:
             shown.append(opened.state)
@@ -262,7 +262,7 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
 async def test_an_account_that_changes_in_name_only_keeps_its_session(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
-        (opened,) = execution.leases.links.values()
+        (opened,) = execution.leases.sessions.values()
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET name = 'b', link_generation = link_generation + 1"
         )
@@ -281,7 +281,7 @@ async def test_a_closed_account_has_no_session_and_no_lease(urls: Urls) -> None:
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1"
         )
-        await in_process.until_true(lambda: not execution.leases.links and not in_process.venue.sessions)
+        await in_process.until_true(lambda: not execution.leases.sessions and not in_process.venue.sessions)
         assert await in_process.in_process_writer.count("leases") == 0
 
 
@@ -362,7 +362,7 @@ async def test_a_ticket_ends_at_the_orders_age_whatever_the_wall_clock_says(urls
 
 
 def holders(*executions: Execution) -> list[int]:
-    return [len(execution.leases.links) for execution in executions]
+    return [len(execution.leases.sessions) for execution in executions]
 
 
 @pytest.mark.deadline
@@ -371,7 +371,7 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
         await in_process.until_true(lambda: holders(first) == [6])
         async with executing(in_process) as second:
             await in_process.until_true(lambda: holders(first, second) == [3, 3])
-            assert not set(first.leases.links) & set(second.leases.links)
+            assert not set(first.leases.sessions) & set(second.leases.sessions)
             intents = [await in_process.create(account=account) for account in in_process.in_process_writer.accounts]
             for intent in intents:
                 await in_process.until_status(intent, "NEW")
@@ -382,10 +382,10 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
 async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [1])
-        name, opened = first.leases.worker_id, next(iter(first.leases.links.values()))
+        name, opened = first.leases.worker_id, next(iter(first.leases.sessions.values()))
         await in_process.in_process_writer.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
         await in_process.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
-        assert next(iter(first.leases.links.values())) is not opened
+        assert next(iter(first.leases.sessions.values())) is not opened
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
 

@@ -17,7 +17,7 @@ from tests.intents.test_held import creates_of
 from tests.intents.test_rules import CHANGES
 from tests.intents.test_writer import whole
 from trading_intents.controls.limits.state.losses import DailyBaseline, baseline_rows
-from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitTracking
+from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.writing import statements
 from trading_intents.storage.pipeline import Statement
@@ -179,10 +179,10 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
         with contextlib.closing(Tables(urls.owner)) as tables:
             tables.execute(opening)
 
-    def open_and_read(limits: LimitTracking, places: Collection[LimitedPlace]) -> list[Statement]:
+    def open_and_read(limits: LimitTracking, subjects: Collection[LimitedSubject]) -> list[Statement]:
         with ThreadPoolExecutor(1) as threads:
             threads.submit(commit_opening).result()
-        return read(limits, places)
+        return read(limits, subjects)
 
     monkeypatch.setattr(LimitTracking, "needs", open_and_read)
     assert await reasons(local) == []
@@ -208,7 +208,7 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(local: 
     version = await local.owner.fetchval("SELECT version FROM rule_versions")
     await set_limits(local, max_order_quantity="0.5")
     await local.owner.execute("UPDATE rule_versions SET version = $1", version)
-    local.writer._dependencies.link.close()
+    local.writer._dependencies.pipeline.close()
     assert await reasons(local) == ["max_order_quantity"]
 
 

@@ -13,7 +13,7 @@ from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from trading_intents.errors import ControlRejected
 from trading_intents.intents.model import Create, Spec, Submission
-from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
+from trading_intents.trading import AccountSymbol, OrderKind, OrderSide, RouteStrategy, Symbol
 
 STEPS = 150
 SYMBOLS = ("AAPL", "MSFT")
@@ -26,7 +26,6 @@ PUT_BASELINE = """
     VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date, 'UTC', $3)
     ON CONFLICT (account_id) DO UPDATE SET day = excluded.day, result = excluded.result
 """
-Place = tuple[UUID, str]
 
 
 @dataclass
@@ -34,15 +33,15 @@ class ExpectedRules:
     """Nobody holds a position: a day's loss is its baseline."""
 
     organization: UUID
-    limits: dict[Place, dict[str, int]] = field(default_factory=dict)
+    limits: dict[AccountSymbol[UUID], dict[str, int]] = field(default_factory=dict)
     losses: dict[UUID, int] = field(default_factory=dict)
-    open: Counter[Place] = field(default_factory=Counter)
+    open: Counter[AccountSymbol[UUID]] = field(default_factory=Counter)
 
     def reasons(self, account: UUID, symbol: str, quantity: int) -> set[str]:
         found: set[str] = set()
-        for place in ((self.organization, ""), (account, ""), (account, symbol)):
-            limits = self.limits.get(place, {})
-            counted = SYMBOLS if place == (account, "") else (symbol,)
+        for level in ((self.organization, ""), (account, ""), (account, symbol)):
+            limits = self.limits.get(level, {})
+            counted = SYMBOLS if level == (account, "") else (symbol,)
             asked = {
                 "max_order_quantity": quantity,
                 "max_open_orders": sum(self.open[account, each] for each in counted) + 1,
@@ -68,19 +67,19 @@ async def change_rules(local: InProcessWriter, expected: ExpectedRules, chance: 
         expected.losses[account] = chance.choice((0, 49, 50))
         await local.owner.execute(PUT_BASELINE, account, local.organization, expected.losses[account])
         return
-    place = chance.choice(((local.organization, ""), (account, ""), (account, symbol)))
+    level = chance.choice(((local.organization, ""), (account, ""), (account, symbol)))
     if chance.random() < 0.4:
-        expected.limits.pop(place, None)
-        await local.owner.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", *place)
+        expected.limits.pop(level, None)
+        await local.owner.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", *level)
         return
     limits = {"max_order_quantity": chance.randint(2, 5)}
     if chance.random() < 0.5:
         limits["max_open_orders"] = chance.choice((5, 10, 50))
-    if chance.random() < 0.5 and place == (account, ""):
+    if chance.random() < 0.5 and level == (account, ""):
         limits["max_daily_loss"] = 50
-    expected.limits[place] = limits
+    expected.limits[level] = limits
     texts = {name: most if name == "max_open_orders" else str(most) for name, most in limits.items()}
-    await local.owner.execute(PUT_LIMITS, *place, local.organization, json.dumps(texts), len(limits) > 1)
+    await local.owner.execute(PUT_LIMITS, *level, local.organization, json.dumps(texts), len(limits) > 1)
 
 
 def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) -> Submission:
@@ -99,7 +98,7 @@ async def test_each_order_is_judged_by_the_rules_that_hold(
             await change_rules(local, expected, chance)
         writer = chance.choice(pair)
         if chance.random() < 0.03:
-            writer.writer._dependencies.link.close()
+            writer.writer._dependencies.pipeline.close()
         orders, refused = list[Submission](), list[set[str]]()
         for _ in range(chance.choice((1, 2, 8))):
             account, symbol, quantity = chance.choice(local.accounts), chance.choice(SYMBOLS), chance.randint(1, 4)

@@ -152,7 +152,7 @@ BUYS = LinkedOrders((OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, Time
         ),
     ],
 )
-def test_a_broker_refuses_legs_that_it_does_not_link_so(offered: LinkedOrders | None, said: str) -> None:
+def test_a_broker_refuses_legs_that_it_does_not_offer(offered: LinkedOrders | None, said: str) -> None:
     met = state(order=None, manifest=replace(PAPER, exits=offered))
     refusal = decide(submission(BRACKET), met, NOW)
     assert isinstance(refusal, PlatformError)

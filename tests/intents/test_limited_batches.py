@@ -106,7 +106,7 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
 async def test_an_account_with_many_open_orders_is_judged_without_reading_them(local: InProcessWriter) -> None:
     account, orders = local.accounts[0], 300
     assert codes(await local.submit_all([local.create(account) for _ in range(orders)])) == ["recorded"] * orders
-    connection = await local.writer._dependencies.link.connect()
+    connection = await local.writer._dependencies.pipeline.connect()
     count = Statement(
         "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
         " WHERE relid = 'orders'::regclass"
@@ -131,7 +131,7 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls:
             local.organization,
             symbols,
         )
-        connection = await local.writer._dependencies.link.connect()
+        connection = await local.writer._dependencies.pipeline.connect()
         read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
         count = Statement(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
@@ -178,7 +178,7 @@ async def test_a_connection_lost_before_the_commit_was_sent_records_each_order_o
     def lose_once(request: PipelineRequest, statements: Sequence[Statement], more: bool = False) -> None:
         if statements[-1:] == [COMMIT] and not lost:
             lost.append(request)
-            request._link.close()
+            request._connection.close()
         append(request, statements, more)
 
     monkeypatch.setattr(PipelineRequest, "append_statements", lose_once)

@@ -137,8 +137,8 @@ def test_each_leg_has_its_events_in_the_stream(trading_client: TradingClient) ->
     parts = [None, *legs]
     events = trading_client.events()
     assert len(events) == 6
-    for place, part in enumerate(parts):
-        action, order = events[2 * place].intent_action, events[2 * place + 1].broker_order
+    for index, part in enumerate(parts):
+        action, order = events[2 * index].intent_action, events[2 * index + 1].broker_order
         for message in (action, order):
             assert message.HasField("leg") is message.HasField("parent_intent_id") is (part is not None)
             assert (message.leg, message.parent_intent_id) == ((part, entry["intent_id"]) if part else ("", ""))
@@ -252,7 +252,7 @@ def test_a_wrong_price_is_answered_with_the_one_that_it_must_pass(trading_client
     assert detail == "must be below the limit_price of the take profit, which is 9"
 
 
-def test_a_broker_that_links_nothing_refuses_before_anything_is_written(open_client: OpenClient) -> None:
+def test_a_broker_without_linked_orders_refuses_before_anything_is_written(open_client: OpenClient) -> None:
     client = open_client(broker="remote")
     for body, pointer in ((bracket(), EXITS), (pair(), PAIR)):
         answer = client.submit(body)
@@ -261,7 +261,7 @@ def test_a_broker_that_links_nothing_refuses_before_anything_is_written(open_cli
         assert client.refused(body) == (422, "validation_failed")
 
 
-def test_brokers_say_what_they_link(tenants: Tenants) -> None:
+def test_brokers_say_which_linked_orders_they_offer(tenants: Tenants) -> None:
     shown = tenants.client.get("/v1/brokers", headers=tenants.callers["key_all"]).json()["data"]
     brokers = {each["name"]: (each["exits"], each["one_cancels_other"]) for each in shown}
     times = ["DAY", "GOOD_TILL_CANCEL"]

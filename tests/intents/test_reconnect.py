@@ -59,7 +59,7 @@ async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_tran
     """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     for number in range(2, 5):
-        connection = in_process_writer.writer._dependencies.link.open_connection
+        connection = in_process_writer.writer._dependencies.pipeline.open_connection
         assert connection is not None
         names = [name.decode() for name in connection._names.values()]
         is_abandoned = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
@@ -125,8 +125,8 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(
     )
     await owner.execute(disable, account, "AAPL", in_process_writer.organization)
     assert await owner.fetchval("SELECT version FROM rule_versions") == lost
-    in_process_writer.writer._dependencies.link.close()
-    await in_process_writer.writer._dependencies.link.connect()
+    in_process_writer.writer._dependencies.pipeline.close()
+    await in_process_writer.writer._dependencies.pipeline.connect()
     if is_used:
         assert codes([await in_process_writer.submit(in_process_writer.create(account, "IBM"))]) == ["recorded"]
     assert codes([await in_process_writer.submit(in_process_writer.create(account, "AAPL"))]) == ["control_rejected"]

@@ -14,7 +14,7 @@ from tests.proxy import FaultProxy, proxied
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Submission
-from trading_intents.intents.store import ActionPlace, find_action
+from trading_intents.intents.store import ActionRef, find_action
 from trading_intents.intents.writing import writer as writer_module
 from trading_intents.intents.writing.batch import Outcome, Receipt
 from trading_intents.intents.writing.lock_waits import MAX_WAIT_SECONDS
@@ -280,21 +280,21 @@ def break_connection(proxy: FaultProxy, fault: str) -> None:
 async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(in_process_writer: InProcessWriter) -> None:
     """Ids of transactions are not written down before a commit: after a crash another may have ours."""
     receipt = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
-    place = ActionPlace(*await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
+    ref = ActionRef(*await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
     taken = await in_process_writer.owner.fetchval("SELECT xmin::text FROM actions")
     to_come = str(int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
     pool, organizations, log = in_process_writer.pool, [in_process_writer.organization], make_log("critical")
 
-    async def committed(transaction_id: str, place: ActionPlace | None) -> bool | None:
-        proof = find_action(place) if place else None
+    async def committed(transaction_id: str, ref: ActionRef | None) -> bool | None:
+        proof = find_action(ref) if ref else None
         return await has_committed(pool, organizations, transaction_id, proof, ANSWER_SECONDS, log)
 
-    assert receipt.seq == place.seq == 1
-    assert await committed(taken, place) is True
-    assert await committed(taken, place._replace(hash="f" * 64)) is False
-    assert await committed(taken, place._replace(seq=2)) is False
+    assert receipt.seq == ref.seq == 1
+    assert await committed(taken, ref) is True
+    assert await committed(taken, ref._replace(hash="f" * 64)) is False
+    assert await committed(taken, ref._replace(seq=2)) is False
     assert await committed(taken, None) is True
-    assert await committed(to_come, place) is False
+    assert await committed(to_come, ref) is False
 
 
 async def test_a_lost_connection_before_anything_was_sent_records_nothing(urls: Urls) -> None:

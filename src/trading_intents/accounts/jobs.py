@@ -17,13 +17,13 @@ def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str,
         async with worker.transaction() as tx:
             discarded = await store.list_discarded(tx, account_id)
             if discarded:  # the session must not go on with them, even if the vault does not forget them
-                await store.want_link(tx, account_id, needing_credential)
+                await store.want_session(tx, account_id, needing_credential)
         for item in discarded:
             ref = SecretRef(item["organization_id"], item["account_id"], item["credential_id"])
             await vault.forget(ref, item["sealed"])
 
         async def write(tx: Tx) -> None:
-            await store.want_link(tx, account_id, needing_credential)
+            await store.want_session(tx, account_id, needing_credential)
             await store.delete_discarded(tx, [item["id"] for item in discarded])
 
         return Done(write)

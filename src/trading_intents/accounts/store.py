@@ -122,7 +122,7 @@ async def close_account(tx: Tx, account_id: AccountId) -> Account:
     return _account(row)
 
 
-async def want_link(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
+async def want_session(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
     """Asks the workers to open, refresh or close the account's session, from the account as it is now."""
     query = """
         UPDATE accounts

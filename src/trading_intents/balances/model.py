@@ -28,7 +28,7 @@ class Resolution(StrEnum):
 
 
 class EquityValues(FrozenStruct, frozen=True):
-    """What an account is worth. The results are those that a daily loss is judged by."""
+    """An account's worth. The results are those that a daily loss is judged by."""
 
     equity: Decimal | None
     cash: Decimal | None
@@ -94,7 +94,7 @@ class BalancePacer:
         return held
 
     def wait_seconds(self, now_seconds: float) -> float | None:
-        """How long until a held balance is due; None: none is held."""
+        """The seconds until a held balance is due; None: none is held."""
         if self._held is None:
             return None
         if self._recorded_seconds is None or self.recorded is None:

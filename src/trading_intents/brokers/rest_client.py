@@ -134,7 +134,7 @@ class _Named(Row, frozen=True):
 
 
 def id_of(row: msgspec.Raw) -> str:
-    """What the next page begins after."""
+    """The id after which the next page begins."""
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(row, type=_Named).id
     raise AnswerUnclear("the last row of a page cannot be read")
@@ -157,7 +157,7 @@ class RestAnswer(NamedTuple):
 
     @property
     def refusal(self) -> Refusal:
-        """What the answer refuses with; an empty one if it is no refusal."""
+        """The reason of a refusal; an empty one if it is no refusal."""
         with contextlib.suppress(msgspec.MsgspecError):
             return msgspec.json.decode(self.body, type=Refusal)
         return Refusal()

@@ -57,7 +57,7 @@ class ChangedTime(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ManualRecord(msgspec.Struct, kw_only=True):
-    """What the records of all switches have, after the ids of their own."""
+    """The fields that the records of all switches have, after the ids of their own."""
 
     manually_disabled: bool
     manual_reason: str | UnsetType = UNSET

@@ -80,11 +80,11 @@ class Controls(FrozenStruct, frozen=True):
         return self.organization_halt is not None or self.account_halt is not None
 
     def without_halts(self) -> "Controls":
-        """What an order is judged by that a caller makes to close a position."""
+        """The controls of an order that a caller makes to close a position."""
         return structs.replace(self, organization_halt=None, account_halt=None)
 
     def window_only(self) -> "Controls":
-        """What an order is judged by that a halt makes to close a position."""
+        """The controls of an order that a halt makes to close a position."""
         return Controls(self.organization_id, self.account_id, time=self.time)
 
 

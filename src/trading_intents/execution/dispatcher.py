@@ -62,7 +62,7 @@ class SendLimits:
 class Decided(FrozenStruct, frozen=True):
     command: ClaimedCommand
     client_order_id: str
-    link: BrokerSession | None
+    session: BrokerSession | None
     decision: model.Decision
 
 
@@ -202,22 +202,22 @@ class Dispatcher:
         is_cancel = command.event_type == CANCEL
         attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
         client_id = client_order_id(UUID(command.action_id), attempt)
-        link = self._leases.links.get(UUID(command.account_id))
+        session = self._leases.sessions.get(UUID(command.account_id))
         if command.order_id not in locked_ids or not (is_cancel or command.organization_id in steady):
-            return Decided(command, client_id, link, model.Hold(LOCKED_PAUSE_SECONDS))
-        if command.claim_millis is None or link is None:
-            return Decided(command, client_id, link, model.Hold(NOT_OURS_SECONDS))
-        kept_by = link.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
+            return Decided(command, client_id, session, model.Hold(LOCKED_PAUSE_SECONDS))
+        if command.claim_millis is None or session is None:
+            return Decided(command, client_id, session, model.Hold(NOT_OURS_SECONDS))
+        kept_by = session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
         decision = model.decide(send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by))
         if isinstance(decision, model.Send):
-            wait_seconds = link.budget.wait_seconds(is_cancel, self._clock.monotonic())
-            if not link.is_up or (link.breaker.is_open and not is_cancel):
+            wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
+            if not session.is_up or (session.breaker.is_open and not is_cancel):
                 decision = model.Hold(NOT_OURS_SECONDS)
             elif wait_seconds > 0:
                 decision = model.Hold(wait_seconds)
             else:
-                link.budget.take()
-        return Decided(command, client_id, link, decision)
+                session.budget.take()
+        return Decided(command, client_id, session, decision)
 
     def _start(
         self,
@@ -230,13 +230,13 @@ class Dispatcher:
         """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is another when the task
         ends, or if the claim was limited (NO_ROOM), there may be more to claim. `outcome` says whether the claim has
         committed, if its COMMIT was not answered."""
-        assert decided.link is not None
-        link = decided.link
-        link.in_flight += 1
+        assert decided.session is not None
+        session = decided.session
+        session.in_flight += 1
         self._in_flight += 1
 
         def on_end(task: asyncio.Task[None]) -> None:
-            link.in_flight -= 1
+            session.in_flight -= 1
             self._in_flight -= 1
             self._sending.discard(task)
             if wakes != self._wakeup.count:
@@ -244,7 +244,7 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
 
-        task = asyncio.create_task(self._carry_out(decided, link, token, since_seconds, outcome))
+        task = asyncio.create_task(self._carry_out(decided, session, token, since_seconds, outcome))
         self._sending.add(task)
         task.add_done_callback(on_end)
 
@@ -270,7 +270,7 @@ class Dispatcher:
     async def _carry_out(
         self,
         decided: Decided,
-        link: BrokerSession,
+        session: BrokerSession,
         token: UUID,
         since_seconds: float,
         outcome: asyncio.Task[bool | None] | None,
@@ -281,20 +281,20 @@ class Dispatcher:
                     return  # claimed again: at once after a rollback; if the outcome is unknown, when the claim expires
         command = decided.command
         row = claimed_row(command, token)
-        entry = RecorderEntry(link.account_ref, row=row, client_order_id=decided.client_order_id)
+        entry = RecorderEntry(session.account_ref, row=row, client_order_id=decided.client_order_id)
         match decided.decision:
             case model.Settle(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
                 entry = self._repeat_cancel(entry, row) if unclear else entry
             case model.Send() as send:
-                result = await self._send(link, model.COMMANDS[command.event_type], send, since_seconds)
+                result = await self._send(session, model.COMMANDS[command.event_type], send, since_seconds)
                 entry = self._answered(entry, row, result)
         # If writing them fails, the next claim finds the command marked as sent, and it is looked up.
-        link.remember(entry.events)
+        session.remember(entry.events)
         await self._record(entry, row, since_seconds)
 
     async def _send(
-        self, link: BrokerSession, command: CommandKind, send: model.Send, since_seconds: float
+        self, session: BrokerSession, command: CommandKind, send: model.Send, since_seconds: float
     ) -> CommandResult:
         ticket = send.ticket
         if send.left_seconds is not None:
@@ -302,7 +302,7 @@ class Dispatcher:
         # By then another worker may have the lease.
         deadline = min(since_seconds + send.call_seconds, self._leases.valid_until)
         with self._metrics.execution_call_seconds.labels(command.lower()).time(), self._discounting_slow():
-            return await link.call(command, ticket, deadline)
+            return await session.call(command, ticket, deadline)
 
     def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
         command, client_id = model.COMMANDS[row.event_type], entry.client_order_id

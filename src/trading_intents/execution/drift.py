@@ -30,7 +30,7 @@ class DriftCheck:
             old = await pending_too_old(tx, self._max_age_millis / 1000)
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             self._metrics.unknown_orders.set(await count_unknown(tx))
-        live = {account_id for account_id, link in self._leases.links.items() if not link.has_ended}
+        live = {account_id for account_id, session in self._leases.sessions.items() if not session.has_ended}
         found: set[tuple[AlertKind, UUID]] = {
             *(("lease_without_session", row["account_id"]) for row in held if row["account_id"] not in live),
             *(("pending_too_old", row["order_key"]) for row in old),

@@ -61,7 +61,7 @@ class LookupResult:
     """An order that was looked up, and what its broker answered."""
 
     row: Row
-    link: BrokerSession
+    session: BrokerSession
     capabilities: port.Capabilities
     order: port.Lookup
     replaced: port.Lookup | None
@@ -116,10 +116,10 @@ class Reconciler:
     async def _poll(self) -> None:
         """Reads in one transaction which look-ups are due, and once a second stale orders and used up rows. Look-ups
         are limited by account, so that a slow broker delays no other account."""
-        links, now = self._leases.links, self._clock.monotonic()
-        free = [key for key, link in links.items() if link.is_up and self._lookups[key] < MAX_LOOKUPS]
+        sessions, now = self._leases.sessions, self._clock.monotonic()
+        free = [key for key, session in sessions.items() if session.is_up and self._lookups[key] < MAX_LOOKUPS]
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
-        if not links or not (free or is_second):
+        if not sessions or not (free or is_second):
             return
         stale, used_up_rows, uncovered = list[Row](), list[Row](), list[Row]()
         busy = frozenset(self._looking)  # a look-up that ends while this is read may be read as still due
@@ -127,33 +127,33 @@ class Reconciler:
             due = await store.due_lookups(tx, free, MAX_LOOKUPS) if free else []
             if is_second:
                 self._polled_seconds = now
-                used_up_rows = await store.used_up(tx, list(links), self._limits.attempt_limit, CLAIM_SECONDS)
-                uncovered = await store.uncovered_entries(tx, list(links), UNCOVERED_TIME.total_seconds())
+                used_up_rows = await store.used_up(tx, list(sessions), self._limits.attempt_limit, CLAIM_SECONDS)
+                uncovered = await store.uncovered_entries(tx, list(sessions), UNCOVERED_TIME.total_seconds())
                 if self._cancelling is None or self._cancelling.done():
                     stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE)
         self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
         for account_id in sorted({row["lane"] for row in used_up_rows} | {row["account_id"] for row in uncovered}):
-            link = links.get(account_id)
+            session = sessions.get(account_id)
             failing = [row for row in used_up_rows if row["lane"] == account_id]
             flagged = frozenset(row["order_id"] for row in uncovered if row["account_id"] == account_id)
             try:
-                if link and failing:
-                    await self._fail(link, failing)
-                if link and flagged:
-                    await self._settle_again(link, flagged)
+                if session and failing:
+                    await self._fail(session, failing)
+                if session and flagged:
+                    await self._settle_again(session, flagged)
             except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
                 self._log_failed("fail", error)
 
     def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
             order_id, account_id = row["order_id"], row["account_id"]
-            link = self._leases.links.get(account_id)
-            if order_id in self._looking or link is None or self._lookups[account_id] >= MAX_LOOKUPS:
+            session = self._leases.sessions.get(account_id)
+            if order_id in self._looking or session is None or self._lookups[account_id] >= MAX_LOOKUPS:
                 continue
             self._lookups[account_id] += 1
-            task = self._looking[order_id] = asyncio.create_task(self._investigate(row, link))
+            task = self._looking[order_id] = asyncio.create_task(self._investigate(row, session))
             task.add_done_callback(partial(self._on_looked_up, order_id, account_id))
 
     def _on_looked_up(self, order_id: UUID, account_id: UUID, _: asyncio.Task[None]) -> None:
@@ -163,26 +163,26 @@ class Reconciler:
             del self._lookups[account_id]
         self._wakeup.set()
 
-    async def _investigate(self, row: Row, link: BrokerSession) -> None:
-        assert link.integration, "its link was up"
+    async def _investigate(self, row: Row, session: BrokerSession) -> None:
+        assert session.integration, "its session was up"
         try:
-            order = await link.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
-            replaced = await link.look_up(row["replace_id"], None) if row["replace_id"] else None
+            order = await session.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
+            replaced = await session.look_up(row["replace_id"], None) if row["replace_id"] else None
             entry = None
             if row["is_entry_acknowledged"] and row["external_order_id"] is None and isinstance(order, port.Absent):
-                entry = await link.look_up(client_order_id(row["entry_action_id"]), row["entry_external_id"])
+                entry = await session.look_up(client_order_id(row["entry_action_id"]), row["entry_external_id"])
             self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[port.LookupUnknown])).inc()
-            await self._conclude(LookupResult(row, link, link.integration.capabilities, order, replaced, entry))
+            await self._conclude(LookupResult(row, session, session.integration.capabilities, order, replaced, entry))
         except Exception as error:
             self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
             await asyncio.sleep(POLL_SECONDS)
 
     async def _conclude(self, looked_up: LookupResult) -> None:
         """Records what was found; what is still unresolved then decides whether and when to look again."""
-        order_id, link, capabilities = looked_up.row["order_id"], looked_up.link, looked_up.capabilities
+        order_id, session, capabilities = looked_up.row["order_id"], looked_up.session, looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
             order = (await store.lock_orders(tx, [order_id]))[order_id]
-            found = AccountRecording(link.account_ref, looked_up.events, also_locked=frozenset({order_id}))
+            found = AccountRecording(session.account_ref, looked_up.events, also_locked=frozenset({order_id}))
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
             unresolved = _read_unresolved(await store.read_unresolved(tx, order_id), view)
@@ -213,13 +213,13 @@ class Reconciler:
             await self._act(looked_up, unresolved, verdict)
 
     async def _give_up(self, tx: Tx, looked_up: LookupResult, fact: PlatformFact) -> RecordedAccount:
-        recorded = await self._recorder.record_in_tx(tx, AccountRecording(looked_up.link.account_ref, (), (fact,)))
-        await store.clear_unclear(tx, looked_up.link.account_ref.account_id, fact.client_order_id)
+        recorded = await self._recorder.record_in_tx(tx, AccountRecording(looked_up.session.account_ref, (), (fact,)))
+        await store.clear_unclear(tx, looked_up.session.account_ref.account_id, fact.client_order_id)
         return recorded
 
     async def _queue_again(self, tx: Tx, looked_up: LookupResult) -> None:
         """Queues a CREATE that never arrived: it is claimed, checked and marked like a new one."""
-        account_ref, order_id = looked_up.link.account_ref, looked_up.row["order_id"]
+        account_ref, order_id = looked_up.session.account_ref, looked_up.row["order_id"]
         await PoolTransaction(tx).run([store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])])
         payload = {"seq": looked_up.row["create_seq"], "resend": True}
         await outbox.put(
@@ -233,7 +233,7 @@ class Reconciler:
             alert_lost_cancel(order_id, self._metrics, self._log)
 
     async def _act(self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict) -> None:
-        order_id, account_ref = looked_up.row["order_id"], looked_up.link.account_ref
+        order_id, account_ref = looked_up.row["order_id"], looked_up.session.account_ref
         if unresolved.is_unwanted and not unresolved.is_cancelling and verdict is not Verdict.LOST:
             self._log.warning("resurrected order cancelled", order=str(order_id))
             await self._append_cancel(account_ref.organization_id, account_ref.account_id, order_id, False)
@@ -249,9 +249,9 @@ class Reconciler:
     def _cancellable(self) -> list[UUID]:
         """Accounts whose stale orders are cancelled next. One that failed lately may wait for a lock until its timeout:
         each round has one of them, at its end, so that the others wait for one at most."""
-        failed = [each for each in self._failed_accounts if each in self._leases.links]
+        failed = [each for each in self._failed_accounts if each in self._leases.sessions]
         self._failed_accounts = failed[1:]
-        return [*(each for each in self._leases.links if each not in failed), *failed[:1]]
+        return [*(each for each in self._leases.sessions if each not in failed), *failed[:1]]
 
     async def _cancel_stale(self, rows: Sequence[Row]) -> None:
         for row in rows:
@@ -265,7 +265,7 @@ class Reconciler:
                 self._log.warning("stale order not cancelled", order=str(order_id), reason=reason_of(error))
 
     async def _look_up_unanswered(self) -> None:
-        up = [account_id for account_id, link in self._leases.links.items() if link.is_up]
+        up = [account_id for account_id, session in self._leases.sessions.items() if session.is_up]
         if not up:
             return
         async with self._pool.transaction(plans="by_key") as tx:
@@ -273,17 +273,17 @@ class Reconciler:
         if found:
             self._wakeup.set()
 
-    async def _settle_again(self, link: BrokerSession, order_ids: frozenset[UUID]) -> None:
+    async def _settle_again(self, session: BrokerSession, order_ids: frozenset[UUID]) -> None:
         """Settles orders that change by time alone."""
         async with self._pool.transaction(plans="by_key") as tx:
-            waited = AccountRecording(link.account_ref, also_locked=order_ids)
+            waited = AccountRecording(session.account_ref, also_locked=order_ids)
             recorded = await self._recorder.record_in_tx(tx, waited)
             await self._recorder.publish(tx, recorded)
         self._recorder.notify_committed(recorded)
 
-    async def _fail(self, link: BrokerSession, found: Sequence[Row]) -> None:
+    async def _fail(self, session: BrokerSession, found: Sequence[Row]) -> None:
         """Fails rows that have no attempt left, and records the facts that end their commands."""
-        account_ref, limit, ids = link.account_ref, self._limits.attempt_limit, {row["id"] for row in found}
+        account_ref, limit, ids = session.account_ref, self._limits.attempt_limit, {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
             # Read again, now under the orders' locks.

@@ -52,7 +52,7 @@ class Verified(FrozenStruct, frozen=True):
 
 
 class _RecordFields(msgspec.Struct):
-    """What a record says of its own columns. Ids are texts, because they are compared a million times."""
+    """A record's own columns. Ids are texts, because they are compared a million times."""
 
     account_id: str
     seq: int

@@ -63,7 +63,7 @@ class Intents:
     async def evaluate(
         self, target: AccountTarget, symbol: Symbol | None, command: ClientCommand | None, key_id: UUID | None
     ) -> tuple[Triggered, ...]:
-        """What controls and limits, of the caller's key too, say to the command, or without one controls alone. Nothing
+        """Judges the command by controls and limits, of the caller's key too, or without one by controls alone. Nothing
         is sent."""
         async with self._pool.transaction(
             [target.organization_id], read_only=True, isolation="repeatable read", plans="by_key"

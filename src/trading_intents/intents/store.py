@@ -16,22 +16,22 @@ from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, SeqLog, direction_of, find_range
 from trading_intents.storage.pipeline import Statement
 from trading_intents.stream.model import EventType
-from trading_intents.trading import ORDER_KINDS, RouteStrategy, Symbol, maybe_text
+from trading_intents.trading import ORDER_KINDS, AccountSymbol, RouteStrategy, Symbol, maybe_text
 
 PRUNE_ROWS = 5_000
 
 
-class ActionPlace(NamedTuple):
-    """The place of an action in its account's log, with its hash, which no other action has."""
+class ActionRef(NamedTuple):
+    """Names an action by its seq in its account's log, and by its hash, which no other action has."""
 
     account_id: str
     seq: int
     hash: str
 
 
-def find_action(place: ActionPlace) -> Statement:
+def find_action(ref: ActionRef) -> Statement:
     sql = "SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint AND hash = $3"
-    return Statement(sql, (place.account_id, str(place.seq), place.hash))
+    return Statement(sql, (ref.account_id, str(ref.seq), ref.hash))
 
 
 ACTIONS = SeqLog("actions", "seq", "created_at")
@@ -219,12 +219,12 @@ async def list_action_events(
     return await tx.fetch(query, organization_id, after, account_id, EventType.INTENT_ACTION, limit)
 
 
-async def read_records(tx: Tx, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
+async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     query = """
         SELECT account_id::text, seq, record
         FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq) JOIN actions USING (account_id, seq)
     """
-    rows = await tx.fetch(query, [account_id for account_id, _ in places], [seq for _, seq in places])
+    rows = await tx.fetch(query, [account_id for account_id, _ in actions], [seq for _, seq in actions])
     return {(row["account_id"], row["seq"]): row["record"] for row in rows}
 
 
@@ -247,12 +247,11 @@ async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: i
     return {row["create_seq"]: row for row in rows}
 
 
-def read_holdings(asked: Mapping[tuple[str, str], int | None]) -> Statement:
+def read_holdings(asked: Mapping[AccountSymbol[str], int | None]) -> Statement:
     """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account and symbol; with
     the seq that the asker knew as the account's last, whether an order of the symbol came after it."""
-    places = zip(*asked, strict=True)
     seqs = [None if seq is None else str(seq) for seq in asked.values()]
-    return Statement(_READ_HOLDINGS, (*map(pack_array, places), pack_array(seqs)))
+    return Statement(_READ_HOLDINGS, (*map(pack_array, zip(*asked, strict=True)), pack_array(seqs)))
 
 
 _READ_HOLDINGS = """

@@ -84,7 +84,7 @@ def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[mode
 
 
 def uncovered(views: Sequence[model.OrderView]) -> Decimal:
-    """How much of a final entry's fills its exits have neither closed nor work to close."""
+    """The part of a final entry's fills that its exits have neither closed nor work to close."""
     entry, *legs = views
     exits = [each for each in legs if each.leg in EXITS]
     if not exits or entry.state is model.OrderState.OPEN:

@@ -67,7 +67,7 @@ class PendingCommands(FrozenStruct, frozen=True):
 
 
 class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
-    """What an order's row shows that decides which flags stay."""
+    """The columns of an order's row that decide which flags stay."""
 
     status: OrderStatus
     filled_quantity: Decimal
@@ -284,7 +284,7 @@ def _ends(status: OrderStatus, facts: Sequence[Fact]) -> Sequence[Fact]:
 def _refused_command(
     status: OrderStatus, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
 ) -> Sequence[Fact]:
-    """Why a command was not carried out: the CANCEL that was refused, else the REPLACE that was."""
+    """The reason why a command was not carried out: the CANCEL that was refused, else the REPLACE that was."""
     if status in _FINAL or pending.cancels:
         return ()
     versions = {version.client_order_id: version.seq for version in terms.versions}

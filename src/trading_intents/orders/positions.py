@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar, overload
 from msgspec.structs import asdict, replace
 
 from trading_intents.ids import IdText
-from trading_intents.trading import ZERO, FrozenStruct, OrderSide, exact, normalized, quotient, total
+from trading_intents.trading import ZERO, AccountSymbol, FrozenStruct, OrderSide, exact, normalized, quotient, total
 
 
 class Booking(FrozenStruct, frozen=True):
@@ -162,7 +162,7 @@ def _add(position: P, booking: Booking) -> P:
 
 
 def _closed_uncosted(position: NetPosition, signed: Decimal) -> Decimal:
-    """How much a trade closes of the part without a cost, with that part's sign."""
+    """The quantity that a trade closes of the part without a cost, with that part's sign."""
     uncosted = position.uncosted_quantity
     if uncosted == 0 or (uncosted > 0) == (signed > 0):
         return ZERO
@@ -181,7 +181,7 @@ def _open_cost(held: Decimal, cost: Decimal, signed: Decimal, price: Decimal) ->
 
 
 def open_quantity(quantity: Decimal, replacing: Decimal | None, filled: Decimal) -> Decimal:
-    """What is left unfilled of an open order; of two versions, the larger."""
+    """The quantity of an open order that is left unfilled; of two versions, the larger."""
     with exact():
         return max(max(quantity, replacing or ZERO) - filled, ZERO)
 
@@ -241,7 +241,7 @@ class Holding(FrozenStruct, frozen=True):
             )
 
 
-def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[tuple[str, str], Holding]:
+def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[AccountSymbol[str], Holding]:
     """Of the texts that `read_holdings` gives, by account and symbol."""
     return {
         (account_id, symbol): Holding(Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t")

@@ -68,7 +68,7 @@ class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
     """The columns of a trade that a position is summed up from."""
 
     trade_id: IdText
-    booking: int = 0  # its place among the symbol's trades; 0 before it is written
+    booking: int = 0  # its number among the symbol's trades; 0 before it is written
     side: OrderSide
     quantity: Decimal
     price: Decimal

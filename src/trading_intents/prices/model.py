@@ -16,7 +16,7 @@ from trading_intents.trading import Environment, FrozenStruct, Symbol, exact, no
 
 
 class PriceMarket(StrEnum):
-    """Where a price counts. The built-in paper broker is a market of its own: what it simulates is no price of the
+    """A market of prices. The built-in broker is a market of its own: what it simulates is no price of the
     accounts that another broker has in its paper environment."""
 
     SIMULATED = "simulated"
@@ -38,7 +38,7 @@ def markets_of(environment: Environment) -> tuple[PriceMarket, ...]:
 
 
 class PriceSource(StrEnum):
-    """Where a price comes from, the weakest first: of two of the same moment, the stronger one counts."""
+    """The source of a price, the weakest first: of two of the same moment, the stronger one counts."""
 
     QUOTE = "quote"
     TRADE = "trade"
@@ -116,7 +116,7 @@ def _rank(price: ReferencePrice) -> tuple[datetime, int]:
 
 @dataclass(frozen=True, slots=True)
 class PriceRules:
-    """How a reference price is picked; `simulation` is the simulated market."""
+    """Picks a reference price; `simulation` is the simulated market."""
 
     max_age_seconds: int
     simulation: Simulation

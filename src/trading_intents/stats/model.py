@@ -33,7 +33,7 @@ EVERY_REASON = ""  # a refusal can have several reasons, so their sum is not its
 
 
 class Measure(StrEnum):
-    """What is counted, under which key, at which time. It is added in the transaction that it counts."""
+    """A count, with its key and its time. It is added in the transaction that it counts."""
 
     ACTION = "action"  # action type; created
     SYMBOL = "symbol"  # actions by symbol; created

@@ -100,7 +100,7 @@ def pack_array(values: Sequence[str | None]) -> str:
 def session_setup(
     role: str, server_version: int, lock_limit_seconds: float, transaction_limit_seconds: float | None = None
 ) -> list[str]:
-    """What either driver runs first on each connection. The limits are the server's: they hold for a client that is
+    """The first statements on each connection. The limits are the server's: they hold for a client that is
     stopped, cut off or gone, and keep its locks and statements from outliving it.
 
     An idle transaction is ended only while the server waits for a new request: end what is sent with a Sync.

@@ -55,28 +55,28 @@ class PoolTransaction:
 
 
 class PipelinedTransaction:
-    def __init__(self, link: PipelineConnection) -> None:
-        self._link = link
+    def __init__(self, connection: PipelineConnection) -> None:
+        self._connection = connection
         self.has_begun = self.has_ended = False
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
         """Runs statements in one round trip. StatementRefused: the transaction is over, and nothing was recorded."""
         try:
             if self.has_begun:
-                return await self._link.run(statements)
+                return await self._connection.run(statements)
             self.has_begun = True
-            return (await self._link.run([BEGIN, *statements]))[1:]
+            return (await self._connection.run([BEGIN, *statements]))[1:]
         except ConnectionLost:
             raise Unavailable("the connection to the database was lost; nothing was recorded") from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
         """Runs the last statements and COMMIT. OutcomeUnknown: the connection was lost, perhaps after the commit."""
-        if self._link.lost:
+        if self._connection.lost:
             raise Unavailable("the connection to the database was lost; nothing was recorded")
         begin = () if self.has_begun else (BEGIN,)
         self.has_begun = True
         try:
-            replies = await self._link.run([*begin, *statements, COMMIT])
+            replies = await self._connection.run([*begin, *statements, COMMIT])
         except ConnectionLost:
             raise OutcomeUnknown from None
         assert replies[-1].tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
@@ -94,18 +94,18 @@ class GroupTransactions:
     async def transaction(self) -> AsyncIterator[PipelinedTransaction]:
         """Rolls back unless it was committed. Unavailable: nothing was recorded."""
         async with self._turn:
-            link = await self._pipeline.connect()
-            transaction = PipelinedTransaction(link)
+            connection = await self._pipeline.connect()
+            transaction = PipelinedTransaction(connection)
             try:
                 yield transaction
                 if transaction.has_begun and not transaction.has_ended:
-                    await link.run([ROLLBACK])
+                    await connection.run([ROLLBACK])
             except StatementRefused:
                 with contextlib.suppress(StatementRefused, ConnectionLost):
-                    await link.run([ROLLBACK])
+                    await connection.run([ROLLBACK])
                 raise
             except BaseException:
-                link.close(ConnectionDropped())  # the transaction ends with it
+                connection.close(ConnectionDropped())  # the transaction ends with it
                 raise
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ _TEXTS = {
 
 
 class PageRequest(Protocol):
-    """What is asked of a list. A page reads one row more than its limit, which says that there is a next page."""
+    """Asks for a page of a list. A page reads one row more than its limit, which says that there is a next page."""
 
     @property
     def after(self) -> Any:

@@ -136,7 +136,7 @@ class ConnectionDropped(ConnectionLost):
 
 
 class PipelineRequest:
-    def __init__(self, link: "PipelineConnection", known: int) -> None:
+    def __init__(self, connection: "PipelineConnection", known: int) -> None:
         """`known` is how many statements the connection had prepared before this request."""
         self.replies: list[Reply] = []
         self.error: Exception | None = None
@@ -144,7 +144,7 @@ class PipelineRequest:
         self.open_syncs = 0
         self.is_whole = False
         self.timer: asyncio.TimerHandle | None = None
-        self._link = link
+        self._connection = connection
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def append_statements(self, statements: Sequence[Statement], more: bool = False) -> None:
@@ -153,7 +153,7 @@ class PipelineRequest:
         If one of its statements was refused, these are refused too, and COMMIT rolls back. But if BEGIN itself was
         refused they are run: send none that must not be.
         """
-        self._link.add(self, statements, more)
+        self._connection.add(self, statements, more)
 
     async def all_replies(self) -> list[Reply]:
         """Waits for all answers. Raises StatementRefused, ConnectionLost, or Unavailable when the server lacks disk or
@@ -180,7 +180,7 @@ class Pipeline:
         self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS, history: WalHistory | None = None
     ) -> None:
         self._url, self._role, self._lock_limit_seconds, self._history = url, role, lock_limit_seconds, history
-        self._link: PipelineConnection | None = None
+        self._connection: PipelineConnection | None = None
         self._away_until_seconds = 0.0
 
     def another(self) -> "Pipeline":
@@ -189,51 +189,51 @@ class Pipeline:
     async def connect(self) -> "PipelineConnection":
         """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the server cannot be
         reached."""
-        link = self.open_connection
-        if link is None:
-            link = self._link = await self._open()
-        return link
+        connection = self.open_connection
+        if connection is None:
+            connection = self._connection = await self._open()
+        return connection
 
     @property
     def open_connection(self) -> "PipelineConnection | None":
         """The open connection, for a caller that does not wait for a new one."""
-        return self._link if self._link and not self._link.lost else None
+        return self._connection if self._connection and not self._connection.lost else None
 
     def close(self) -> None:
-        if self._link:
-            self._link.close(ConnectionDropped())
+        if self._connection:
+            self._connection.close(ConnectionDropped())
 
     async def _open(self) -> "PipelineConnection":
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
-        link = None
+        connection = None
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
-                connection = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-                link = PipelineConnection(connection, self._history)
-                version = connection.pgconn.server_version
+                opened = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
+                connection = PipelineConnection(opened, self._history)
+                version = opened.pgconn.server_version
                 setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
-                await link.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
+                await connection.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
                 if self._history:
-                    seen, [reply] = self._history.seen, await link.run([Statement(READ_SERVER)])
+                    seen, [reply] = self._history.seen, await connection.run([Statement(READ_SERVER)])
                     if not reply.rows or self._history.find_lost_tail(seen, *reply.texts()[0]):
                         raise ConnectionLost  # the pools say why
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
-            if link:
-                link.close()
+            if connection:
+                connection.close()
             # Pause between reconnects so that a recovering server is not flooded.
             self._away_until_seconds = loop.time() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
-        return link
+        return connection
 
 
 class PipelineConnection:
     def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None) -> None:
         self._owner, self._history = connection, history  # kept because the connection closes when it is collected
-        self._link = connection.pgconn
-        self._link.nonblocking = 1
-        self._link.enter_pipeline_mode()
+        self._pgconn = connection.pgconn
+        self._pgconn.nonblocking = 1
+        self._pgconn.enter_pipeline_mode()
         self._fd = connection.pgconn.socket  # kept because libpq forgets it when the connection ends
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._receive)
@@ -277,10 +277,10 @@ class PipelineConnection:
                 if self._history and statement.sql == "COMMIT":
                     self._send(Statement(READ_POSITION))  # whose reply is taken from the others
                     # By itself: where it is refused, as after another refusal, the COMMIT must still be run.
-                    self._link.pipeline_sync()
+                    self._pgconn.pipeline_sync()
                     request.open_syncs += 1
                 self._send(statement)
-            self._link.pipeline_sync()
+            self._pgconn.pipeline_sync()
             self._flush()
         except psycopg.Error:
             self.close()
@@ -291,46 +291,46 @@ class PipelineConnection:
         self.lost = error or ConnectionLost()
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
-        self._link.finish()
+        self._pgconn.finish()
         while self._requests:
             request = self._requests.popleft()
             request.fail(self.lost)
             request.finish()
 
     def _send(self, statement: Statement) -> None:
-        link, (sql, arguments) = self._link, statement
+        pgconn, (sql, arguments) = self._pgconn, statement
         name = self._names.get(sql)
         if name is None:
             self._prepared += 1
             # The name's first word is for readers of the server's log.
             name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
-            link.send_prepare(name, sql.encode())
+            pgconn.send_prepare(name, sql.encode())
         if arguments:
             values = [each.encode() if isinstance(each, str) else each for each in arguments]
-            link.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
+            pgconn.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
         else:
-            link.send_query_prepared(name, None)
+            pgconn.send_query_prepared(name, None)
 
     def _flush(self) -> None:
-        if self._link.flush():
+        if self._pgconn.flush():
             self._loop.add_writer(self._fd, self._flush_more)
 
     def _flush_more(self) -> None:
         try:
-            if not self._link.flush():
+            if not self._pgconn.flush():
                 self._loop.remove_writer(self._fd)
         except psycopg.Error:
             self.close()
 
     def _receive(self) -> None:
-        link = self._link
+        pgconn = self._pgconn
         try:
-            link.consume_input()
+            pgconn.consume_input()
             if not self._requests:
                 raise psycopg.OperationalError  # no answer is expected, so this is the end of the connection
             at_end = False
-            while self._requests and not link.is_busy():
-                result = link.get_result()
+            while self._requests and not pgconn.is_busy():
+                result = pgconn.get_result()
                 if result is None:
                     if at_end:
                         break  # of all that was sent so far
@@ -341,7 +341,7 @@ class PipelineConnection:
                     self._end_section(self._requests[0])
                 else:
                     self._keep(self._requests[0], result)
-            if link.status != pq.ConnStatus.OK:
+            if pgconn.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError  # no more answers will come
         except psycopg.Error:
             self.close()

@@ -101,7 +101,7 @@ async def leaves_out_unreadable(run: CardRun) -> None:
 
 
 async def reports_balance(run: CardRun) -> None:
-    """What is paid for leaves the cash at once; what is held counts in the equity."""
+    """A purchase leaves the cash at once; a holding counts in the equity."""
     before = await _balance(run)
     assert before.currency
     await run.quote("100", "100")

@@ -111,7 +111,7 @@ def read_amount(pointer: str, text: str) -> Decimal:
 
 
 def _without_strings(document: bytes) -> bytes:
-    """What is left of a document that is JSON when its strings are taken away."""
+    """The rest of a JSON document when its strings are taken away."""
     return b"".join(document.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 

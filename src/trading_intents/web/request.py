@@ -167,7 +167,7 @@ class Request:
 
     @property
     def tokens(self) -> int:
-        """What it costs of a rate limit: a body of 64 KiB is as much work as many small ones."""
+        """The cost in tokens of a rate limit: a body of 64 KiB is as much work as many small ones."""
         body = self.incoming.body
         size = MAX_BODY_BYTES + 1 if body is None else len(body)
         return max(1, -(-size // TOKEN_BYTES))

@@ -154,5 +154,5 @@ def _is_absent(status: int, answer: bytes) -> bool:
 
 
 def _is_token(text: str) -> bool:
-    """What a header can hold: an error about one that it cannot would show it."""
+    """Whether a header can hold it: an error about one that it cannot would show it."""
     return 0 < len(text) <= MAX_TOKEN_CHARACTERS and text.isascii() and text.isprintable() and " " not in text

@@ -193,7 +193,7 @@ class PaperBroker:
         self._committed.extend(events)
         symbols = {each.event.symbol for each in events}
         self._valuation.update(
-            (book for symbol, book in self._books.books.items() if symbol in symbols), events[-1].place
+            (book for symbol, book in self._books.books.items() if symbol in symbols), events[-1].seq
         )
         self._news.set()
         self._wakeup.set()  # other orders may rest now, which changes when to match next
@@ -219,12 +219,12 @@ class PaperBroker:
     async def _take_events(self) -> list[port.BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
-        while self._committed and self._committed[0].place <= self._last_streamed:
+        while self._committed and self._committed[0].seq <= self._last_streamed:
             self._committed.popleft()
         last = self._books.totals.events if self._books.totals else self._last_streamed
-        if self._committed and self._committed[0].place == self._last_streamed + 1:
+        if self._committed and self._committed[0].seq == self._last_streamed + 1:
             events = [each.event for each in self._committed]
-            self._last_streamed = self._committed[-1].place
+            self._last_streamed = self._committed[-1].seq
             self._committed.clear()
         elif self._committed or last > self._last_streamed:
             events = await self._read_events()
@@ -288,7 +288,7 @@ class PaperBroker:
             await self._venue.take(VenueRequest(self._books, symbols=frozenset(due)))
 
     async def _check(self) -> None:
-        """What another process did to the account is worked from here on; positions are valued anew."""
+        """Takes over what another process did to the account; positions are valued anew."""
         account_id = self._context.account.id
         async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
             number = (await store.read_totals(tx, account_id)).events

@@ -151,7 +151,7 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
 
     @property
     def report_due_at(self) -> datetime | None:
-        """When it is reported where a trailing stop is now: at once or, after another report, a second later."""
+        """The time to report where a trailing stop is now: at once or, after another report, a second later."""
         if self.kind is not OrderKind.TRAILING_STOP or self.triggered or self.stop_price == self.told_stop:
             return None
         return self.accepted_at if self.told_at is None else self.told_at + STOP_REPORTS
@@ -164,7 +164,7 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
 class PaperEvent(FrozenStruct, frozen=True):
     order: int | None
     event: BrokerEvent
-    place: int  # its number in the account
+    seq: int  # in the account
 
 
 class PaperAccount(FrozenStruct, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ Levels = tuple[tuple[TradingLimits, Scope], ...]  # the widest first
 
 
 class AppliedLimits(FrozenStruct, frozen=True):
-    """What applies to one symbol on one account; None where nothing is set."""
+    """The limits of one symbol on one account; None where nothing is set."""
 
     organization: TradingLimits | None = None
     account: TradingLimits | None = None
@@ -156,8 +156,8 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
 
 
 class LimitState(msgspec.Struct, gc=False):
-    """What the account did before, and what the symbol is worth. Quantities are of the symbol. It moves on with each
-    order of the symbol that is accepted."""
+    """An account's orders and results so far, and the symbol's price. Quantities are of the symbol. It moves on with
+    each order of the symbol that is accepted."""
 
     position: Decimal = ZERO  # negative: short
     open_buy: Decimal = ZERO  # unfilled, of all open orders of that side
@@ -217,7 +217,7 @@ def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, foun
 
 
 def _judge_leg(level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]) -> None:
-    """It closes what its entry opens, or is filled in its place: whatever adds up, the entry is judged by."""
+    """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is judged by."""
     own: list[Triggered] = []
     _judge_stateless(level, scope, leg, own)
     if leg.leg is Leg.TAKE_PROFIT:
@@ -261,7 +261,7 @@ def _judge_collar(
 
 
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
-    """What the order adds to a day's sum: a smaller REPLACE nothing. None: no price is known."""
+    """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is known."""
     price, before = _highest_price(asked, reference), asked.replaced
     if price is None:
         return None

@@ -15,7 +15,7 @@ from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
 from trading_intents.controls.limits.state.recent import NOWHERE
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
-from trading_intents.controls.limits.state.tracking import LimitTracking, limited_place
+from trading_intents.controls.limits.state.tracking import LimitTracking, limited_subject
 from trading_intents.controls.model import DEFAULT_TIMEZONE, Triggered
 from trading_intents.controls.service import MAX_SYMBOLS_PER_ACCOUNT
 from trading_intents.errors import LimitReached, NotFound, VersionConflict
@@ -37,15 +37,15 @@ async def judge_now(
     brokers: Registry,
     now: datetime,
 ) -> tuple[Triggered, ...]:
-    """What the limits would say to an order that the key, or somebody without one, asks for now."""
+    """Judges by limits an order that the key, or somebody without one, asks for now."""
     account_id = str(account.id)
     owner = LimitOwner(str(account.organization_id), account_id, str(key_id or ""))
     limits = await store.read_applied(tx, account.id, asked.symbol, key_id)
-    place = limited_place(owner, asked.symbol, account.environment, account.broker, limits)
+    subject = limited_subject(owner, asked.symbol, account.environment, account.broker, limits)
     tracking = LimitTracking(prices, brokers, {}, may_take_long=True)
     tracking.begin({account_id: NOWHERE}, now)
-    tracking.read(await PoolTransaction(tx).run(tracking.needs([place])))
-    return tracking.judge(place, asked)
+    tracking.read(await PoolTransaction(tx).run(tracking.needs([subject])))
+    return tracking.judge(subject, asked)
 
 
 async def count_opening(
@@ -72,7 +72,7 @@ async def put_key_limits(
 
 
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
-ReadPlace = Callable[[], str]  # a symbol, or none: the account itself
+ReadSymbol = Callable[[], str]  # a symbol, or none: the account itself
 ReadLimits = Callable[[], tuple[str, TradingLimits]]
 
 
@@ -96,7 +96,7 @@ class LimitsService:
             await lock_organization(tx, organization_id)
             await self._remove(tx, organization_id, "", expected)
 
-    async def find(self, target: AccountTarget, read: ReadPlace) -> StoredLimits:
+    async def find(self, target: AccountTarget, read: ReadSymbol) -> StoredLimits:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return _there(await store.find_limits(tx, account.id, read()))
@@ -108,7 +108,7 @@ class LimitsService:
             check_open(account)
             return await self._put(tx, account.organization_id, account.id, symbol, limits, expected, account)
 
-    async def remove(self, target: AccountTarget, read: ReadPlace, expected: Expected) -> None:
+    async def remove(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol = read()

@@ -17,6 +17,7 @@ from trading_intents.controls.limits.model import (
 )
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
+from trading_intents.trading import AccountSymbol
 
 # For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that `applied_limits` takes,
 # and where they come from. LATERAL with LIMIT allows only look-ups by key.
@@ -48,7 +49,7 @@ def applied_limits(organization: str | None, account: str | None, symbol: str | 
 
 
 async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | None) -> AppliedLimits:
-    """What applies to a symbol on an account that the transaction can see, for this caller's key."""
+    """Reads the limits of a symbol on an account that the transaction can see, for this caller's key."""
     query = f"""
         SELECT {COLUMNS}
         FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
@@ -221,13 +222,13 @@ async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
     return await tx.fetch(_DIFFERENCES, account_ids)
 
 
-async def lock_exposures(tx: Tx, keys: Sequence[tuple[UUID, str]]) -> None:
+async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
     """Locks these in the order in which everybody does. Who changes an order has to change its exposure before the
     commit: what is read after this has all that is counted, and nothing that is not."""
     query = """
         INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
         SELECT account_id, symbol, organization_id, 0, 0, 0
-        FROM unnest($1::uuid[], $2::text[]) AS place (account_id, symbol) JOIN account_heads USING (account_id)
+        FROM unnest($1::uuid[], $2::text[]) AS wrong (account_id, symbol) JOIN account_heads USING (account_id)
         ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
     """

@@ -24,7 +24,7 @@ from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import ZERO, amount_text
+from trading_intents.trading import ZERO, AccountSymbol, amount_text
 
 CHECK_SECONDS = 60.0
 CHECK_SHARE = 20  # so many times as long as it took is the pause after it
@@ -58,7 +58,7 @@ class ExposureCheck:
             await self._correct([(row["account_id"], row["symbol"]) for row in found])
         return CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
 
-    async def _correct(self, keys: Sequence[tuple[UUID, str]]) -> None:
+    async def _correct(self, keys: Sequence[AccountSymbol[UUID]]) -> None:
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_exposures(tx, keys)
             rows = await store.find_differences(tx, [account_id for account_id, _ in keys])

@@ -29,7 +29,7 @@ class WaitReason(StrEnum):
 
 
 class Waiting(NamedTuple):
-    """What a part waits for: an order, a symbol, or without either all that the broker may hold; and why."""
+    """The thing that a part waits for: an order, a symbol, or without either all that the broker may hold; and why."""
 
     reason: str
     order_id: UUID | None = None
@@ -79,7 +79,7 @@ def retry_seconds(attempts: int) -> float:
 
 
 def cancel_wait(order: OpenOrder, is_connected: bool) -> WaitReason | None:
-    """Why an open order gets no CANCEL now; None: it gets one."""
+    """The reason why an open order gets no CANCEL now; None: it gets one."""
     if order.is_left:
         return WaitReason.CLOSING
     if order.is_cancelled:
@@ -92,7 +92,7 @@ def cancel_wait(order: OpenOrder, is_connected: bool) -> WaitReason | None:
 def close_wait(
     symbol: str, open_symbols: Collection[str], attempts: ClosingAttempts, window: TimeRule | None, now: datetime
 ) -> WaitReason | None:
-    """Why no closing order of the symbol may be made now, whatever the broker holds; None: one may."""
+    """The reason why no closing order of the symbol may be made now, whatever the broker holds; None: one may."""
     if symbol in open_symbols:
         return WaitReason.CLOSING
     if window and closed_at(window, now):

@@ -36,7 +36,7 @@ class PartKey(NamedTuple):
 
 
 class HaltPart:
-    """What it remembers between its steps only saves time: when the broker's positions were first found to differ from
+    """Remembers between its steps only what saves time: when the broker's positions were first found to differ from
     ours, and how long nothing has changed."""
 
     def __init__(
@@ -55,15 +55,15 @@ class HaltPart:
         self._last: model.Progress | None = None
         self._idle_steps = 0
 
-    async def step(self, link: BrokerSession) -> float:
+    async def step(self, session: BrokerSession) -> float:
         """Does what can be done now. Gives the seconds until it is worth another look."""
         progress, counts, orders = await self._look()
         is_busy = False
         try:
             if counts["open"] or (counts["left"] and not self.closes):
-                progress, is_busy = await self._cancel(progress, orders, link.is_up)
+                progress, is_busy = await self._cancel(progress, orders, session.is_up)
             elif self.closes:
-                progress = await self._close(replace(progress, state=HaltState.CLOSING), link)
+                progress = await self._close(replace(progress, state=HaltState.CLOSING), session)
             else:
                 progress = replace(progress, state=HaltState.DONE)
         except PlatformError as error:
@@ -105,7 +105,7 @@ class HaltPart:
         pending = model.WaitReason.CANCEL_PENDING if is_connected else model.WaitReason.BROKER_DISCONNECTED
         return model.with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
-    async def _close(self, progress: model.Progress, link: BrokerSession) -> model.Progress:
+    async def _close(self, progress: model.Progress, session: BrokerSession) -> model.Progress:
         """Asks the broker what it holds when something may be closed now, or when nothing seems to be held."""
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
@@ -119,7 +119,7 @@ class HaltPart:
         if held and None not in waits.values():
             return model.with_symbols(progress, held, waits)
         try:
-            reported = await link.read_positions()
+            reported = await session.read_positions()
         except (BrokerUnavailable, TimeoutError):
             waiting = model.with_symbols(progress, held, dict.fromkeys(held, model.WaitReason.BROKER_DISCONNECTED))
             return waiting if held else replace(waiting, waiting=(model.Waiting(model.WaitReason.BROKER_DISCONNECTED),))
@@ -151,7 +151,7 @@ class HaltPart:
         return model.with_symbols(progress, left, waits)
 
     async def _waits(self, tx: Tx, symbols: set[str], working: set[str], base_seq: int) -> dict[str, str | None]:
-        """Why each symbol gets no closing order now; None where it may get one."""
+        """The reason why each symbol gets no closing order now; None where it may get one."""
         account_id, names = self.key.account_id, sorted(symbols)
         attempts = await store.closing_attempts(tx, account_id, base_seq)
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)

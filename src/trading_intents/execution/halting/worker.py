@@ -65,7 +65,7 @@ class HaltWorker:
 
     async def _round(self) -> float:
         """Starts the steps that are due, and adds up. Gives the seconds until there may be something to do again."""
-        accounts, now = list(self._leases.links), self._clock.monotonic()
+        accounts, now = list(self._leases.sessions), self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             rows = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
@@ -123,11 +123,11 @@ class HaltWorker:
         task.add_done_callback(lambda _: self._running.pop(part.key, None))
 
     async def _step(self, part: HaltPart) -> None:
-        link = self._leases.links.get(part.key.account_id)
-        if link is None:
+        session = self._leases.sessions.get(part.key.account_id)
+        if session is None:
             return
         try:
-            pause_seconds = await part.step(link)
+            pause_seconds = await part.step(session)
             self._failures.pop(part.key, None)
         except Exception as error:
             failures = self._failures[part.key]

@@ -42,7 +42,7 @@ WRITE_PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SessionDependencies:
-    """What every session of a process is built from. A session sets `states_changed` when its state changes. Every
+    """The parts of every session of a process. A session sets `states_changed` when its state changes. Every
     `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
@@ -70,7 +70,7 @@ _Received = BrokerEvent | BrokerBalance | StreamGap | Exception | None  # None: 
 
 
 async def call_adapter(call: Awaitable[T]) -> T:
-    """What an adapter gives. BrokerUnavailable: its call was cancelled, as gRPC may do, and not the one who waits."""
+    """Awaits an adapter. BrokerUnavailable: its call was cancelled, as gRPC may do, and not the one who waits."""
     try:
         return await call
     except asyncio.CancelledError:

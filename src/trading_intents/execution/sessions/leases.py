@@ -53,7 +53,7 @@ class Leases:
     def __init__(
         self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, claim_wakeup: Wakeup
     ) -> None:
-        self.links: dict[UUID, BrokerSession] = {}
+        self.sessions: dict[UUID, BrokerSession] = {}
         self._organizations: set[str] = set()  # of the leases
         self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
@@ -80,19 +80,19 @@ class Leases:
         return organization_id in self._organizations
 
     def claimable(self) -> list[Claimable]:
-        """What may be claimed now, by what each session can send; rows that need no broker once a second, and first.
+        """Gives what may be claimed, by what each session can send; rows that need no broker once a second, and first.
         The others take turns to be first, since a claim may leave no room for the next."""
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
         submits, cancels, brokerless = list[BrokerSession](), list[BrokerSession](), list[BrokerSession]()
-        for link in self.links.values():
-            if link.is_leaving:
+        for session in self.sessions.values():
+            if session.is_leaving:
                 continue
-            if not link.is_up:
-                brokerless.append(link)
-            elif link.free_slots > 0:
-                (submits if link.may_submit() else cancels).append(link)
+            if not session.is_up:
+                brokerless.append(session)
+            elif session.free_slots > 0:
+                (submits if session.may_submit() else cancels).append(session)
         found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
         found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
         self._turn = (self._turn + 1) % max(1, len(found))
@@ -109,8 +109,8 @@ class Leases:
         await stop_tasks(*self._tasks)
         if self._expiry:
             self._expiry.cancel()
-        links, self.links = list(self.links.values()), {}
-        await asyncio.gather(*(link.close(limit_seconds) for link in links), *self._closing)
+        sessions, self.sessions = list(self.sessions.values()), {}
+        await asyncio.gather(*(session.close(limit_seconds) for session in sessions), *self._closing)
         try:
             async with self._dependencies.pool.transaction() as tx:
                 await store.retire(tx, self.worker_id)
@@ -143,8 +143,8 @@ class Leases:
         return max(0.0, before_seconds + RENEW_SECONDS - clock.monotonic())
 
     def _drop_all(self) -> None:
-        for link in list(self.links.values()):
-            self._close(link)
+        for session in list(self.sessions.values()):
+            self._close(session)
         self._dependencies.states_changed.set()
 
     async def _balance(self) -> float:
@@ -153,8 +153,8 @@ class Leases:
         worker_id = self.worker_id
         if not self._is_valid(worker_id):
             return RETRY_SECONDS
-        ended = [account_id for account_id, link in self.links.items() if link.has_ended]
-        closed = [account_id for account_id, link in self.links.items() if link.is_closed]
+        ended = [account_id for account_id, session in self.sessions.items() if session.has_ended]
+        closed = [account_id for account_id, session in self.sessions.items() if session.is_closed]
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
             await store.remove_expired(tx)
             if ended:
@@ -171,11 +171,11 @@ class Leases:
         if not self._is_valid(worker_id):
             return 0.0
         self._match(held, taken or ())
-        staying = [link for link in self.links.values() if not link.is_leaving]
-        leaving = len(self.links) - len(staying)
-        for link in staying[: max(0, min(MAX_GIVEN, -missing) - leaving)]:
-            link.is_leaving = True
-            self._end(link, HANDLER_SECONDS)
+        staying = [session for session in self.sessions.values() if not session.is_leaving]
+        leaving = len(self.sessions) - len(staying)
+        for session in staying[: max(0, min(MAX_GIVEN, -missing) - leaving)]:
+            session.is_leaving = True
+            self._end(session, HANDLER_SECONDS)
         if taken is None or len(taken) == MAX_TAKEN:
             return MIN_PAUSE_SECONDS
         return min(BALANCE_SECONDS, max(RETRY_SECONDS, seen["expires_seconds"] or 0.0))
@@ -188,11 +188,11 @@ class Leases:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
         leases = {row["account_id"]: row for row in held}
         self._organizations = {str(row["organization_id"]) for row in held}
-        for account_id, link in list(self.links.items()):
-            if account_id not in leases or leases[account_id]["token"] != link.token:
-                self._close(link)
+        for account_id, session in list(self.sessions.items()):
+            if account_id not in leases or leases[account_id]["token"] != session.token:
+                self._close(session)
         for account_id in dict.fromkeys([*first, *leases]):
-            row, opened = leases[account_id], self.links.get(account_id)
+            row, opened = leases[account_id], self.sessions.get(account_id)
             if opened is None:
                 self._open(row)
             elif opened.generation not in (None, row["link_generation"]):
@@ -205,27 +205,27 @@ class Leases:
         if now - self._seen_at < SEEN_SECONDS:
             return
         self._seen_at = now
-        active = [link for link in self.links.values() if link.is_up and link.has_events]
+        active = [session for session in self.sessions.values() if session.is_up and session.has_events]
         if active:
-            await store.mark_seen(tx, self.worker_id, [link.account_ref.account_id for link in active])
-        for link in active:
-            link.has_events = False
+            await store.mark_seen(tx, self.worker_id, [session.account_ref.account_id for session in active])
+        for session in active:
+            session.has_events = False
 
     def _open(self, row: Row) -> None:
         ids, environment = (row["account_id"], OrganizationId(row["organization_id"])), Environment(row["environment"])
         integration = self._dependencies.brokers.integration(row["broker"])
         bust_reopens = integration is None or integration.capabilities.bust_reopens
         account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)
-        link = self.links[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
-        link.start()
+        session = self.sessions[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
+        session.start()
 
-    def _close(self, link: BrokerSession) -> None:
+    def _close(self, session: BrokerSession) -> None:
         """Ends a session whose lease is not ours, or may not be."""
-        del self.links[link.account_ref.account_id]
-        self._end(link, 0)
+        del self.sessions[session.account_ref.account_id]
+        self._end(session, 0)
 
-    def _end(self, link: BrokerSession, limit_seconds: float) -> None:
-        task = asyncio.create_task(link.close(limit_seconds))
+    def _end(self, session: BrokerSession, limit_seconds: float) -> None:
+        task = asyncio.create_task(session.close(limit_seconds))
         self._closing.add(task)
         task.add_done_callback(self._on_closed)
 
@@ -240,7 +240,7 @@ class Leases:
             self._dependencies.states_changed.clear()
             self._claim_wakeup.wake()
             await asyncio.sleep(WRITE_PAUSE_SECONDS)
-            states = {account_id: link.state for account_id, link in self.links.items()}
+            states = {account_id: session.state for account_id, session in self.sessions.items()}
             self._measure(states)
             changed = {
                 account_id: state for account_id, state in states.items() if self._reported.get(account_id) != state
@@ -262,17 +262,19 @@ class Leases:
         counts = Counter(states.values())
         for state in ConnectionState:
             self._dependencies.metrics.execution_links.labels(state).set(counts[state])
-        self._dependencies.metrics.execution_breakers.set(sum(link.breaker.is_open for link in self.links.values()))
+        self._dependencies.metrics.execution_breakers.set(
+            sum(session.breaker.is_open for session in self.sessions.values())
+        )
 
 
-def _claimable(links: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:
+def _claimable(sessions: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:
     """`slots` replaces the sessions' free slots for rows that need no broker."""
     return Claimable(
-        {link.account_text: slots or link.free_slots for link in links},
-        {link.account_text: link.token for link in links},
+        {session.account_text: slots or session.free_slots for session in sessions},
+        {session.account_text: session.token for session in sessions},
         where,
     )
 
 
-def _batched(links: Sequence[BrokerSession], size: int) -> list[Sequence[BrokerSession]]:
-    return [links[start : start + size] for start in range(0, len(links), size)]
+def _batched(sessions: Sequence[BrokerSession], size: int) -> list[Sequence[BrokerSession]]:
+    return [sessions[start : start + size] for start in range(0, len(sessions), size)]

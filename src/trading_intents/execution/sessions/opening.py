@@ -27,7 +27,7 @@ from trading_intents.trading import ZERO, Symbol, exact, normalized
 
 
 async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot) -> list[BrokerEvent]:
-    """What the snapshot says of every position; a symbol that we hold and that it leaves out is 0."""
+    """The snapshot's report of every position; a symbol that we hold and that it leaves out is 0."""
     reports = list(snapshot.positions or ())
     if snapshot.positions is None:
         return reports

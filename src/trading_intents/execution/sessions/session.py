@@ -49,7 +49,7 @@ MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no se
 
 @dataclass(frozen=True, slots=True)
 class _SessionSetup:
-    """What a session is opened with; when it changes, the session is opened anew."""
+    """The values that a session is opened with; when one changes, the session is opened anew."""
 
     external_account_id: str | None
     closed: bool
@@ -102,7 +102,7 @@ class BrokerSession:
         return self._broker is not None
 
     def hindrance(self, age_seconds: float) -> str | None:
-        """What keeps commands from being sent, or has kept one of this age."""
+        """The reason that keeps commands from being sent, or has kept one of this age."""
         if not self.is_up:
             return NO_CREDENTIAL.get(self.state, NOT_CONNECTED)
         is_older = age_seconds > self._dependencies.clock.monotonic() - self._up_at_seconds
@@ -134,7 +134,7 @@ class BrokerSession:
         """Every error after the broker was called becomes UNKNOWN."""
         broker, left_seconds = self._broker, deadline - self._dependencies.clock.monotonic()
         if broker is None or left_seconds <= 0:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the link is down")
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the session is down")
         method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(command, broker.cancel)
         self._enter()
         try:
@@ -172,7 +172,7 @@ class BrokerSession:
 
     async def look_up(self, client_order_id: str, broker_order_id: str | None) -> port.Lookup:
         if self._broker is None:
-            return port.LookupUnknown("the link is down")
+            return port.LookupUnknown("the session is down")
         self.budget.take()
         self._enter()
         try:
@@ -193,7 +193,7 @@ class BrokerSession:
     async def read_positions(self) -> dict[str, Decimal] | None:
         """The positions of a snapshot that is requested now and recorded; None: the broker reports none."""
         if self._reader is None:
-            raise port.BrokerUnavailable("the link is down")
+            raise port.BrokerUnavailable("the session is down")
         self._enter()
         try:
             snapshot = await self._reader.reconcile(is_back=False)
@@ -286,7 +286,7 @@ class BrokerSession:
 
     async def _read(self) -> _SessionSetup:
         async with self._dependencies.pool.transaction(read_only=True) as tx:
-            row = dict(await store.read_link(tx, self.account_ref.account_id))
+            row = dict(await store.read_session(tx, self.account_ref.account_id))
         self.generation = row.pop("link_generation")
         return _SessionSetup(**row)
 

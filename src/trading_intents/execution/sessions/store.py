@@ -1,4 +1,4 @@
-"""Leases and links in the database, one function per statement. Never decides. Times are the database's."""
+"""Leases and sessions in the database, one function per statement. Never decides. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -75,7 +75,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
             FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
             WHERE (a.closed_at IS NULL OR l.account_id IS NOT NULL)
               AND NOT EXISTS (SELECT FROM workers w WHERE w.id = l.worker_id)
-            ORDER BY busy DESC, a.id LIMIT $2  -- links are opened a few at a time
+            ORDER BY busy DESC, a.id LIMIT $2  -- sessions are opened a few at a time
         ), taken AS (
             INSERT INTO leases AS l (account_id, organization_id, worker_id)
             SELECT id, organization_id, $1 FROM free
@@ -138,7 +138,7 @@ async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connec
     await tx.execute(query, worker_id, list(states), list(states.values()))
 
 
-async def read_link(tx: Tx, account_id: UUID) -> Row:
+async def read_session(tx: Tx, account_id: UUID) -> Row:
     query = """
         SELECT a.link_generation, a.external_account_id, a.closed_at IS NOT NULL AS closed,
             s.id AS sealed_id, s.credential_id, s.sealed

@@ -34,9 +34,9 @@ def leg_side(leg: Leg, side: OrderSide) -> OrderSide:
 def check_create(command: Create) -> None:
     """Refuses legs whose prices are not on their side of the entry's and of each other's."""
     group = [LinkedSpec(None, command.spec), *command.legs]
-    for place, each in enumerate(command.legs, start=1):
+    for index, each in enumerate(command.legs, start=1):
         assert each.leg is not None
-        _check_prices(each, group[:place], leg_side(each.leg, command.side), POINTERS[each.leg])
+        _check_prices(each, group[:index], leg_side(each.leg, command.side), POINTERS[each.leg])
 
 
 def check_replace(spec: Spec, order: KnownOrder) -> None:
@@ -54,11 +54,11 @@ def check_replace(spec: Spec, order: KnownOrder) -> None:
 
 
 def _check_prices(own: LinkedSpec, others: Sequence[LinkedSpec], closing: OrderSide, pointer: str) -> None:
-    """Where the group sells, a stop is below the entry and a profit above it; where it buys, the reverse."""
+    """In a group that sells, a stop is below the entry and a profit above it; in one that buys, the reverse."""
     is_pair = any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
     for name, price in _prices(own.spec):
         for other in others:
-            distance = _place(own, is_pair) - _place(other, is_pair)
+            distance = _rank(own, is_pair) - _rank(other, is_pair)
             is_above = (distance > 0) is not (closing is OrderSide.BUY)
             for other_name, theirs in _prices(other.spec) if distance else ():
                 if price == theirs or (price > theirs) is not is_above:
@@ -67,7 +67,7 @@ def _check_prices(own: LinkedSpec, others: Sequence[LinkedSpec], closing: OrderS
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
 
 
-def _place(order: LinkedSpec, is_pair: bool) -> int:
+def _rank(order: LinkedSpec, is_pair: bool) -> int:
     """Among the prices of a group that sells, from the lowest on. Of a pair the limit takes the profit."""
     if order.leg is None:
         return 1 if is_pair else 0

@@ -20,7 +20,7 @@ from trading_intents.intents.model import (
     Replayed,
     Submission,
 )
-from trading_intents.intents.store import ActionPlace
+from trading_intents.intents.store import ActionRef
 from trading_intents.intents.writing import effects, statements
 from trading_intents.intents.writing.effects import Append, Effect, Publish, RefusedCommand
 from trading_intents.intents.writing.record import (
@@ -57,7 +57,7 @@ Outcome = Receipt | PlatformError
 class BatchResult:
     outcomes: list[Outcome | None]  # None: another transaction holds the lock of its account, or of its key
     held_keys: Collection[str]  # whose budgets another transaction holds
-    appended: ActionPlace | None  # one of the actions, whose row proves that the commit happened; None: there is none
+    appended: ActionRef | None  # one of the actions, whose row proves that the commit happened; None: there is none
     transaction_id: str
     decided_seconds: float  # by the clock, when only writing and committing were left
 
@@ -78,18 +78,18 @@ async def run_batch(
 ) -> BatchResult:
     """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable, StatementRefused:
     nothing was recorded. `on_sent` runs when only its commit is left to wait for."""
-    link = await dependencies.link.connect()  # one for the whole batch, which holds the locks
+    connection = await dependencies.pipeline.connect()  # one for the whole batch, which holds the locks
     try:
-        state = await read_state(link, submissions, dependencies, locking)
+        state = await read_state(connection, submissions, dependencies, locking)
         outcomes, made = decide_all(state, submissions, dependencies.make_id)
         result = BatchResult(
             outcomes=outcomes,
             held_keys=state.limits.budgets.held,
-            appended=_last_place(made),
+            appended=_last_action(made),
             transaction_id=state.transaction_id,
             decided_seconds=dependencies.clock.monotonic(),
         )
-        request = link.send([*effects.render(made, state.now_text), *state.limits.writes()], more=True)
+        request = connection.send([*effects.render(made, state.now_text), *state.limits.writes()], more=True)
         request.append_statements(effects.publish(made, state.now), more=True)  # built while the server works
         request.append_statements([statements.COMMIT])
         on_sent()
@@ -100,21 +100,21 @@ async def run_batch(
         assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
-            await link.run([statements.ROLLBACK])
+            await connection.run([statements.ROLLBACK])
         raise
     except CommitLost:
         raise
     except BaseException:
-        link.close(ConnectionDropped())  # which ends the transaction
+        connection.close(ConnectionDropped())  # which ends the transaction
         raise
     return result
 
 
-async def wait_for_budgets(link: Pipeline, submissions: Sequence[Submission]) -> None:
+async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]) -> None:
     """Waits until nobody holds the budgets of their keys, for as long as for another lock, and holds nothing."""
     organizations, keys = {each.organization_id for each in submissions}, {each.key_id or "" for each in submissions}
     with contextlib.suppress(PlatformError, ConnectionLost):
-        connection = await link.connect()
+        connection = await pipeline.connect()
         try:
             await connection.run(statements.wait_for_budgets(organizations, keys - {""}))
         except StatementRefused:
@@ -135,7 +135,7 @@ def decide_all(
 def decide_one(
     state: BatchState, submission: Submission, make_id: IdTextMaker
 ) -> tuple[Outcome | None, Sequence[Effect]]:
-    """What the caller is answered once the effects are committed, with which the state moves on. None: it is left for
+    """Gives the caller's answer once the effects are committed, with which the state moves on. None: it is left for
     another batch."""
     if state.is_held(submission):
         return None, ()
@@ -262,7 +262,7 @@ def _refuse(state: BatchState, submission: Submission, rejected: ControlRejected
     return [refusal, *counts]
 
 
-def _last_place(made: Sequence[Effect]) -> ActionPlace | None:
+def _last_action(made: Sequence[Effect]) -> ActionRef | None:
     """One of the actions, whose row proves that the commit happened."""
     last = next((each for each in reversed(made) if isinstance(each, Append)), None)
-    return last and ActionPlace(last.record.account_id, last.record.seq, last.hash)
+    return last and ActionRef(last.record.account_id, last.record.seq, last.hash)

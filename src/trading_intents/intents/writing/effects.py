@@ -87,10 +87,10 @@ def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
     heads."""
     events = list[Event]()
     for record, broker, order in of_kind(effects, Publish):
-        place = record.organization_id, record.account_id, record.environment
+        owner = record.organization_id, record.account_id, record.environment
         action, made = make_payloads(record, broker, now)
-        events.append(Event(*place, EventType.INTENT_ACTION, record.symbol, action))
-        events.append(order_event(order) if order else Event(*place, EventType.BROKER_ORDER, record.symbol, made))
+        events.append(Event(*owner, EventType.INTENT_ACTION, record.symbol, action))
+        events.append(order_event(order) if order else Event(*owner, EventType.BROKER_ORDER, record.symbol, made))
     return [stream_log.appending(events)] if events else []
 
 
@@ -178,18 +178,18 @@ _APPEND = """
 """
 
 
-_PLACES = [(f"${number}", kind) for number, (kind, _) in enumerate(_COLUMNS.values(), 2)]
+_PARAMETERS = [(f"${number}", kind) for number, (kind, _) in enumerate(_COLUMNS.values(), 2)]
 # A single row is sent as plain values, which takes the server half the time.
 _APPEND_ONE = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="NOT MATERIALIZED",
-    rows=f"(VALUES ({', '.join(f'{place}::{kind}' for place, kind in _PLACES)})) AS one",
+    rows=f"(VALUES ({', '.join(f'{parameter}::{kind}' for parameter, kind in _PARAMETERS)})) AS one",
     last="new",
 )
 _APPEND_MANY = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="MATERIALIZED",
-    rows=f"unnest({', '.join(f'from_column({place})::{kind}[]' for place, kind in _PLACES)})",
+    rows=f"unnest({', '.join(f'from_column({parameter})::{kind}[]' for parameter, kind in _PARAMETERS)})",
     last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq DESC)",
 )
 

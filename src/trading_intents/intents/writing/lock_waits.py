@@ -24,11 +24,11 @@ class LockWaits:
     """A queue for each organization, account or key's budget that is locked. The queues take turns, however many stay
     locked."""
 
-    def __init__(self, link: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
-        self._link, self._attempt, self._fail, self._clock = link, attempt, fail, clock
+    def __init__(self, pipeline: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
+        self._pipeline, self._attempt, self._fail, self._clock = pipeline, attempt, fail, clock
         self._queues: dict[str, SubmissionQueue] = {}
         self._turns: deque[str] = deque()
-        self._links: list[Pipeline] = []  # connections that are not in use
+        self._idle: list[Pipeline] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def queue_for(self, submission: Submission) -> SubmissionQueue | None:
@@ -46,30 +46,30 @@ class LockWaits:
         self._queues[held_id].put_back(batch)
         # A task that has ended is removed a moment later, and takes no queue any more.
         if sum(not task.done() for task in self._tasks) < MAX_CONNECTIONS:
-            task = asyncio.create_task(self._work(self._links.pop() if self._links else self._link.another()))
+            task = asyncio.create_task(self._work(self._idle.pop() if self._idle else self._pipeline.another()))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        for link in self._links:
-            link.close()
+        for pipeline in self._idle:
+            pipeline.close()
 
-    async def _work(self, link: Pipeline) -> None:
+    async def _work(self, pipeline: Pipeline) -> None:
         try:
             while self._turns:
                 held_id = self._turns.popleft()
                 queue = self._queues[held_id]
-                queue.put_back(self._in_time(await self._attempt(link, self._in_time(queue.take(MAX_BATCH)))))
+                queue.put_back(self._in_time(await self._attempt(pipeline, self._in_time(queue.take(MAX_BATCH)))))
                 if len(queue):
                     self._turns.append(held_id)
                 else:
                     del self._queues[held_id]
         except BaseException:
-            link.close()
+            pipeline.close()
             raise
-        self._links.append(link)
+        self._idle.append(pipeline)
 
     def _in_time(self, batch: Sequence[PendingSubmission]) -> list[PendingSubmission]:
         """The commands that may wait longer; the others are answered as unavailable."""

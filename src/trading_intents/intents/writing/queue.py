@@ -8,7 +8,7 @@ from trading_intents.intents.writing.batch import Outcome
 from trading_intents.loops import FairQueue
 
 MAX_WAITING = 5_000
-CANCEL_RESERVE = MAX_WAITING // 10  # places that only CANCELs may take
+CANCEL_RESERVE = MAX_WAITING // 10  # slots that only CANCELs may take
 
 
 class PendingSubmission:
@@ -48,12 +48,12 @@ class PendingSubmission:
 
 
 def _ignore(_: Outcome) -> None:
-    """Takes the place of `answer` after the first call."""
+    """Replaces `answer` after the first call."""
 
 
 class SubmissionQueue:
-    """An organization may take as many places as it leaves free for the others, for CANCELs and for other commands
-    each. So there is always a place for an organization's first command, whatever the others hold."""
+    """An organization may take as many slots as it leaves free for the others, for CANCELs and for other commands
+    each. So there is always a slot for an organization's first command, whatever the others hold."""
 
     def __init__(self) -> None:
         self._cancels = FairQueue[str, PendingSubmission]()
@@ -67,7 +67,7 @@ class SubmissionQueue:
         return True
 
     def put(self, pending: PendingSubmission) -> None:
-        """Unavailable: there is no free place."""
+        """Unavailable: there is no free slot."""
         limit = MAX_WAITING if pending.is_cancel else MAX_WAITING - CANCEL_RESERVE
         turns = self._turns_of(pending)
         if turns.count_of(pending.organization_id) >= limit - len(self):
@@ -85,7 +85,7 @@ class SubmissionQueue:
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
-        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of the places to the
+        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of the slots to the
         others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
         turns = [self._cancels] * cancels + [self._others] * min(self._others.count, count - cancels)

@@ -15,7 +15,7 @@ LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other c
 
 
 class Locking(NamedTuple):
-    """What is done about account heads that another transaction has locked, how long to wait for any lock, and whether
+    """The treatment of account heads that another transaction has locked, how long to wait for any lock, and whether
     reads may take long: those of a log of which nothing is known."""
 
     clause: str

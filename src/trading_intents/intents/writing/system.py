@@ -26,8 +26,8 @@ class PlatformActions:
 
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._signals = signals
-        links = (dependencies.link, *(dependencies.link.another() for _ in range(1, MAX_CONNECTIONS)))
-        self._dependencies = [replace(dependencies, link=link, rules=RulesCache()) for link in links]
+        pipelines = (dependencies.pipeline, *(dependencies.pipeline.another() for _ in range(1, MAX_CONNECTIONS)))
+        self._dependencies = [replace(dependencies, pipeline=pipeline, rules=RulesCache()) for pipeline in pipelines]
         self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
         for each in reversed(self._dependencies):
             self._free.put_nowait(each)
@@ -66,4 +66,4 @@ class PlatformActions:
 
     def close(self) -> None:
         for dependencies in self._dependencies:
-            dependencies.link.close()
+            dependencies.pipeline.close()

@@ -45,7 +45,7 @@ class Writer:
         self._metrics, self._log = metrics, log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
-        self._lock_waits = LockWaits(dependencies.link, self._write_held, self._fail, dependencies.clock)
+        self._lock_waits = LockWaits(dependencies.pipeline, self._write_held, self._fail, dependencies.clock)
         self._wakeup = asyncio.Event()
         self._last_waiting = 0  # how many commands waited when the last batch was taken
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
@@ -90,7 +90,7 @@ class Writer:
                 self._answer_all()
         finally:
             self._answer_all()
-            self._dependencies.link.close()
+            self._dependencies.pipeline.close()
             self._lock_waits.close()
             for task in self._tasks:
                 task.cancel()
@@ -139,11 +139,11 @@ class Writer:
         for held_id, own in group_by(held, lambda pending: pending.held_id).items():
             self._lock_waits.add(held_id, own)
 
-    async def _write_held(self, link: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
+    async def _write_held(self, pipeline: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
-        dependencies = replace(self._dependencies, link=link, rules=RulesCache())
+        dependencies = replace(self._dependencies, pipeline=pipeline, rules=RulesCache())
         if by_key := [each.submission for each in batch if each.held_id == each.submission.key_id]:
-            await wait_for_budgets(link, by_key)
+            await wait_for_budgets(pipeline, by_key)
         try:
             # The second attempt is for the organization's other accounts, if one account stays locked.
             for locking in (statements.WAIT, statements.SKIP):

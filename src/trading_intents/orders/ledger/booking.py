@@ -45,7 +45,7 @@ class TradeChange(FrozenStruct, frozen=True):
     order: OrderRow  # as it is now
     before: TradeRow | None
     after: TradeRow
-    place: int  # of the event that brought it, among those that came together
+    event_number: int  # of the event that brought it, among those that came together
 
     @property
     def is_published(self) -> bool:
@@ -76,7 +76,7 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
 
 
 class ExposureChange(FrozenStruct, frozen=True):
-    """What a group of linked orders, or one order, changes of the sums of a symbol's open orders."""
+    """The change that a group of linked orders, or one order, makes to the sums of a symbol's open orders."""
 
     account_id: IdText
     symbol: str
@@ -121,10 +121,10 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
 
 
 def settle(
-    group: Sequence[OrderHistory], new: Collection[str], places: Mapping[str, int], now: datetime, bust_reopens: bool
+    group: Sequence[OrderHistory], new: Collection[str], numbers: Mapping[str, int], now: datetime, bust_reopens: bool
 ) -> list[SettledOrder]:
-    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `places` gives each event's
-    place in the batch."""
+    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `numbers` gives each event's
+    number in the batch."""
     inputs = [history_of(history, bust_reopens) for history in group]
     views = [carry_flags(_shown(each.row), view) for each, view in zip(group, derive_group(inputs), strict=True)]
     uncovered_since = group[0].row.uncovered_since or now if uncovered(views) else None
@@ -136,7 +136,7 @@ def settle(
     for history, (terms, _, _), view in zip(group, inputs, views, strict=True):
         row = history.row
         after, visible = _row_after(history, terms, view, new, now, uncovered_since if row.leg is None else None)
-        changes = _trade_changes(history, terms, view, after, places, now)
+        changes = _trade_changes(history, terms, view, after, numbers, now)
         was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
         resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
         conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
@@ -210,12 +210,12 @@ def _trade_changes(
     terms: OrderTerms,
     view: OrderView,
     order: OrderRow,
-    places: Mapping[str, int],
+    numbers: Mapping[str, int],
     now: datetime,
 ) -> tuple[TradeChange, ...]:
     known = {trade.exec_id: trade for trade in history.trades}
     seqs = {version.client_order_id: version.seq for version in terms.versions}
-    arrived = {fact.exec_id: places[fact.key] for fact in history.facts if fact.key in places}
+    arrived = {fact.exec_id: numbers[fact.key] for fact in history.facts if fact.key in numbers}
     first = min(arrived.values(), default=0)
     changes = []
     for trade in view.trades:

@@ -61,7 +61,7 @@ class NewFacts:
     """New facts about an account's orders, by key, with their orders (None: not an order of ours)."""
 
     facts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)  # of those that are events
+    numbers: dict[str, int] = field(default_factory=dict)  # of those that are events
     adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)  # facts that had no order until now
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
     # Reported under a key that was used for something else, and lost but for this; with their orders.
@@ -75,7 +75,7 @@ class PreparedRecording(FrozenStruct, frozen=True):
     account_id: IdText
     events: Sequence[BrokerEvent]
     left_out: tuple[str, ...]
-    event_facts: Mapping[int, Fact]  # by the event's place
+    event_facts: Mapping[int, Fact]  # by the event's number
     own: Sequence[tuple[Fact, IdText]]
     also_locked: frozenset[IdText]
     balance: BrokerBalance | None
@@ -89,8 +89,8 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         sanitized = reason, each.broker_order_id and sanitize_id(each.broker_order_id), detail
         own.append((own_fact(each.kind, each.client_order_id, NEW_ARRIVAL, *sanitized), id_text(each.order_id)))
     event_facts = {
-        place: event_fact(event, NEW_ARRIVAL + 1 + place)
-        for place, event in enumerate(events)
+        number: event_fact(event, NEW_ARRIVAL + 1 + number)
+        for number, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
     account_ref, also_locked = recording.account_ref, frozenset(map(id_text, recording.also_locked))
@@ -173,8 +173,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
             known[fact.key], owners[fact.key] = found, found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
     new_facts = NewFacts()
-    for place, unnamed in prepared.event_facts.items():
-        fact = reported = _named(unnamed, prepared.events[place], account_id, index)
+    for number, unnamed in prepared.event_facts.items():
+        fact = reported = _named(unnamed, prepared.events[number], account_id, index)
         order_id = owners.get(fact.key) or find_owner(fact, own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
         if order_id and sent and sent.order_id != order_id:
@@ -193,7 +193,7 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         if admitted and (admitted is fact or order_id):
             recorded = known.get(fact.key) if admitted is fact else None
             known[admitted.key], owners[admitted.key] = admitted, order_id
-            new_facts.places[admitted.key] = place
+            new_facts.numbers[admitted.key] = number
             if recorded and order_id:
                 new_facts.adopted[admitted.key] = recorded, order_id
                 if fact.client_order_id and fact.broker_order_id:

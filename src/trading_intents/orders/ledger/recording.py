@@ -111,12 +111,12 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     account_ref = prepared.account_ref
     new_facts = find_new_facts(prepared, index)
     settled = await _settle(prepared, new_facts, index, pacer)
-    changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.place)
-    reports = [(place, event) for place, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
+    changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.event_number)
+    reports = [(number, event) for number, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
     fees = [
-        (place, prepared.events[place])
-        for place, fact in prepared.event_facts.items()
-        if fact.kind is FactKind.FEE and fact.key in new_facts.facts and new_facts.places[fact.key] == place
+        (number, prepared.events[number])
+        for number, fact in prepared.event_facts.items()
+        if fact.kind is FactKind.FEE and fact.key in new_facts.facts and new_facts.numbers[fact.key] == number
     ]
     positions = await _book_positions(tx, account_ref, index, changes, [*reports, *fees])
     balance = account_balance(account_ref, prepared.balance, index.now)
@@ -206,7 +206,7 @@ async def _collect_events(
         await pacer.pause_if_due()
         if each.visible:
             events.append((order_event(each.row), None))
-        for change in sorted(each.trades, key=lambda change: change.place):
+        for change in sorted(each.trades, key=lambda change: change.event_number):
             if change.is_published:
                 events.append((trade_event(each.row, change.after), change.after.trade_id))
     account = account_ref.environment, account_ref.broker
@@ -229,7 +229,7 @@ async def _settle(
     settled = []
     for entry_id in sorted({index.entry_of(order_id) for order_id in by_order}):
         group = [index.histories[order_id] for order_id in (entry_id, *index.legs.get(entry_id, ()))]
-        settled += settle(group, new, new_facts.places, index.now, prepared.account_ref.bust_reopens)
+        settled += settle(group, new, new_facts.numbers, index.now, prepared.account_ref.bust_reopens)
         await pacer.pause_if_due()
     return settled
 
@@ -244,9 +244,9 @@ async def _book_positions(
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never held or traded."""
     steps: dict[str, list[tuple[int, TradeChange | BrokerEvent]]] = {}
     for change in changes:
-        steps.setdefault(change.after.symbol, []).append((change.place, change))
-    for place, event in reported:
-        steps.setdefault(event.symbol or "", []).append((place, event))
+        steps.setdefault(change.after.symbol, []).append((change.event_number, change))
+    for number, event in reported:
+        steps.setdefault(event.symbol or "", []).append((number, event))
     booked = []
     account_id, organization_id = account_ref.id_texts
     for symbol, of_symbol in sorted(steps.items()):

@@ -188,7 +188,7 @@ def _media(content_type: bytes) -> str:
 
 
 def errors_of(route: Route) -> list[type[PlatformError]]:
-    """What a route of this shape can answer, and what it says itself."""
+    """The errors that a route of this shape can answer, and those that it names itself."""
     found: list[type[PlatformError]] = [errors.InternalError, *route.operation.errors]
     if not route.operation.always:
         found += [errors.Unavailable, errors.RateLimited]

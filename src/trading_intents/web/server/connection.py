@@ -290,7 +290,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _hold_back(self) -> None:
-        """When many connections are refused, does not read one that is refused again too soon: a thousand that never
+        """Does not read a connection that is refused again too soon when many are refused: a thousand that never
         wait would use up the process. Connections of trusted proxies, which many clients share, are read on."""
         now = self._loop.time()
         if now >= self._back_off_until:

@@ -16,7 +16,7 @@ class WaitingConnection(Hashable, Protocol):
 
 
 class ParseBudget:
-    """When a turn's time is used up, or others wait, a connection waits; addresses in turn parse one piece."""
+    """Makes a connection wait when a turn's time is used up or others wait; addresses in turn parse one piece."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -156,7 +156,7 @@ class OrderBook:
         at: datetime,
         refusal: str | None = None,
     ) -> str | None:
-        """Why not, or None."""
+        """Gives the reason against it, or None."""
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
@@ -174,7 +174,7 @@ class OrderBook:
     def cancel(
         self, order: PaperOrder | None, client_order_id: str, at: datetime, refusal: str | None = None
     ) -> str | None:
-        """Why not, or None."""
+        """Gives the reason against it, or None."""
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]

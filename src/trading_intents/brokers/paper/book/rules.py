@@ -135,7 +135,7 @@ class PriceLevels(FrozenStruct, frozen=True):
         )
 
     def cents_away(self, middle_cents: int) -> int:
-        """How far the walk must move from this middle before an order could match; 0: it could now."""
+        """The cents that the walk must move from this middle before an order could match; 0: it could now."""
         if self.any_price:
             return 0
         bid, ask = (middle_cents - HALF_SPREAD_CENTS) * CENT, (middle_cents + HALF_SPREAD_CENTS) * CENT

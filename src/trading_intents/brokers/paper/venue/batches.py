@@ -28,7 +28,7 @@ from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents,
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
-from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes, BookKey
+from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes
 from trading_intents.brokers.port import (
     DUPLICATE_ID,
     BrokerEvent,
@@ -41,6 +41,7 @@ from trading_intents.brokers.port import (
 from trading_intents.loops import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
 from trading_intents.storage.pipeline import Statement, json_text
+from trading_intents.trading import AccountSymbol, Symbol
 
 # How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
@@ -123,7 +124,7 @@ class PaperVenue:
         for account_id, book in changed:
             events.setdefault(account_id, []).extend(book.events)
         for account_events in events.values():
-            account_events.sort(key=lambda each: each.place)
+            account_events.sort(key=lambda each: each.seq)
         moved = {key: each.totals for key, each in taken.items() if each.totals and each.totals != totals[key]}
         orders = [(key, book.orders[number]) for key, book in changed for number in sorted(book.changed)]
         await tx.commit(
@@ -131,7 +132,7 @@ class PaperVenue:
                 *([store.save_faults(batch.spent)] if batch.spent else ()),
                 *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
                 *([store.save_orders(orders)] if orders else ()),
-                *([store.save_holdings({BookKey(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
+                *([store.save_holdings({(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
                 *([store.add_events([(k, each) for k, made in events.items() for each in made])] if events else ()),
                 *([store.save_accounts(moved)] if moved else ()),
             ]
@@ -140,11 +141,11 @@ class PaperVenue:
 
     async def _read(
         self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
-    ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[BookKey, list[Quote]]]:
+    ) -> tuple[_VenueBatch, dict[UUID, PaperAccount], dict[AccountSymbol[UUID], list[Quote]]]:
         keys = {book_key for request in requests for book_key in request.book_keys}
         by_account = {request.books.account_id: request.books for request in requests}
         targets = [target for request in requests if (target := request.target)]
-        unread = [p for p in keys if p.symbol not in by_account[p.account_id].books]
+        unread = [(each, symbol) for each, symbol in keys if symbol not in by_account[each].books]
         ids = [(each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket]
         replies = await tx.run(
             [
@@ -180,13 +181,13 @@ class PaperVenue:
         tx: PipelinedTransaction,
         stale: Sequence[AccountBooks],
         totals: dict[UUID, PaperAccount],
-        requested: set[BookKey],
-    ) -> dict[BookKey, list[Quote]]:
+        requested: set[AccountSymbol[UUID]],
+    ) -> dict[AccountSymbol[UUID], list[Quote]]:
         by_account = {each.account_id: each for each in stale}
         (working,) = await tx.run([store.list_working(by_account)])
         orders = store.parse_orders(working)
-        keys = {BookKey(account_id, order.symbol) for account_id, order in orders}
-        keys |= {book_key for book_key in requested if book_key.account_id in by_account}
+        keys = {key for key in requested if key[0] in by_account}
+        keys |= {(account_id, order.symbol) for account_id, order in orders}
         (held,) = await tx.run([store.read_holdings(keys)])
         for each in stale:
             each.clear()
@@ -200,27 +201,29 @@ class PaperVenue:
     def _put_books(
         self,
         by_account: Mapping[UUID, AccountBooks],
-        holdings: Mapping[BookKey, PaperHolding],
-        keys: Iterable[BookKey],
+        holdings: Mapping[AccountSymbol[UUID], PaperHolding],
+        keys: Iterable[AccountSymbol[UUID]],
     ) -> None:
-        for book_key in keys:
-            account = by_account[book_key.account_id]
-            if book_key.symbol not in account.books:
-                account.books[book_key.symbol] = OrderBook(
+        for account_id, symbol in keys:
+            books = by_account[account_id].books
+            if symbol not in books:
+                books[symbol] = OrderBook(
                     self._seed,
-                    str(account.account_id),
-                    book_key.symbol,
+                    str(account_id),
+                    Symbol(symbol),
                     PaperAccount(cash=self._cash),  # handed over with each use
-                    holdings.get(book_key, PaperHolding()),
+                    holdings.get((account_id, symbol), PaperHolding()),
                     {},
                 )
 
-    def _apply(self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[BookKey, list[Quote]]) -> VenueReply:
+    def _apply(
+        self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[AccountSymbol[UUID], list[Quote]]
+    ) -> VenueReply:
         books = request.books
         books.worked_at = batch.now
-        concerned = [books.books[book_key.symbol] for book_key in sorted(request.book_keys)] or books.working()
+        concerned = [books.books[symbol] for _, symbol in sorted(request.book_keys)] or books.working()
         for book in concerned:
-            self._catch_up(books, book, quotes.get(BookKey(books.account_id, book.symbol)), batch.now)
+            self._catch_up(books, book, quotes.get((books.account_id, book.symbol)), batch.now)
         if request.ticket is None:
             return VenueReply(CommandResult(outcome=Outcome.ACKED))
         assert books.totals is not None
@@ -318,13 +321,10 @@ class PaperVenue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
-def _list_quotes(by_account: Mapping[UUID, AccountBooks], keys: Iterable[BookKey]) -> Statement:
-    asked = [(book_key, by_account[book_key.account_id]) for book_key in keys]
+def _list_quotes(by_account: Mapping[UUID, AccountBooks], keys: Iterable[AccountSymbol[UUID]]) -> Statement:
+    asked = [(by_account[account_id], symbol) for account_id, symbol in keys]
     return store.list_quotes(
-        [
-            AskedQuotes(*book_key, account.organization_id, _seen(account.books.get(book_key.symbol)))
-            for book_key, account in asked
-        ]
+        [AskedQuotes(a.account_id, symbol, a.organization_id, _seen(a.books.get(symbol))) for a, symbol in asked]
     )
 
 

@@ -9,10 +9,9 @@ from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults
 from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperOrderStatus
 from trading_intents.brokers.paper.store import CommandTarget
-from trading_intents.brokers.paper.venue.store import BookKey
 from trading_intents.brokers.port import CommandResult, OrderTicket
 from trading_intents.ids import OrganizationId
-from trading_intents.trading import FrozenStruct, Symbol
+from trading_intents.trading import AccountSymbol, FrozenStruct, Symbol
 
 MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
 
@@ -32,7 +31,7 @@ class AccountBooks:
     on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
     totals: PaperAccount | None = None
     worked_at: datetime | None = None  # by the database's clock
-    books: dict[Symbol, OrderBook] = field(default_factory=dict)
+    books: dict[str, OrderBook] = field(default_factory=dict)
     is_closed: bool = False  # its session has ended, so nothing more is taken
 
     def clear(self) -> None:
@@ -56,7 +55,7 @@ class AccountBooks:
 
 @dataclass(slots=True)
 class VenueRequest:
-    """What a session asks of the venue: a command, or without a ticket that its books be brought up to now. Once it
+    """A session's request to the venue: a command, or without a ticket that its books be brought up to now. Once it
     `is_taken` nobody knows what became of it before the reply."""
 
     books: AccountBooks
@@ -67,9 +66,9 @@ class VenueRequest:
     is_taken: bool = False
 
     @property
-    def book_keys(self) -> set[BookKey]:
+    def book_keys(self) -> set[AccountSymbol[UUID]]:
         symbols = {*self.symbols, *([self.ticket.symbol] if self.ticket else ())}
-        return {BookKey(self.books.account_id, symbol) for symbol in symbols}
+        return {(self.books.account_id, symbol) for symbol in symbols}
 
     @property
     def target(self) -> CommandTarget | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -14,14 +14,9 @@ from trading_intents.brokers.paper.faults import Fault
 from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperHolding, PaperOrder, Quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
-from trading_intents.trading import Symbol
+from trading_intents.trading import AccountSymbol
 
 Parsed = TypeVar("Parsed")
-
-
-class BookKey(NamedTuple):
-    account_id: UUID
-    symbol: Symbol
 
 
 class Arrival(msgspec.Struct):
@@ -129,7 +124,7 @@ def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
     return [(UUID(account_id), msgspec.json.decode(text, type=PaperOrder)) for account_id, text in reply.texts()]
 
 
-def read_holdings(keys: Iterable[BookKey]) -> Statement:
+def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
     sql = """
         SELECT h.account_id, h.symbol, to_json(h)
         FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
@@ -137,19 +132,19 @@ def read_holdings(keys: Iterable[BookKey]) -> Statement:
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
     """
-    return Statement(sql, (json_text([key._asdict() for key in keys]),))
+    return Statement(sql, (json_text([{"account_id": each, "symbol": symbol} for each, symbol in keys]),))
 
 
-def parse_holdings(reply: Reply) -> dict[BookKey, PaperHolding]:
+def parse_holdings(reply: Reply) -> dict[AccountSymbol[UUID], PaperHolding]:
     return {
-        BookKey(UUID(account_id), symbol): msgspec.json.decode(text, type=PaperHolding)
+        (UUID(account_id), symbol): msgspec.json.decode(text, type=PaperHolding)
         for account_id, symbol, text in reply.texts()
     }
 
 
 class AskedQuotes(msgspec.Struct):
     account_id: UUID
-    symbol: Symbol
+    symbol: str
     organization_id: UUID
     after: int | None  # None: the present one is enough
 
@@ -175,11 +170,11 @@ def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
     return Statement(sql, (json_text(asked),))
 
 
-def parse_quotes(reply: Reply) -> dict[BookKey, list[Quote]]:
+def parse_quotes(reply: Reply) -> dict[AccountSymbol[UUID], list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
-    found: dict[BookKey, list[Quote]] = {}
+    found: dict[AccountSymbol[UUID], list[Quote]] = {}
     for account_id, symbol, text in reply.texts():
-        found.setdefault(BookKey(UUID(account_id), symbol), []).append(msgspec.json.decode(text, type=Quote))
+        found.setdefault((UUID(account_id), symbol), []).append(msgspec.json.decode(text, type=Quote))
     return found
 
 
@@ -203,9 +198,9 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
     return Statement(sql, (json_text(rows), array_text(map(str, accounts))))
 
 
-def save_holdings(holdings: Mapping[BookKey, PaperHolding]) -> Statement:
+def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> Statement:
     columns = f"account_id, symbol, {_columns(PaperHolding)}"
-    rows = [key._asdict() | asdict(holding) for key, holding in holdings.items()]
+    rows = [{"account_id": key, "symbol": symbol, **asdict(held)} for (key, symbol), held in holdings.items()]
     sql = f"""
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
@@ -239,7 +234,7 @@ _EVENT_COLUMNS = """
 
 def add_events(events: Sequence[tuple[UUID, PaperEvent]]) -> Statement:
     rows = [
-        {"account_id": account_id, "seq": each.place, "number": each.order, **asdict(each.event)}
+        {"account_id": account_id, "seq": each.seq, "number": each.order, **asdict(each.event)}
         for account_id, each in events
     ]
     sql = f"""

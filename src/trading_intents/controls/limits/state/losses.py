@@ -16,7 +16,7 @@ from trading_intents.trading import ZERO, FrozenStruct, exact
 
 
 class HeldResult(msgspec.Struct, frozen=True):
-    """What a position made, what is held of it, and what it began with."""
+    """A position's result, its quantity, and its opening."""
 
     quantity: Decimal
     uncosted_quantity: Decimal

@@ -85,7 +85,7 @@ class RecentRead(NamedTuple):
 
 
 def find_whole(memory: RecentByAccount, heads: Mapping[str, Head], now: datetime) -> RecentByAccount:
-    """What is known of these accounts up to their heads. Forgets the accounts that have been idle for longer than it
+    """Finds the accounts that are known up to their heads. Forgets the accounts that have been idle for longer than it
     matters."""
     whole: RecentByAccount = {}
     for account_id, head in heads.items():
@@ -101,7 +101,7 @@ def find_whole(memory: RecentByAccount, heads: Mapping[str, Head], now: datetime
 def plan_reads(
     windows: Mapping[str, int], memory: RecentByAccount, whole: RecentByAccount, now: datetime
 ) -> list[RecentRead]:
-    """What is to be read of accounts that are judged by their last orders; the windows are theirs."""
+    """Plans the reads of accounts that are judged by their last orders; the windows are theirs."""
     reads: list[RecentRead] = []
     for account_id, window_millis in windows.items():
         recent = memory.get(account_id)

@@ -11,6 +11,7 @@ from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, Recen
 from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement
+from trading_intents.trading import AccountSymbol
 
 # One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, as must
 # openings and the positions that they set. LATERAL with LIMIT allows only look-ups by key. An account is summed once,
@@ -25,7 +26,7 @@ _POSITION = """
 """
 _READ = f"""
     WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS places (account_id, symbol)
+        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS symbols (account_id, symbol)
     ), totals AS MATERIALIZED (
         SELECT account_id, (
             SELECT sum(open_orders) FROM exposures WHERE account_id = accounts.account_id
@@ -55,7 +56,7 @@ _READ_SINGLE = f"""
 """  # noqa: S608 - our own constants
 
 
-def read_limit_state(asked: Sequence[tuple[str, str]]) -> Statement:
+def read_limit_state(asked: Sequence[AccountSymbol[str]]) -> Statement:
     """By account and symbol: the account's open orders, what is open of the symbol, the position, and whether the
     account's opening positions are set."""
     is_single = len(dict(asked)) == len(asked)
@@ -144,7 +145,7 @@ _RESULTS = f"""
 
 
 def read_results(account_ids: Sequence[str]) -> Statement:
-    """What each position made and is worth, and each account's baseline: rows for `AccountResults`. One statement, as
+    """Reads each position's result and worth, and each account's baseline: rows for `AccountResults`. One statement, as
     one transaction sets openings and moves the baseline."""
     return Statement(_RESULTS, (pack_array(account_ids),))
 

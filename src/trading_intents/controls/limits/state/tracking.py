@@ -26,12 +26,10 @@ from trading_intents.controls.model import Triggered
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
-from trading_intents.trading import EXACT, ZERO, Environment, FrozenStruct, OrderSide, Symbol
-
-Place = tuple[str, str]  # an account and a symbol
+from trading_intents.trading import EXACT, ZERO, AccountSymbol, Environment, FrozenStruct, OrderSide, Symbol
 
 
-class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
+class LimitedSubject(FrozenStruct, frozen=True, kw_only=True):
     """A symbol of an account that has limits, and what they are judged by."""
 
     account_id: str
@@ -46,11 +44,11 @@ class LimitedPlace(FrozenStruct, frozen=True, kw_only=True):
     key_id: str  # of the caller; empty: it has no limits
 
 
-def limited_place(
+def limited_subject(
     owner: LimitOwner, symbol: str, environment: Environment, broker: str, limits: AppliedLimits
-) -> LimitedPlace:
+) -> LimitedSubject:
     market, organization_id = market_of(broker, environment), owner.organization_id
-    return LimitedPlace(
+    return LimitedSubject(
         account_id=owner.account_id,
         organization_id=organization_id,
         symbol=symbol,
@@ -73,17 +71,17 @@ class LimitPart:
         """Takes the heads of the accounts that are locked."""
         self.now = now
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
-        """Reads what the limits of these places need and is not known yet."""
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
+        """Reads what the limits of these subjects need and is not known yet."""
 
     def read(self, reply: Reply) -> None:
         """Takes the reply to the last statement."""
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         """Fills in what the order meets."""
 
-    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
-        """Counts it for the orders that follow in the batch. It has a place if it was judged."""
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
+        """Counts it for the orders that follow in the batch. It has a subject if it was judged."""
 
     def writes(self) -> list[Statement]:
         return []
@@ -94,13 +92,13 @@ class Exposures(LimitPart):
 
     def __init__(self, brokers: Registry) -> None:
         self._brokers = brokers
-        self._symbols: dict[Place, LimitState] = {}
+        self._symbols: dict[AccountSymbol[str], LimitState] = {}
         self._open_orders: dict[str, int] = {}  # by account
         self._opened: set[str] = set()  # accounts whose opening positions are set
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
-        asked = {(each.account_id, each.symbol): None for each in places if each.needs_exposure}
-        unread = [place for place in asked if place not in self._symbols]
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
+        asked = {(each.account_id, each.symbol): None for each in subjects if each.needs_exposure}
+        unread = [each for each in asked if each not in self._symbols]
         return statements.read_limit_state(unread) if unread else None
 
     def read(self, reply: Reply) -> None:
@@ -113,14 +111,14 @@ class Exposures(LimitPart):
                 *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
             )
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        if place.needs_exposure:
-            known, broker = self._symbols[place.account_id, place.symbol], self._brokers.find(place.broker)
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
+        if subject.needs_exposure:
+            known, broker = self._symbols[subject.account_id, subject.symbol], self._brokers.find(subject.broker)
             met.position, met.open_buy, met.open_sell = known.position, known.open_buy, known.open_sell
-            met.open_orders, met.account_open_orders = known.open_orders, self._open_orders[place.account_id]
-            met.is_position_known = place.account_id in self._opened or not (broker and broker.tells_positions)
+            met.open_orders, met.account_open_orders = known.open_orders, self._open_orders[subject.account_id]
+            met.is_position_known = subject.account_id in self._opened or not (broker and broker.tells_positions)
 
-    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         if account_id in self._open_orders:
             self._open_orders[account_id] += asked.new_orders
         if known := self._symbols.get((account_id, asked.symbol)):
@@ -137,23 +135,23 @@ class LimitPrices(LimitPart):
     def __init__(self, rules: PriceRules) -> None:
         self._rules, self._picked = rules, dict[PriceKey, ReferencePrice | None]()
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
-        keys = {each.price_key for each in places if each.price_key} - self._picked.keys()
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
+        keys = {each.price_key for each in subjects if each.price_key} - self._picked.keys()
         return read_prices(keys) if keys else None
 
     def read(self, reply: Reply) -> None:
         self._picked |= {key: self._rules.pick(known) for key, known in parse_reply(reply).items()}
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        met.reference_price = self.price_of(place)
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
+        met.reference_price = self.price_of(subject)
 
-    def price_of(self, place: LimitedPlace) -> Decimal | None:
-        price = self._picked[place.price_key] if place.price_key else None
+    def price_of(self, subject: LimitedSubject) -> Decimal | None:
+        price = self._picked[subject.price_key] if subject.price_key else None
         return price.price if price else None
 
 
 class KeyBudgets(LimitPart):
-    """What callers' keys have used, but for those whose rows others have locked (`held`)."""
+    """The budgets that callers' keys have used, but for those whose rows others have locked (`held`)."""
 
     def __init__(self, prices: LimitPrices, locking: str) -> None:
         self._prices, self._locking = prices, locking
@@ -161,8 +159,8 @@ class KeyBudgets(LimitPart):
         self.held: set[str] = set()
         self._changed: set[str] = set()
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
-        self.held = {each.key_id for each in places if each.key_id} - self.used.keys()
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
+        self.held = {each.key_id for each in subjects if each.key_id} - self.used.keys()
         return statements.read_budgets(self.held, self._locking) if self.held else None
 
     def read(self, reply: Reply) -> None:
@@ -170,15 +168,15 @@ class KeyBudgets(LimitPart):
         self.used |= {each.key_id: each for each in read}
         self.held -= self.used.keys()
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        if used := self.used.get(place.key_id):
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
+        if used := self.used.get(subject.key_id):
             met.key_orders_last_minute, met.key_daily_notional = used.orders_last_minute, used.daily_notional
 
-    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
-        if place and place.key_id and not asked.closes and not asked.leg:
-            added = added_notional(asked, self._prices.price_of(place))
-            self.used[place.key_id].accept(added or ZERO, self.now)
-            self._changed.add(place.key_id)
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
+        if subject and subject.key_id and not asked.closes and not asked.leg:
+            added = added_notional(asked, self._prices.price_of(subject))
+            self.used[subject.key_id].accept(added or ZERO, self.now)
+            self._changed.add(subject.key_id)
 
     def writes(self) -> list[Statement]:
         return [statements.keep_budgets(self.used[each] for each in sorted(self._changed))] if self._changed else []
@@ -192,21 +190,21 @@ class DailyResults(LimitPart):
         self._asked: set[str] = set()
         self._begun: dict[tuple[str, str], DailyBaseline] = {}  # by account and organization
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
         self._asked = {
-            each.account_id for each in places if each.account.max_daily_loss is not None
+            each.account_id for each in subjects if each.account.max_daily_loss is not None
         } - self._results.keys()
         return statements.read_results(list(self._asked)) if self._asked else None
 
     def read(self, reply: Reply) -> None:
         self._results |= dict.fromkeys(self._asked, AccountResults(reply.texts(), self._prices))
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        if place.account.max_daily_loss is not None:
-            account_id = place.account_id
-            met.daily_result, begun = self._results[account_id].today(account_id, place.account.timezone, self.now)
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
+        if subject.account.max_daily_loss is not None:
+            account_id = subject.account_id
+            met.daily_result, begun = self._results[account_id].today(account_id, subject.account.timezone, self.now)
             if begun:
-                self._begun[account_id, place.organization_id] = begun
+                self._begun[account_id, subject.organization_id] = begun
 
     def writes(self) -> list[Statement]:
         return [statements.record_baselines(baseline_rows(self._begun))] if self._begun else []
@@ -226,8 +224,8 @@ class LastMinutes(LimitPart):
         self.now, self._heads = now, heads
         self.known = recent.find_whole(self._memory, heads, now)
 
-    def needs(self, places: Collection[LimitedPlace]) -> Statement | None:
-        judged = (each for each in places if each.needs_recent and each.account_id in self._heads)
+    def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
+        judged = (each for each in subjects if each.needs_recent and each.account_id in self._heads)
         windows = {each.account_id: each.account.duplicate_window_millis or 0 for each in judged}
         self._asked = recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
         return statements.read_recent(self._asked, may_take_long=self._may_take_long) if self._asked else None
@@ -236,12 +234,12 @@ class LastMinutes(LimitPart):
         self.known |= recent.put_recent(self._memory, self._asked, reply.texts(), self._heads, self.now)
         self.unread = {each.account_id for each in self._asked} - self.known.keys()
 
-    def meet(self, place: LimitedPlace, asked: AskedOrder, met: LimitState) -> None:
-        if place.needs_recent:
-            known = self.known[place.account_id]
+    def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
+        if subject.needs_recent:
+            known = self.known[subject.account_id]
             met.orders_last_minute, met.duplicate_at = known.count(self.now), known.find(asked.terms)
 
-    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         known = self.known.get(account_id)
         if known and not asked.leg:
             known.accept(asked.terms, self.now)
@@ -271,8 +269,8 @@ class LimitTracking:
             part.begin(heads, now)
         self.counts |= bool(self.minutes.known)
 
-    def needs(self, places: Collection[LimitedPlace]) -> list[Statement]:
-        needed = [(part, found) for part in self._parts if (found := part.needs(places))] if places else []
+    def needs(self, subjects: Collection[LimitedSubject]) -> list[Statement]:
+        needed = [(part, found) for part in self._parts if (found := part.needs(subjects))] if subjects else []
         self._asked = [part for part, _ in needed]
         self.counts |= bool(needed)
         return [statement for _, statement in needed]
@@ -281,15 +279,15 @@ class LimitTracking:
         for part, reply in zip(self._asked, replies, strict=True):
             part.read(reply)
 
-    def judge(self, place: LimitedPlace, asked: AskedOrder) -> tuple[Triggered, ...]:
+    def judge(self, subject: LimitedSubject, asked: AskedOrder) -> tuple[Triggered, ...]:
         met = LimitState()
         for part in self._parts:
-            part.meet(place, asked, met)
-        return judge(place.levels, asked, met, self.minutes.now)
+            part.meet(subject, asked, met)
+        return judge(subject.levels, asked, met, self.minutes.now)
 
-    def accept(self, account_id: str, place: LimitedPlace | None, asked: AskedOrder) -> None:
+    def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         for part in self._parts:
-            part.accept(account_id, place, asked)
+            part.accept(account_id, subject, asked)
 
     def writes(self) -> list[Statement]:
         return [statement for part in self._parts for statement in part.writes()]

@@ -11,7 +11,7 @@ import msgspec
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
 from trading_intents.controls.limits.state.recent import Head, RecentByAccount
-from trading_intents.controls.limits.state.tracking import LimitedPlace, LimitTracking, Place
+from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdTextMaker
 from trading_intents.intents import store
@@ -36,14 +36,14 @@ from trading_intents.orders.positions import Holding, parse_holdings
 from trading_intents.orders.store import OrderRow
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.pipeline import ConnectionLost, Pipeline, PipelineConnection, Reply, Statement
-from trading_intents.trading import ActionType
+from trading_intents.trading import AccountSymbol, ActionType
 
 
 @dataclass(frozen=True, slots=True)
 class BatchDependencies:
     """The objects that a batch needs to run."""
 
-    link: Pipeline
+    pipeline: Pipeline
     brokers: Registry
     make_id: IdTextMaker
     clock: Clock
@@ -63,7 +63,7 @@ class BatchState:
     earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)  # by account and Idempotency-Key
     groups: store.Groups = field(default_factory=dict)  # of linked orders that REPLACEs name
     replacing: dict[str, Spec] = field(default_factory=dict)  # what REPLACEs of linked orders in this batch ask for
-    holdings: dict[Place, Holding] = field(default_factory=dict)  # that a Close names
+    holdings: dict[AccountSymbol[str], Holding] = field(default_factory=dict)  # that a Close names
     rules: RulesByOrganization = field(default_factory=dict)
     now: datetime = field(init=False)
     now_text: str = field(init=False)  # as PostgreSQL writes it
@@ -81,12 +81,12 @@ class BatchState:
     def subject_of(self, submission: Submission) -> Subject:
         return submission.account_id, submission.key_id or "", self.symbol_of(submission)
 
-    def place_of(self, submission: Submission, rules: RulesByOrganization) -> LimitedPlace | None:
-        """Where the command is judged by limits, as far as the rules are known. The platform's own commands pass."""
+    def limited_subject(self, submission: Submission, rules: RulesByOrganization) -> LimitedSubject | None:
+        """Gives what the command's limits are judged by, as far as the rules are known. The platform's own pass."""
         known = rules.get(submission.organization_id)
         if not known or not known.limits or not submission.key_id or isinstance(submission.command, Cancel):
             return None
-        return known.limited_place(self.subject_of(submission))
+        return known.limited_subject(self.subject_of(submission))
 
     def is_held(self, submission: Submission) -> bool:
         """Another transaction has locked the account or the key's budget, or the log must be read first. An account
@@ -104,7 +104,7 @@ class BatchState:
     def meet(self, submission: Submission) -> SubmissionState:
         account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
         rules, symbol = self.rules[submission.organization_id], self.symbol_of(submission)
-        account, place = rules.accounts.get(account_id), self.place_of(submission, self.rules)
+        account, limited = rules.accounts.get(account_id), self.limited_subject(submission, self.rules)
         row = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
         return SubmissionState(
             key=rules.keys.get(submission.key_id) if submission.key_id else None,
@@ -113,7 +113,7 @@ class BatchState:
             order=self._known(row) if row else None,
             earlier=self.earlier.get((account_id, key)) if key else None,
             controls=rules.controls_of(account_id, symbol),
-            judge=partial(self.limits.judge, place) if place else None,
+            judge=partial(self.limits.judge, limited) if limited else None,
             holding=self.holdings.get((account_id, symbol)),
         )
 
@@ -123,10 +123,10 @@ class BatchState:
             return "0"
         if order is None and not self.limits.counts and not self.holdings:
             return accepted.spec.quantity
-        asked, place = asked_order(accepted, order), (submission.account_id, accepted.symbol)
-        self.limits.accept(submission.account_id, self.place_of(submission, self.rules), asked)
-        if held := self.holdings.get(place):
-            self.holdings[place] = held.with_order(asked.side, asked.opens, asked.is_create)
+        asked, key = asked_order(accepted, order), (submission.account_id, accepted.symbol)
+        self.limits.accept(submission.account_id, self.limited_subject(submission, self.rules), asked)
+        if held := self.holdings.get(key):
+            self.holdings[key] = held.with_order(asked.side, asked.opens, asked.is_create)
         return str(asked.opens)
 
     def move(
@@ -150,14 +150,14 @@ class BatchState:
 
 
 async def read_state(
-    link: PipelineConnection,
+    connection: PipelineConnection,
     submissions: Sequence[Submission],
     dependencies: BatchDependencies,
     locking: statements.Locking,
 ) -> BatchState:
     """Locks and reads in one round trip. What the cache does not have is read in another: the rules of organizations,
     and after them what their limits need."""
-    cache, memory = dependencies.rules.of(link), dependencies.recent
+    cache, memory = dependencies.rules.of(connection), dependencies.recent
     limits = LimitTracking(
         dependencies.prices,
         dependencies.brokers,
@@ -167,22 +167,22 @@ async def read_state(
     )
     state = BatchState(brokers=dependencies.brokers, limits=limits)
     locks = _locking_reads(submissions, locking)
-    expected = _places(state, submissions, cache.known)  # if the rules that are known still hold
+    expected = _limited(state, submissions, cache.known)  # if the rules that are known still hold
     try:
-        replies = await link.run([*locks.values(), *limits.needs(expected)])
+        replies = await connection.run([*locks.values(), *limits.needs(expected)])
         versions = _take(state, dict(zip(locks, replies, strict=False)))
         limits.read(replies[len(locks) :])
         replaced = {each.command.ref_intent_id for each in submissions if isinstance(each.command, Replace)}
         if linked := [each for each in replaced if each in state.orders and state.orders[each].linked]:
-            (groups,) = await link.run([store.read_groups(linked)])
+            (groups,) = await connection.run([store.read_groups(linked)])
             state.groups = store.parse_groups(groups.texts())
         subjects: dict[str, set[Subject]] = {}
         for each in submissions:
             subjects.setdefault(each.organization_id, set()).add(state.subject_of(each))
-        state.rules = await cache.find(link, subjects, versions)
+        state.rules = await cache.find(connection, subjects, versions)
         locked = [each for each in submissions if each.account_id in state.heads]
-        if late := limits.needs(_places(state, locked, state.rules)):
-            limits.read(await link.run(late))
+        if late := limits.needs(_limited(state, locked, state.rules)):
+            limits.read(await connection.run(late))
     except ConnectionLost:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from None
     return state
@@ -194,7 +194,7 @@ def _locking_reads(submissions: Sequence[Submission], locking: statements.Lockin
     organization_ids = {each.organization_id for each in submissions}
     commands = [(each.account_id, each.command) for each in submissions]
     references = {each.ref_intent_id for _, each in commands if not isinstance(each, NewOrder)}
-    closes: dict[Place, int | None] = {
+    closes: dict[AccountSymbol[str], int | None] = {
         (account_id, each.symbol): each.seen_seq for account_id, each in commands if isinstance(each, Close)
     }
     keyed = [(each.account_id, each.idempotency_key) for each in submissions if each.idempotency_key]
@@ -232,6 +232,6 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     return {organization_id: version for organization_id, (version, _) in versions.items()}
 
 
-def _places(state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization) -> list[LimitedPlace]:
-    """Those of these commands that have limits."""
-    return [place for each in submissions if (place := state.place_of(each, rules))]
+def _limited(state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization) -> list[LimitedSubject]:
+    """Of those of these commands that have limits."""
+    return [found for each in submissions if (found := state.limited_subject(each, rules))]

@@ -6,14 +6,14 @@ from datetime import datetime, time
 from typing import Any
 
 from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, LimitOwner, TradingLimits
-from trading_intents.controls.limits.state.tracking import LimitedPlace, Place, limited_place
+from trading_intents.controls.limits.state.tracking import LimitedSubject, limited_subject
 from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.model import AccountState, KeyState
 from trading_intents.intents.writing import statements
 from trading_intents.storage.pipeline import PipelineConnection
-from trading_intents.trading import Environment
+from trading_intents.trading import AccountSymbol, Environment
 
 NEVER_CHANGED = "0"  # the version of an organization that has none
 MAX_COVERED = 50_000  # subjects of all organizations; beyond it the organization with the most is forgotten
@@ -22,33 +22,33 @@ Subject = tuple[str, str, str]  # an account, a key or an empty text, a symbol: 
 
 @dataclass(slots=True)
 class Rules:
-    """What the users and operators of one organization set, as far as it was read, at one version of it."""
+    """The rules that users and operators of one organization set, as far as it was read, at one version of it."""
 
     organization_id: str
     version: str
     accounts: dict[str, AccountState] = field(default_factory=dict)
     keys: dict[str, KeyState] = field(default_factory=dict)
     switches: dict[tuple[str, str], Switch] = field(default_factory=dict)  # by owner, and by symbol or an empty text
-    windows: dict[Place, TimeRule] = field(default_factory=dict)
+    windows: dict[AccountSymbol[str], TimeRule] = field(default_factory=dict)
     halts: dict[str, StandingHalt] = field(default_factory=dict)  # by owner: the organization or an account
     limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
     covered: set[Subject] = field(default_factory=set)  # the subjects whose rules are all here
-    _limited: dict[Subject, LimitedPlace | None] = field(default_factory=dict)
+    _limited: dict[Subject, LimitedSubject | None] = field(default_factory=dict)
 
     def controls_of(self, account_id: str, symbol: str) -> Controls:
-        organization_id, switches, halts, place = self.organization_id, self.switches, self.halts, (account_id, symbol)
+        organization_id, switches, halts, key = self.organization_id, self.switches, self.halts, (account_id, symbol)
         return Controls(
             organization_id,
             account_id,
             switches.get((organization_id, "")),
             switches.get((account_id, "")),
-            switches.get(place),
-            self.windows.get(place),
+            switches.get(key),
+            self.windows.get(key),
             halts.get(organization_id),
             halts.get(account_id),
         )
 
-    def limited_place(self, subject: Subject) -> LimitedPlace | None:
+    def limited_subject(self, subject: Subject) -> LimitedSubject | None:
         """None: nothing is known of the subject, or it has no limits."""
         account_id, key_id, symbol = subject
         if subject not in self.covered or not symbol or account_id not in self.accounts:
@@ -58,7 +58,7 @@ class Rules:
             levels = (owner.organization_id, ""), (account_id, ""), (account_id, symbol), (key_id, "")
             limits = AppliedLimits(*map(self.limits.get, levels))
             self._limited[subject] = (
-                limited_place(owner, symbol, account.environment, account.broker, limits)
+                limited_subject(owner, symbol, account.environment, account.broker, limits)
                 if limits != NO_LIMITS
                 else None
             )
@@ -106,18 +106,18 @@ class RulesCache:
     same."""
 
     def __init__(self) -> None:
-        self._link: PipelineConnection | None = None
+        self._connection: PipelineConnection | None = None
         self.known: RulesByOrganization = {}
 
-    def of(self, link: PipelineConnection) -> "RulesCache":
+    def of(self, connection: PipelineConnection) -> "RulesCache":
         """Cleared, if the connection is another one. It may lead to a server that lost the latest commits, where a
         version that we have seen stands for other rules."""
-        if link is not self._link:
-            self._link, self.known = link, {}
+        if connection is not self._connection:
+            self._connection, self.known = connection, {}
         return self
 
     async def find(
-        self, link: PipelineConnection, subjects: Mapping[str, set[Subject]], versions: Mapping[str, str]
+        self, connection: PipelineConnection, subjects: Mapping[str, set[Subject]], versions: Mapping[str, str]
     ) -> RulesByOrganization:
         """Rules that have another version now, or do not cover a subject, are read for all subjects of the
         organization."""
@@ -128,7 +128,7 @@ class RulesCache:
                 found[each] = known
         if missing := {each: own for each, own in subjects.items() if each not in found}:
             account_ids, key_ids, symbols = map(set, zip(*set().union(*missing.values()), strict=True))
-            (read,) = await link.run([statements.read_rules(missing, account_ids, key_ids - {""}, symbols)])
+            (read,) = await connection.run([statements.read_rules(missing, account_ids, key_ids - {""}, symbols)])
             found |= {rules.organization_id: self.put(rules) for rules in parse_rules(missing, read.texts())}
         return found
 
