@@ -13,6 +13,7 @@ from trading_intents.accounts.model import AccountId, ChangedAccount, NewAccount
 from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider
+from trading_intents.brokers.registry import BUILT_IN
 from trading_intents.clock import rfc3339
 from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
@@ -32,7 +33,7 @@ from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
 
 DEMO_URL_FILE = "demo-url"  # beside the demo's key: where the platform listens, for the Python client
-DEMO_ACCOUNT = ("sim", "paper", Environment.PAPER)  # name, broker, environment
+DEMO_ACCOUNT = ("sim", BUILT_IN, Environment.PAPER)  # name, broker, environment
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
 

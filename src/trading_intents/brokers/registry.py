@@ -12,6 +12,8 @@ from trading_intents.telemetry import Log
 Manifest = Capabilities
 OWN_DISTRIBUTION = "trading-intents"
 BUILT_IN = "paper"
+# Its tables of the quotes that organizations post, and of their symbols, which reference prices are read from.
+POSTED_QUOTES, QUOTED_SYMBOLS = "paper_quotes", "paper_symbols"
 
 
 class Registry:

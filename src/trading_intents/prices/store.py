@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
 from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
 from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
@@ -14,7 +15,7 @@ from trading_intents.trading import Symbol
 
 # The table's column `environment` has a `PriceMarket`.
 # For a statement that has `asked (organization_id, market, symbol)`: what `parse_prices` takes, and where it comes
-# from. The paper broker's quotes are read where it keeps them: a copy would cost every quote a second write.
+# from. The built-in broker's quotes are read where it keeps them: a copy would cost every quote a second write.
 KNOWN_PRICES = """
     json_build_object(
         'organization_id', asked.organization_id, 'market', asked.market, 'symbol', asked.symbol,
@@ -22,20 +23,20 @@ KNOWN_PRICES = """
         'bid', q.bid, 'ask', q.ask, 'quoted_at', q.posted_at, 'now', clock_timestamp()
     )::text
 """
-PRICE_JOINS = """
+PRICE_JOINS = f"""
     LEFT JOIN LATERAL (
         SELECT price, source, as_of FROM reference_prices
         WHERE organization_id = asked.organization_id AND environment = asked.market
           AND symbol = asked.symbol LIMIT 1
     ) AS r ON true
     LEFT JOIN LATERAL (
-        SELECT bid, ask, posted_at FROM paper_quotes
+        SELECT bid, ask, posted_at FROM {POSTED_QUOTES}
         WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.market = 'simulated'
         ORDER BY number DESC LIMIT 1
     ) AS q ON true
-"""
+"""  # noqa: S608 - our own constants
 # As `market_of`, in a statement that has `broker` and `environment`.
-MARKET = "CASE WHEN broker = 'paper' THEN 'simulated' ELSE environment END"
+MARKET = f"CASE WHEN broker = '{BUILT_IN}' THEN 'simulated' ELSE environment END"
 _READ_PRICES = f"""
     SELECT {KNOWN_PRICES} FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
          AS asked (organization_id, market, symbol)
@@ -122,7 +123,7 @@ _LIST_SYMBOLS = """
     (SELECT symbol FROM reference_prices
      WHERE organization_id = $1 AND environment = $2 {beyond} ORDER BY symbol {direction} LIMIT $3)
     UNION
-    (SELECT symbol FROM paper_symbols
+    (SELECT symbol FROM {symbols}
      WHERE organization_id = $1 AND $2 = 'simulated' {beyond} ORDER BY symbol {direction} LIMIT $3)
     ORDER BY symbol {direction} LIMIT $3
 """
@@ -131,7 +132,7 @@ _LIST_SYMBOLS = """
 async def list_symbols(tx: Tx, organization_id: UUID, market: PriceMarket, page: PageRequest) -> list[Symbol]:
     """Symbols of which a price is stored, or in the simulated market a quote was posted, in their order."""
     beyond, after = beyond_cursor(page, "symbol", 4)
-    query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
+    query = _LIST_SYMBOLS.format(symbols=QUOTED_SYMBOLS, beyond=beyond, direction=direction_of(page))
     rows = await tx.fetch(query, organization_id, market, page.limit + 1, *after)
     return [Symbol(row["symbol"]) for row in rows]
 
