@@ -345,7 +345,7 @@ def build_app(infra: Infrastructure, features: Features, render: RenderMetrics =
             return "this process is shutting down; try another, or again"
         if "stream" in settings.roles and not await features.grpc.is_reachable():
             return "the gRPC port does not answer"
-        if app.disk_has_failed:
+        if app.disk_has_failed():
             return "the database's disk is full or fails"
         return "" if await infra.database.service.healthy() else "the database cannot be reached, or its disk is full"
 

@@ -59,7 +59,7 @@ def _run(
     try:
         settings = config.load(environ)
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
-        if process or (not quiet and settings.worker_processes):
+        if process or (not quiet and settings.count_workers()):
             log = log.bind(process=process or PARENT)
         for stranger, near in config.unknown({} if process else environ).items():  # its parent has logged them
             log.warning("unknown setting", variable=stranger, did_you_mean=near)

@@ -162,9 +162,8 @@ class Settings:
     paper_seed: int = _setting(1, "What the paper broker's prices, ids and chances are made from.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 
-    @property
-    def worker_processes(self) -> int:
-        """Workers beside the process with the other roles; 0: there is one process, without a parent."""
+    def count_workers(self) -> int:
+        """Counts workers beside the process with the other roles; 0: there is one process, without a parent."""
         if not set(self.roles) > {"worker"}:
             return 0
         cores = len(os.sched_getaffinity(0))

@@ -236,4 +236,4 @@ def test_workers_are_apart_where_there_are_other_roles(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     settings = config.load({f"{PREFIX}ROLES": roles, f"{PREFIX}WORKERS": workers})
-    assert settings.worker_processes == expected
+    assert settings.count_workers() == expected

@@ -42,7 +42,7 @@ def add_serve_command(cli: typer.Typer, run: Callable[..., None]) -> None:
             if part:
                 await serve_child(part, settings, log, stop)
                 return
-            serve_roles = supervise if settings.worker_processes else app.serve
+            serve_roles = supervise if settings.count_workers() else app.serve
             try:
                 await serve_roles(settings, log, stop, provision.prepare_demo, partial(_greet, log))
             except PortTaken as error:
@@ -77,7 +77,7 @@ def _stop_signal(stops_at_once: bool) -> asyncio.Event:
 
 
 def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
-    url, workers = settings.http_url, settings.worker_processes
+    url, workers = settings.http_url, settings.count_workers()
     grpc = settings.grpc_address if "stream" in settings.roles else ""
     if demo:
         provision.keep_demo_url(settings.data_dir, url)

@@ -63,7 +63,7 @@ async def supervise(
         sockets.callback(listener.close)
         front = ",".join(role for role in settings.roles if role != "worker")
         children = [Child("api" if "api" in front else "stream", front, listener, settings.http_url)]
-        for number in range(settings.worker_processes):
+        for number in range(settings.count_workers()):
             own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
             children.append(Child(f"worker-{number + 1}", "worker", own, f"http://{LOOPBACK}:{own.getsockname()[1]}"))
         metrics = Metrics()

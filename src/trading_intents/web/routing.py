@@ -116,7 +116,6 @@ class App:
             answer = route.operation.error_shape.answer(fault, request.id)
         return route, request, answer
 
-    @property
     def disk_has_failed(self) -> bool:
         """Whether the database lately refused a request since its disk is full or fails."""
         return self._clock.monotonic() - self._disk_failed_at < DISK_FAILED_SECONDS
