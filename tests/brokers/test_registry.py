@@ -76,7 +76,7 @@ def discover() -> tuple[Registry, dict[str, str]]:
 def test_our_own_brokers_are_installed_ones() -> None:
     """What cannot trade is not listed: nothing is but these, unless a package adds it."""
     registry, left_out = discover()
-    assert [manifest.name for manifest in registry.all()] == ["alpaca", "paper"]
+    assert [each.name for each in registry.all()] == ["alpaca", "paper"]
     assert left_out == {}
     assert registry.find("nonsense") is None
     assert registry.integration("nonsense") is None
@@ -89,7 +89,7 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     assert left_out.keys() == BROKEN.keys() | {"several"}
     assert "the third is wrong: {'SEVERAL_X': '1'}" in left_out["several"]
     assert "on purpose" in left_out["crashing"]
-    assert [manifest.name for manifest in registry.all()] == ["acme", "alpaca", "first", "paper", "second"]
+    assert [each.name for each in registry.all()] == ["acme", "alpaca", "first", "paper", "second"]
     assert registry.find("paper") == ours, "another's broker replaced ours"
     integration = registry.integration("acme")
     assert integration

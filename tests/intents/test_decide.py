@@ -13,8 +13,7 @@ from msgspec import structs
 
 from tests.installed.remote_broker import CAPABILITIES as REMOTE
 from trading_intents.brokers.paper.model import CAPABILITIES as PAPER
-from trading_intents.brokers.port import LinkedOrders
-from trading_intents.brokers.registry import Manifest
+from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule, evaluate
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, Permission
@@ -57,7 +56,7 @@ KEPT = structs.replace(LIMIT, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
 REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
 NONE_SET = Controls(MINE, ACCOUNT)
-WITHOUT_REPLACE = Manifest("slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ())
+WITHOUT_REPLACE = Capabilities("slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ())
 
 
 def submission(command: Any, **changes: Any) -> Submission:
@@ -97,12 +96,12 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("unauthorized", ALL, {"key": key(disabled=True, permissions=frozenset())}),
     ("unauthorized", ALL, {"key": key(expires_at=NOW, permissions=frozenset())}),
     ("forbidden", ALL, {"key": key(permissions=frozenset({Permission.INTENT_READ})), "account": None}),
-    ("not_found", ALL, {"account": None, "manifest": None}),
+    ("not_found", ALL, {"account": None, "broker": None}),
     ("not_found", ALL, {"account": account(organization_id=OTHER, environment=Environment.LIVE)}),
     ("forbidden", ALL, {"account": account(environment=Environment.LIVE)}),
-    ("entitlement_required", RISKY, LIVE | {"manifest": None, "order": None}),
-    ("unavailable", RISKY, {"manifest": None, "order": None}),
-    ("validation_failed", (REPLACE,), {"manifest": WITHOUT_REPLACE, "order": None}),
+    ("entitlement_required", RISKY, LIVE | {"broker": None, "order": None}),
+    ("unavailable", RISKY, {"broker": None, "order": None}),
+    ("validation_failed", (REPLACE,), {"broker": WITHOUT_REPLACE, "order": None}),
     ("validation_failed", (Replace(INTENT, UNOFFERED), structs.replace(CREATE, spec=UNOFFERED)), {"order": None}),
     ("validation_failed", (structs.replace(CREATE, route=RouteStrategy.NYSE),), NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": None} | NEVER),
@@ -110,8 +109,8 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("validation_failed", (Replace(INTENT, structs.replace(LIMIT, kind=OrderKind.MARKET, limit_price=None)),), NEVER),
     ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
     ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
-    ("account_disabled", RISKY, {"account": account(disabled=True, broker="remote"), "manifest": REMOTE}),
-    ("credential_missing", RISKY, {"manifest": REMOTE, "order": order(status="FILLED"), "controls": OFF}),
+    ("account_disabled", RISKY, {"account": account(disabled=True, broker="remote"), "broker": REMOTE}),
+    ("credential_missing", RISKY, {"broker": REMOTE, "order": order(status="FILLED"), "controls": OFF}),
     ("intent_closed", (REPLACE, CANCEL), {"order": order(status="FILLED", cancel_requested=True), "controls": OFF}),
     ("cancel_pending", (REPLACE,), {"order": order(cancel_requested=True, replace_pending=True), "controls": OFF}),
     ("replace_pending", (REPLACE,), {"order": order(replace_pending=True), "controls": OFF}),
@@ -153,20 +152,20 @@ BUYS = LinkedOrders((OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, Time
     ],
 )
 def test_a_broker_refuses_legs_that_it_does_not_offer(offered: LinkedOrders | None, said: str) -> None:
-    met = state(order=None, manifest=replace(PAPER, exits=offered))
+    met = state(order=None, broker=replace(PAPER, exits=offered))
     refusal = decide(submission(BRACKET), met, NOW)
     assert isinstance(refusal, PlatformError)
     assert refusal.code == "validation_failed"
     assert "/command/payload/exits" in str(refusal)
     assert said in str(refusal)
     assert isinstance(
-        decide(submission(CREATE), state(order=None, manifest=replace(PAPER, exits=offered)), NOW), Accepted
+        decide(submission(CREATE), state(order=None, broker=replace(PAPER, exits=offered)), NOW), Accepted
     )
 
 
 def test_a_broker_with_one_time_in_force_takes_a_group_that_has_one() -> None:
-    manifest = replace(PAPER, exits=replace(BUYS, one_time_in_force=True))
-    made = decide(submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, manifest=manifest), NOW)
+    broker = replace(PAPER, exits=replace(BUYS, one_time_in_force=True))
+    made = decide(submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, broker=broker), NOW)
     assert isinstance(made, Accepted)
     assert (made.is_linked, made.legs) == (True, (PROFIT,))
 
@@ -185,7 +184,7 @@ def test_a_cancel_repeats_the_order() -> None:
 
 def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
     off = account(environment=Environment.LIVE, broker="remote", disabled=True)
-    bare = {"manifest": None, "controls": OFF} | LIVE | {"account": off}
+    bare = {"broker": None, "controls": OFF} | LIVE | {"account": off}
     assert isinstance(decide(submission(CANCEL), state(**bare), NOW), Accepted)
 
 

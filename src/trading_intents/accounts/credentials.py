@@ -123,8 +123,8 @@ class Credentials:
         return made
 
     def _check_fields(self, account: Account, given: Secrets) -> tuple[str, ...]:
-        manifest = self._brokers.find(account.broker)
-        wanted = manifest.credential_fields if manifest else ()
+        broker = self._brokers.find(account.broker)
+        wanted = broker.credential_fields if broker else ()
         if not wanted:
             raise errors.ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
         for name in given:

@@ -45,7 +45,7 @@ class TradingAccount(msgspec.Struct):
 
 
 class NewCredential(msgspec.Struct, forbid_unknown_fields=True):
-    """`secrets` holds exactly the fields that the broker's manifest lists."""
+    """`secrets` holds exactly the fields that the broker's capabilities list."""
 
     secrets: SecretTexts
     label: Text | None = None
@@ -208,19 +208,16 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
 
 def broker_route(gate: Gate, brokers: Registry) -> Route:
     shown = [
-        Broker(
-            manifest.name,
-            list(manifest.environments),
-            list(manifest.times_in_force),
-            [time for time in TimeInForce if any(time in times for times in manifest.times_in_force.values())],
-            {kind: list(times) for kind, times in manifest.times_in_force.items()},
-            list(manifest.routes),
-            manifest.native_replace,
-            list(manifest.credential_fields),
-            manifest.exits,
-            manifest.one_cancels_other,
+        render(
+            Broker,
+            broker,
+            order_kinds=list(broker.times_in_force),
+            times_in_force=[
+                time for time in TimeInForce if any(time in each for each in broker.times_in_force.values())
+            ],
+            times_in_force_by_kind=broker.times_in_force,
         )
-        for manifest in brokers.all()
+        for broker in brokers.all()
     ]
 
     @Operation(Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)

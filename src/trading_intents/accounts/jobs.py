@@ -10,7 +10,7 @@ from trading_intents.storage.database import Pool, Tx
 def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, Handler]:
     """One handler for all six event types: it reads the account as it is now, so that a repeat or a delay does no
     harm."""
-    needing_credential = [manifest.name for manifest in brokers.all() if manifest.credential_fields]
+    needing_credential = [each.name for each in brokers.all() if each.credential_fields]
 
     async def follow(row: ClaimedRow) -> Done:
         account_id = row.order_key

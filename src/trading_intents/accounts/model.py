@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.brokers.registry import Manifest
+from trading_intents.brokers.port import Capabilities
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, Text
@@ -79,10 +79,10 @@ def changed(account: Account, change: ChangedAccount) -> tuple[str, str | None, 
     )
 
 
-def shown_connection(account: Account, manifest: Manifest | None) -> ConnectionState:
+def shown_connection(account: Account, broker: Capabilities | None) -> ConnectionState:
     if account.closed_at is not None:
         return ConnectionState.DISCONNECTED
-    if manifest and manifest.credential_fields and not account.has_credential:
+    if broker and broker.credential_fields and not account.has_credential:
         return ConnectionState.CREDENTIAL_MISSING
     if account.connection is ConnectionState.CREDENTIAL_MISSING:
         return ConnectionState.CONNECTING  # there is a credential now, which the session has not read yet

@@ -76,12 +76,12 @@ class Accounts:
 
 
 def check_broker(brokers: Registry, broker: str, environment: Environment) -> None:
-    manifest = brokers.find(broker)
-    if manifest is None:
-        known = errors.either(manifest.name for manifest in brokers.all())
+    found = brokers.find(broker)
+    if found is None:
+        known = errors.either(each.name for each in brokers.all())
         raise errors.ValidationFailed.at("/broker", f"no such broker: {broker}; use {known}")
-    if environment not in manifest.environments:
-        allowed = errors.either(manifest.environments)
+    if environment not in found.environments:
+        allowed = errors.either(found.environments)
         raise errors.ValidationFailed.at(
             "/environment", f"the broker {broker} has no environment {environment}; use {allowed}"
         )

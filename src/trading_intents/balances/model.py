@@ -88,7 +88,8 @@ class BalancePacer:
         if held is None or (self.recorded is not None and is_same(held, self.recorded)):
             self._held = None
             return None
-        if self.recorded is not None and not is_other_cash(held, self.recorded) and self.wait_seconds(now_seconds):
+        is_same_cash = self.recorded and (held.currency, held.cash) == (self.recorded.currency, self.recorded.cash)
+        if is_same_cash and self.wait_seconds(now_seconds):
             return None
         self.recorded, self._recorded_seconds, self._held = held, now_seconds, None
         return held
@@ -104,10 +105,6 @@ class BalancePacer:
         )
         pace_seconds = PRICES_PACE_SECONDS if is_by_prices else PACE_SECONDS
         return max(0.0, self._recorded_seconds + pace_seconds - now_seconds)
-
-
-def is_other_cash(one: BrokerBalance, other: BrokerBalance) -> bool:
-    return (one.currency, one.cash) != (other.currency, other.cash)
 
 
 def is_same(one: BrokerBalance, other: BrokerBalance) -> bool:

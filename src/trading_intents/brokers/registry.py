@@ -9,7 +9,6 @@ from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities, Integr
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import Log
 
-Manifest = Capabilities
 OWN_DISTRIBUTION = "trading-intents"
 BUILT_IN = "paper"
 # Its tables of the quotes that organizations post, and of their symbols, which reference prices are read from.
@@ -20,7 +19,7 @@ class Registry:
     def __init__(self, integrations: Iterable[Integration]) -> None:
         self._by_name = {found.name: found for found in sorted(integrations, key=lambda found: found.name)}
 
-    def find(self, name: str) -> Manifest | None:
+    def find(self, name: str) -> Capabilities | None:
         found = self._by_name.get(name)
         return found.capabilities if found else None
 
@@ -32,7 +31,7 @@ class Registry:
         found = self._by_name.items()
         return {name: each.simulate(settings_of(name)) for name, each in found if each.simulate}
 
-    def all(self) -> list[Manifest]:
+    def all(self) -> list[Capabilities]:
         return [found.capabilities for found in self._by_name.values()]
 
 

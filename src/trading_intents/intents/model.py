@@ -5,7 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from trading_intents.brokers.registry import Manifest
+from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.controls.model import Controls, Triggered
 from trading_intents.errors import PlatformError
@@ -163,7 +163,7 @@ class SubmissionState(FrozenStruct, frozen=True):
 
     key: KeyState | None
     account: AccountState | None
-    manifest: Manifest | None
+    broker: Capabilities | None
     order: KnownOrder | None
     earlier: EarlierAction | None
     controls: Controls

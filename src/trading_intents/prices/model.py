@@ -92,13 +92,9 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
     def posted_quote(self) -> ReferencePrice | None:
         if self.bid is None or self.ask is None or self.quoted_at is None:
             return None
-        middle = middle_of(self.bid, self.ask)
+        with exact():
+            middle = normalized((self.bid + self.ask) / 2)
         return ReferencePrice(self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at)
-
-
-def middle_of(bid: Decimal, ask: Decimal) -> Decimal:
-    with exact():
-        return normalized((bid + ask) / 2)
 
 
 def newest(prices: Iterable[ReferencePrice]) -> ReferencePrice | None:

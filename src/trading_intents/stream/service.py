@@ -123,7 +123,8 @@ class Streams:
             raise errors.LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the limit")
         before = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
-        kinds = [kind for kind in sorted(NARROWED & wanted.kinds) if cursor is None and _is_primed(kind, requested)]
+        primed = NARROWED if requested.orders_primed else NARROWED - {EventType.BROKER_ORDER}
+        kinds = sorted(primed & wanted.kinds) if cursor is None else []
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         work = self._attach(stream, scope, before, caller.organization_id, cursor, kinds, accepted)
         scope.attaching = asyncio.create_task(work)
@@ -309,10 +310,6 @@ async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
 def _credential(request: Request) -> Hashable:
     """Streams with the same credential are checked together."""
     return tuple(request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id"))
-
-
-def _is_primed(kind: EventType, requested: SubscribeRequest) -> bool:
-    return kind is not EventType.BROKER_ORDER or requested.orders_primed
 
 
 async def _leads_on(tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int) -> bool:

@@ -262,9 +262,7 @@ class Leases:
         counts = Counter(states.values())
         for state in ConnectionState:
             self._dependencies.metrics.execution_links.labels(state).set(counts[state])
-        self._dependencies.metrics.execution_breakers.set(
-            sum(session.breaker.is_open for session in self.sessions.values())
-        )
+        self._dependencies.metrics.execution_breakers.set(sum(each.breaker.is_open for each in self.sessions.values()))
 
 
 def _claimable(sessions: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:

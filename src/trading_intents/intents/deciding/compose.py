@@ -85,10 +85,10 @@ def compose_leg(entry: Accepted, linked: LinkedSpec, parent_intent_id: str) -> A
 
 
 def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
-    command, holding, manifest = submission.command, state.holding, state.manifest
+    command, holding, broker = submission.command, state.holding, state.broker
     assert isinstance(command, Close)
     assert holding is not None
-    assert manifest is not None
+    assert broker is not None
     quantity = holding.left_to_close
     if command.quantity is not None:
         if holding.open_orders or holding.is_newer:
@@ -96,13 +96,13 @@ def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
         quantity = command.quantity
     if not quantity:
         raise NoPosition(f"no position in {command.symbol} is left to close: it is flat, or open orders close it")
-    offered = manifest.times_in_force[OrderKind.MARKET]
+    offered = broker.times_in_force[OrderKind.MARKET]
     time_in_force = TimeInForce.DAY if TimeInForce.DAY in offered else offered[0]
     return Accepted(
         ActionType.CREATE,
         command.symbol,
         OrderSide.SELL if quantity > 0 else OrderSide.BUY,
-        RouteStrategy.SMART if RouteStrategy.SMART in manifest.routes else manifest.routes[0],
+        RouteStrategy.SMART if RouteStrategy.SMART in broker.routes else broker.routes[0],
         Spec(OrderKind.MARKET, amount_text(abs(quantity)), time_in_force=time_in_force),
         submission.client_reference_id,
         closes=True,

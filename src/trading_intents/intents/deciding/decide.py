@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import assert_never
 
 from trading_intents import errors
-from trading_intents.brokers.registry import Manifest
+from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
@@ -40,7 +40,7 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
                     "the Idempotency-Key was used with a different body; use a new key for a new command"
                 )
             return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
-        _check_account(submission, account, state.manifest)
+        _check_account(submission, account, state.broker)
         _check_order(submission, state.order)
         accepted = composed or compose_close(submission, state)
         if not isinstance(submission.command, Cancel):
@@ -79,40 +79,40 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
 
 
 def _check_broker(command: Command, state: SubmissionState) -> None:
-    manifest = state.manifest
+    broker = state.broker
     if isinstance(command, Cancel):
         return
-    if manifest is None:
+    if broker is None:
         raise errors.Unavailable("the account's broker cannot be used: its integration is not installed here")
-    if isinstance(command, Replace) and not manifest.native_replace:
+    if isinstance(command, Replace) and not broker.native_replace:
         raise errors.ValidationFailed.at(
-            "/command/type", f"the broker {manifest.name} cannot replace an order; use CANCEL and CREATE"
+            "/command/type", f"the broker {broker.name} cannot replace an order; use CANCEL and CREATE"
         )
-    if isinstance(command, Create) and command.route not in manifest.routes:
+    if isinstance(command, Create) and command.route not in broker.routes:
         raise errors.ValidationFailed.at(
             "/command/payload/route_strategy",
-            f"the broker {manifest.name} cannot route there; use {errors.either(manifest.routes)}",
+            f"the broker {broker.name} cannot route there; use {errors.either(broker.routes)}",
         )
     if isinstance(command, Close):
-        if not manifest.times_in_force.get(OrderKind.MARKET):
+        if not broker.times_in_force.get(OrderKind.MARKET):
             raise errors.ValidationFailed.at(
-                "", f"the broker {manifest.name} has no market orders; close it with another"
+                "", f"the broker {broker.name} has no market orders; close it with another"
             )
         return
     kind, time_in_force = command.spec.kind, command.spec.time_in_force
-    offered = manifest.times_in_force.get(kind)
+    offered = broker.times_in_force.get(kind)
     if offered is None:
         raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}",
-            f"the broker {manifest.name} has no such order kind; use {errors.either(manifest.times_in_force)}",
+            f"the broker {broker.name} has no such order kind; use {errors.either(broker.times_in_force)}",
         )
     if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
         raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}/time_in_force",
-            f"the broker {manifest.name} does not offer it; use {errors.either(offered)}",
+            f"the broker {broker.name} does not offer it; use {errors.either(offered)}",
         )
     if isinstance(command, Create) and command.legs:
-        check_offered(command, manifest)
+        check_offered(command, broker)
 
 
 def _judged_controls(submission: Submission, controls: Controls) -> Controls:
@@ -122,14 +122,14 @@ def _judged_controls(submission: Submission, controls: Controls) -> Controls:
     return controls.without_halts() if isinstance(submission.command, Close) else controls
 
 
-def _check_account(submission: Submission, account: AccountState, manifest: Manifest | None) -> None:
+def _check_account(submission: Submission, account: AccountState, broker: Capabilities | None) -> None:
     if account.closed:
         raise errors.AccountClosed("the account is closed for good: it can be read, not changed")
     if isinstance(submission.command, Cancel):
         return
     if account.disabled and not submission.halt_id:
         raise errors.AccountDisabled("the account is disabled; it takes CANCEL only")
-    if manifest and manifest.credential_fields and not account.has_credential:
+    if broker and broker.credential_fields and not account.has_credential:
         raise errors.CredentialMissing("the account's broker needs a credential; store one first")
 
 

@@ -4,8 +4,7 @@ each other their prices are, and whether the broker offers it."""
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from trading_intents.brokers.port import LinkedOrders
-from trading_intents.brokers.registry import Manifest
+from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.errors import ValidationFailed, either
 from trading_intents.intents.model import SPEC_PRICES, Create, KnownOrder, LinkedSpec, Spec
 from trading_intents.trading import Leg, OrderSide, TimeInForce
@@ -80,15 +79,15 @@ def _prices(spec: Spec) -> Iterator[tuple[str, Decimal]]:
             yield name, Decimal(text)
 
 
-def check_offered(command: Create, manifest: Manifest) -> None:
+def check_offered(command: Create, broker: Capabilities) -> None:
     """Refuses legs that the account's broker does not link to such an order."""
     is_pair = command.legs[0].leg is Leg.ONE_CANCELS_OTHER
-    offered = manifest.one_cancels_other if is_pair else manifest.exits
-    if why := _find_unoffered(command, manifest, offered):
-        raise ValidationFailed.at(PAIR_POINTER if is_pair else EXITS_POINTER, f"the broker {manifest.name} {why}")
+    offered = broker.one_cancels_other if is_pair else broker.exits
+    if why := _find_unoffered(command, broker, offered):
+        raise ValidationFailed.at(PAIR_POINTER if is_pair else EXITS_POINTER, f"the broker {broker.name} {why}")
 
 
-def _find_unoffered(command: Create, manifest: Manifest, offered: LinkedOrders | None) -> str | None:
+def _find_unoffered(command: Create, broker: Capabilities, offered: LinkedOrders | None) -> str | None:
     if offered is None:
         return "does not link orders in this way"
     if command.side not in offered.order_sides:
@@ -102,6 +101,6 @@ def _find_unoffered(command: Create, manifest: Manifest, offered: LinkedOrders |
     if offered.one_time_in_force and len(set(times)) > 1:
         return f"has one time_in_force for linked orders; the entry's is {times[0]} and the exits' is {times[-1]}"
     for each, leg_time in zip(command.legs, times[1:], strict=True):
-        if leg_time not in manifest.times_in_force.get(each.spec.kind, ()):
+        if leg_time not in broker.times_in_force.get(each.spec.kind, ()):
             return f"has no {each.spec.kind} order of time_in_force {leg_time}"
     return None

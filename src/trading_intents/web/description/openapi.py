@@ -83,14 +83,11 @@ def _add_formats(components: dict[str, Any]) -> None:
         for name, schema in component.get("properties", {}).items():
             if schema.get("default", ...) is None:
                 del schema["default"]  # generators of types take a field with a default for one that is always there
-            kind = "uuid" if name in UUID_FIELDS else "date-time" if _is_time(name) else None
+            is_time = name.endswith("_at") or name in TIME_FIELDS
+            kind = "uuid" if name in UUID_FIELDS else "date-time" if is_time else None
             for choice in schema.get("anyOf", [schema]) if kind else ():
                 if choice.get("type") == "string":
                     choice["format"] = kind
-
-
-def _is_time(name: str) -> bool:
-    return name.endswith("_at") or name in TIME_FIELDS
 
 
 def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:

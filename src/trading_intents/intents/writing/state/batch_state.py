@@ -109,7 +109,7 @@ class BatchState:
         return SubmissionState(
             key=rules.keys.get(submission.key_id) if submission.key_id else None,
             account=account,
-            manifest=self.brokers.find(account.broker) if account else None,
+            broker=self.brokers.find(account.broker) if account else None,
             order=self._known(row) if row else None,
             earlier=self.earlier.get((account_id, key)) if key else None,
             controls=rules.controls_of(account_id, symbol),
