@@ -2,10 +2,11 @@
 one line on standard error and exit code 1, or 2 where there is no database."""
 
 import asyncio
+import inspect
 import os
-import pwd
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -29,7 +30,8 @@ from trading_intents.outbox.model import Queue, Status, channel
 from trading_intents.outbox.queue import MAX_LISTED, list_rows
 from trading_intents.processes.child import PARENT
 from trading_intents.processes.command import add_serve_command
-from trading_intents.recovery.commands import add_commands
+from trading_intents.recovery import commands as recovery
+from trading_intents.recovery import fix_commands
 from trading_intents.storage.migrate import list_missing
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
@@ -43,8 +45,12 @@ outbox = typer.Typer(help="Show the outbox and settle its failed rows; each is a
 cli.add_typer(outbox, name="outbox")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
+fix = typer.Typer(help="Sessions with FIX venues.", no_args_is_help=True)
+cli.add_typer(fix, name="fix")
 
 NOTHING_HERE = 2  # the exit code of a command that found no database
+
+Work = Callable[..., Coroutine[Any, Any, int | None]]
 
 
 def _run(
@@ -76,63 +82,72 @@ def _run(
 add_serve_command(cli, _run)
 
 
-@cli.command()
-def migrate(
+def command(group: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
+    """Makes a command of a coroutine function. Behind the settings and the log it has the command's own parameters."""
+
+    def add(work: Work) -> Work:
+        def run(**options: Any) -> None:
+            _run(partial(work, **options))
+
+        whole = inspect.signature(work)
+        own = whole.replace(parameters=list(whole.parameters.values())[2:])
+        run.__signature__ = own  # type: ignore[attr-defined]  # typer reads the parameters from it
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        group.command(name)(run)
+        return work
+
+    return add
+
+
+@command(cli)
+async def migrate(
+    settings: Settings,
+    log: Log,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and what it locks.")] = False,
 ) -> None:
     """Bring the database's schema up to date."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.database_urls(settings, log, Metrics(), may_create=not is_dry_run) as urls:
-            if is_dry_run:
-                for file in await list_missing(urls.login):
-                    locks = [f"{table} {mode}" for table, mode in file.locks().items()]
-                    typer.echo(f"would apply {file.name}, which locks {', '.join(locks) or 'no table'}")
-                return
-            names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
-        typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
-
-    _run(work)
+    async with app.database_urls(settings, log, Metrics(), may_create=not is_dry_run) as urls:
+        if is_dry_run:
+            for file in await list_missing(urls.login):
+                locks = [f"{table} {mode}" for table, mode in file.locks().items()]
+                typer.echo(f"would apply {file.name}, which locks {', '.join(locks) or 'no table'}")
+            return
+        names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
+    typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 
 
-@cli.command(name="doctor")
-def examine(
+@command(cli, "doctor")
+async def examine(
+    settings: Settings,
+    log: Log,
     account: Annotated[UUID | None, typer.Option(help="Look at this account, and ask its broker.")] = None,
     is_tried: Annotated[bool, typer.Option("--try", help="Send, replace and cancel an order; on paper only.")] = False,
     symbol: Annotated[str, typer.Option(help="With --try: what to trade.")] = "AAPL",
-) -> None:
+) -> int:
     """Check the installation, or one account, and say what to do."""
     if is_tried and not account:
         raise typer.BadParameter("--try needs --account")
-
-    async def work(settings: Settings, log: Log) -> int:
-        out = Console(highlight=False)
-        if account:
-            findings = await doctor.examine_account(settings, account, log, symbol if is_tried else "")
-        else:
-            findings = await doctor.examine(settings, config.unknown(os.environ), log)
-        for finding in findings:
-            colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
-            out.print(
-                f"[{colour}]{finding.state:8}[/]{finding.subject:14}{terminal_text(finding.text)}", soft_wrap=True
-            )
-        return 1 if any(finding.state == "wrong" for finding in findings) else 0
-
-    _run(work)
+    out = Console(highlight=False)
+    if account:
+        findings = await doctor.examine_account(settings, account, log, symbol if is_tried else "")
+    else:
+        findings = await doctor.examine(settings, config.unknown(os.environ), log)
+    for finding in findings:
+        colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
+        out.print(f"[{colour}]{finding.state:8}[/]{finding.subject:14}{terminal_text(finding.text)}", soft_wrap=True)
+    return 1 if any(finding.state == "wrong" for finding in findings) else 0
 
 
-@admin.command()
-def apply(file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]) -> None:
+@command(admin)
+async def apply(
+    settings: Settings, log: Log, file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]
+) -> None:
     """Create and change what the document describes; answer with ids and new secrets. Running it again changes
     nothing."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        wanted = provision.read_document(_read(file))
-        async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
-            answer = await provision.apply(parts, wanted)
-        typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
-
-    _run(work)
+    wanted = provision.read_document(_read(file))
+    async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
+        answer = await provision.apply(parts, wanted)
+    typer.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
 
 
 def _read(file: str) -> bytes:
@@ -142,58 +157,52 @@ def _read(file: str) -> bytes:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
 
 
-@cli.command()
-def token(
+@command(cli)
+async def token(
+    settings: Settings,
+    log: Log,
     user: Annotated[str, typer.Option(help="The user's external id.")],
     organization: Annotated[str, typer.Option(help="The active organization's external id; none if left out.")] = "",
 ) -> None:
     """Print a user's bearer token from the embedded identity provider."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
-            issued = await provision.user_token(parts, user, organization or None)
-        typer.echo(issued.reveal())
-
-    _run(work)
+    async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
+        issued = await provision.user_token(parts, user, organization or None)
+    typer.echo(issued.reveal())
 
 
-@cli.command(name="console")
-def open_console(
+@command(cli, "console")
+async def open_console(
+    settings: Settings,
+    log: Log,
     url: Annotated[str, typer.Option(help="Where the platform serves; without it, as the settings say.")] = "",
 ) -> None:
     """Print a link that signs in to the demo's console: once, within a minute, on this machine."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        typer.echo(provision.make_console_link(settings, url).reveal())
-
-    _run(work)
+    typer.echo(provision.make_console_link(settings, url).reveal())
 
 
-@vault.command(name="rotate")
-def rotate_vault(
+@command(vault, "rotate")
+async def rotate_vault(
+    settings: Settings,
+    log: Log,
     retire: Annotated[bool, typer.Option(help="Add no key; drop those that no secret needs any more.")] = False,
-) -> None:
+) -> int:
     """Make a new master key and re-wrap every secret under it, while the service runs."""
-
-    async def work(settings: Settings, log: Log) -> int:
-        async with app.open_infrastructure(settings, log) as parts:
-            keys = embedded_vault(settings, parts.clock, log)
-            # An operator adds and drops keys of the environment.
-            add = not retire and not settings.vault_master_keys
-            with Console(stderr=True).status("re-wrapping ...") as status:
-                done = await rotate(
-                    parts.database.worker, keys, add, retire, lambda count: status.update(f"re-wrapped {count}")
-                )
-        typer.echo(f"master key {done.newest}; {done.rewrapped} secrets re-wrapped")
-        for credential_id in done.unreadable:
-            typer.echo(f"credential {credential_id} does not open: store its secrets anew")
-        if done.retired:
-            typer.echo(f"retired {', '.join(map(str, done.retired))}")
-        if done.unused:
-            typer.echo(f"not retired: {', '.join(map(str, done.unused))}; {_why_kept(settings)}")
-        return 1 if done.unreadable or (done.unused and not settings.vault_master_keys) else 0
-
-    _run(work)
+    async with app.open_infrastructure(settings, log) as parts:
+        keys = embedded_vault(settings, parts.clock, log)
+        # An operator adds and drops keys of the environment.
+        add = not retire and not settings.vault_master_keys
+        with Console(stderr=True).status("re-wrapping ...") as status:
+            done = await rotate(
+                parts.database.worker, keys, add, retire, lambda count: status.update(f"re-wrapped {count}")
+            )
+    typer.echo(f"master key {done.newest}; {done.rewrapped} secrets re-wrapped")
+    for credential_id in done.unreadable:
+        typer.echo(f"credential {credential_id} does not open: store its secrets anew")
+    if done.retired:
+        typer.echo(f"retired {', '.join(map(str, done.retired))}")
+    if done.unused:
+        typer.echo(f"not retired: {', '.join(map(str, done.unused))}; {_why_kept(settings)}")
+    return 1 if done.unreadable or (done.unused and not settings.vault_master_keys) else 0
 
 
 def _why_kept(settings: Settings) -> str:
@@ -207,100 +216,80 @@ Ids = Annotated[list[int], typer.Argument(help="Ids of failed rows, as `outbox l
 Reason = Annotated[str, typer.Option(help="The reason, which is recorded.")]
 
 
-@outbox.command(name="list")
-def list_outbox(
+@command(outbox, "list")
+async def list_outbox(
+    settings: Settings,
+    log: Log,
     queue: Annotated[list[Queue] | None, typer.Option(help="Only these queues.")] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only rows of these statuses; failed by default.")] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=MAX_LISTED)] = 100,
 ) -> None:
     """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with (
-            app.open_infrastructure(settings, log) as parts,
-            parts.database.worker.transaction(read_only=True) as tx,
-        ):
-            rows = await list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
-        for row in rows:
-            *cells, created_at, organization_id, error = row.values()
-            typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
-
-    _run(work)
+    async with (
+        app.open_infrastructure(settings, log) as parts,
+        parts.database.worker.transaction(read_only=True) as tx,
+    ):
+        rows = await list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
+    for row in rows:
+        *cells, created_at, organization_id, error = row.values()
+        typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
 
 
-@outbox.command(name="retry")
-def retry_outbox(ids: Ids, reason: Reason) -> None:
+@command(outbox, "retry")
+async def retry_outbox(settings: Settings, log: Log, ids: Ids, reason: Reason) -> None:
     """Put failed rows in again, all or none, and archive the old ones."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.open_infrastructure(settings, log) as parts:
-            made = await operators.retry(parts.database.worker, ids, _operator(), reason)
-            for queue in {queue for queue, _ in made.values()}:
-                parts.signals.notify(channel(queue))
-        for old, (_, new) in made.items():
-            typer.echo(f"{old} again as {new}")
-
-    _run(work)
+    async with app.open_infrastructure(settings, log) as parts:
+        made = await operators.retry(parts.database.worker, ids, operators.name_operator(), reason)
+        for queue in {queue for queue, _ in made.values()}:
+            parts.signals.notify(channel(queue))
+    for old, (_, new) in made.items():
+        typer.echo(f"{old} again as {new}")
 
 
-@outbox.command(name="drop")
-def drop_outbox(ids: Ids, reason: Reason) -> None:
+@command(outbox, "drop")
+async def drop_outbox(settings: Settings, log: Log, ids: Ids, reason: Reason) -> None:
     """Archive failed rows, all or none, without handling them."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.open_infrastructure(settings, log) as parts:
-            await operators.drop(parts.database.worker, ids, _operator(), reason)
-        typer.echo(f"dropped {' '.join(map(str, ids))}")
-
-    _run(work)
+    async with app.open_infrastructure(settings, log) as parts:
+        await operators.drop(parts.database.worker, ids, operators.name_operator(), reason)
+    typer.echo(f"dropped {' '.join(map(str, ids))}")
 
 
-@audits.command(name="verify")
-def verify_log(
+@command(audits, "verify")
+async def verify_log(
+    settings: Settings,
+    log: Log,
     account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
     against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
-) -> None:
+) -> int:
     """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is wrong."""
-
-    async def work(settings: Settings, log: Log) -> int:
-        kept = audit.read_heads(against) if against else {}
-        accounts = actions = damaged = 0
-        async with app.open_infrastructure(settings, log) as parts:
-            pool, out = parts.database.worker, Console(stderr=True)
-            with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-                task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
-                async for found in audit.verify(pool, account, kept, lambda count: bar.advance(task, count)):
-                    accounts, actions = accounts + 1, actions + found.actions
-                    if found.bad_seq is not None:
-                        damaged += 1
-                        typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")
-        typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
-        if not damaged:
-            typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
-        return 1 if damaged else 0
-
-    _run(work)
+    kept = audit.read_heads(against) if against else {}
+    accounts = actions = damaged = 0
+    async with app.open_infrastructure(settings, log) as parts:
+        pool, out = parts.database.worker, Console(stderr=True)
+        with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
+            task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
+            async for found in audit.verify(pool, account, kept, lambda count: bar.advance(task, count)):
+                accounts, actions = accounts + 1, actions + found.actions
+                if found.bad_seq is not None:
+                    damaged += 1
+                    typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")
+    typer.echo(f"{accounts} accounts, {actions} actions followed, {damaged} accounts damaged")
+    if not damaged:
+        typer.echo(f"{audit.PROVED}\n{audit.PROVED_AGAINST if against else audit.NOT_PROVED}")
+    return 1 if damaged else 0
 
 
-@audits.command(name="anchor")
-def print_heads() -> None:
+@command(audits, "anchor")
+async def print_heads(settings: Settings, log: Log) -> None:
     """Print each account's head, one JSON object a line, to be kept where no administrator of the database can
     write."""
-
-    async def work(settings: Settings, log: Log) -> None:
-        async with app.open_infrastructure(settings, log) as parts:
-            async for head in audit.list_heads(parts.database.worker):
-                typer.echo(msgspec.json.encode(head))
-
-    _run(work)
+    async with app.open_infrastructure(settings, log) as parts:
+        async for head in audit.list_heads(parts.database.worker):
+            typer.echo(msgspec.json.encode(head))
 
 
-def _operator() -> str:
-    """The user's name by the operating system, not by the environment."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
-
-
-add_commands(cli, admin, _run, _operator)
+command(cli)(recovery.backup)
+command(cli)(recovery.restore)
+command(admin, "resume-restored")(recovery.resume)
+command(fix, "log")(fix_commands.show_log)
+command(fix, "reset")(fix_commands.reset)

@@ -1,11 +1,21 @@
 """Use cases of operators: retry failed rows, drop them. Never changes a row that has not failed."""
 
+import os
+import pwd
 from collections.abc import Sequence
 
 from trading_intents.errors import IntentClosed, InvalidRequest, NotFound
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, scrub
 from trading_intents.storage.database import Pool, Row, Tx
+
+
+def name_operator() -> str:
+    """The user's name by the operating system, not by the environment."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:

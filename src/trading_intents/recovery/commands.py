@@ -1,7 +1,7 @@
-"""The commands `backup`, `restore`, `admin resume-restored` and `fix`: parse, call, print."""
+"""The commands `backup`, `restore` and `admin resume-restored`: parse, call, print."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +14,8 @@ from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
 from trading_intents.execution.restored.marking import mark_restored, refuse_workers, resume_restored
+from trading_intents.outbox.operators import name_operator
 from trading_intents.recovery.backups import KEPT_FILES, PASSWORD_FILES, Report, make_backup
-from trading_intents.recovery.fix_commands import Run, add_fix
 from trading_intents.recovery.restore import restore_backup
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log
@@ -44,108 +44,84 @@ trading-intents restore --mark"""
 NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
 
 
-def add_commands(cli: typer.Typer, admin: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
-    """`run` runs a command; `operator` names the user."""
-    _add_backup(cli, run)
-    _add_restore(cli, run, operator)
-    _add_resume(admin, run, operator)
-    add_fix(cli, run, operator)
+async def backup(
+    settings: Settings,
+    log: Log,
+    folder: Annotated[Path, typer.Argument(help="A folder of backups.")],
+    incremental: Annotated[bool, typer.Option("--incremental", help="Only what changed since the newest one.")] = False,
+    without_keys: Annotated[
+        bool, typer.Option("--without-keys", help="Leave the vault's keys and the signing key out.")
+    ] = False,
+) -> int:
+    """Back up the embedded database and its keys into a new folder in FOLDER, whether the platform runs or not."""
+    if settings.database_url:
+        typer.echo(_show_commands(BACKUP, settings, folder))
+        return 1
+    with _reporting() as report:
+        made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
+    base = made.description.base
+    typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
+    typer.echo(f"with {', '.join(made.description.files)}: whoever has this folder has what they open")
+    for what in made.description.left_out:
+        typer.echo(f"left out, to be kept by you: {what}")
+    return 0
 
 
-def _add_backup(cli: typer.Typer, run: Run) -> None:
-    @cli.command()
-    def backup(
-        folder: Annotated[Path, typer.Argument(help="A folder of backups.")],
-        incremental: Annotated[
-            bool, typer.Option("--incremental", help="Only what changed since the newest one.")
-        ] = False,
-        without_keys: Annotated[
-            bool, typer.Option("--without-keys", help="Leave the vault's keys and the signing key out.")
-        ] = False,
-    ) -> None:
-        """Back up the embedded database and its keys into a new folder in FOLDER, whether the platform runs or not."""
-
-        async def work(settings: Settings, log: Log) -> int:
-            if settings.database_url:
-                typer.echo(_show_commands(BACKUP, settings, folder))
-                return 1
-            with _reporting() as report:
-                made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
-            base = made.description.base
-            typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
-            typer.echo(f"with {', '.join(made.description.files)}: whoever has this folder has what they open")
-            for what in made.description.left_out:
-                typer.echo(f"left out, to be kept by you: {what}")
-            return 0
-
-        run(work)
-
-
-def _add_restore(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
-    @cli.command()
-    def restore(
-        folder: Annotated[
-            Path | None, typer.Argument(help="A folder of backups, of which the newest is taken, or one of them.")
-        ] = None,
-        replace: Annotated[
-            bool, typer.Option("--replace", help="Keep what is in the data folder aside, and go on.")
-        ] = False,
-        mark: Annotated[
-            bool, typer.Option("--mark", help="Only mark a database that was restored by other means as restored.")
-        ] = False,
-        no_halt: Annotated[bool, typer.Option("--no-halt", help="Leave trading on: halt no organization.")] = False,
-    ) -> None:
-        """Restore a backup, verified and without starting the platform; no order from before it is sent again."""
-
-        async def work(settings: Settings, log: Log) -> int:
-            if mark == (folder is not None):
-                raise InvalidRequest("name a folder of backups, or --mark")
-            if folder is None:
-                async with app.open_infrastructure(settings, log) as parts:
-                    await refuse_workers(parts.database.worker)
-                    count = await mark_restored(
-                        parts.database.worker, operator(), "restored by other means", halts=not no_halt
-                    )
-                    parts.signals.notify(STREAM)
-                typer.echo(NEVER_SENT.format(count))
-                _show_halted(no_halt)
-                return 0
-            if settings.database_url:
-                typer.echo(_show_commands(RESTORE, settings, folder))
-                return 1
-            with _reporting() as report:
-                done = await restore_backup(
-                    settings, SystemClock(), log, folder, replace, not no_halt, operator(), report
-                )
-            typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
-            typer.echo(NEVER_SENT.format(done.commands))
-            _show_halted(no_halt)
-            if done.aside:
-                typer.echo(f"what was there before is in {done.aside}")
-            for what in done.backup.description.left_out:
-                typer.echo(f"not in the backup: {what}; put it back before you start the platform")
-            return 0
-
-        run(work)
+async def restore(
+    settings: Settings,
+    log: Log,
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder of backups, of which the newest is taken, or one of them.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Keep what is in the data folder aside, and go on.")
+    ] = False,
+    mark: Annotated[
+        bool, typer.Option("--mark", help="Only mark a database that was restored by other means as restored.")
+    ] = False,
+    no_halt: Annotated[bool, typer.Option("--no-halt", help="Leave trading on: halt no organization.")] = False,
+) -> int:
+    """Restore a backup, verified and without starting the platform; no order from before it is sent again."""
+    if mark == (folder is not None):
+        raise InvalidRequest("name a folder of backups, or --mark")
+    if folder is None:
+        async with app.open_infrastructure(settings, log) as parts:
+            await refuse_workers(parts.database.worker)
+            count = await mark_restored(
+                parts.database.worker, name_operator(), "restored by other means", halts=not no_halt
+            )
+            parts.signals.notify(STREAM)
+        typer.echo(NEVER_SENT.format(count))
+        _show_halted(no_halt)
+        return 0
+    if settings.database_url:
+        typer.echo(_show_commands(RESTORE, settings, folder))
+        return 1
+    with _reporting() as report:
+        done = await restore_backup(settings, SystemClock(), log, folder, replace, not no_halt, name_operator(), report)
+    typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
+    typer.echo(NEVER_SENT.format(done.commands))
+    _show_halted(no_halt)
+    if done.aside:
+        typer.echo(f"what was there before is in {done.aside}")
+    for what in done.backup.description.left_out:
+        typer.echo(f"not in the backup: {what}; put it back before you start the platform")
+    return 0
 
 
-def _add_resume(admin: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
-    @admin.command("resume-restored")
-    def resume(
-        organization: Annotated[str | None, typer.Argument(help="Its id or external id. Default: all.")] = None,
-    ) -> None:
-        """Let organizations trade again that a restore has halted; other halts stand."""
-
-        async def work(settings: Settings, log: Log) -> int:
-            async with app.open_infrastructure(settings, log) as parts:
-                ended = await resume_restored(parts.database.worker, operator(), organization)
-                parts.signals.notify(STREAM)
-            for halt in ended:
-                log.warning("trading resumed", organization=str(halt.scope.organization_id), by=operator())
-                typer.echo(f"resumed {halt.scope.organization_id}")
-            return 0
-
-        run(work)
+async def resume(
+    settings: Settings,
+    log: Log,
+    organization: Annotated[str | None, typer.Argument(help="Its id or external id. Default: all.")] = None,
+) -> int:
+    """Let organizations trade again that a restore has halted; other halts stand."""
+    async with app.open_infrastructure(settings, log) as parts:
+        ended = await resume_restored(parts.database.worker, name_operator(), organization)
+        parts.signals.notify(STREAM)
+    for halt in ended:
+        log.warning("trading resumed", organization=str(halt.scope.organization_id), by=name_operator())
+        typer.echo(f"resumed {halt.scope.organization_id}")
+    return 0
 
 
 def _show_halted(no_halt: bool) -> None:

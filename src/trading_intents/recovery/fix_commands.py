@@ -1,7 +1,6 @@
 """The commands `fix log` and `fix reset`: parse, call, print."""
 
-from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import typer
@@ -13,58 +12,48 @@ from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest
 from trading_intents.execution.restored import store
+from trading_intents.outbox.operators import name_operator
 from trading_intents.telemetry import Log
 
 MAX_SHOWN = 10_000
 
-Run = Callable[[Callable[[Settings, Log], Coroutine[Any, Any, int | None]]], None]
+
+async def show_log(
+    settings: Settings,
+    log: Log,
+    account: Annotated[UUID, typer.Argument(help="The account's id.")],
+    limit: Annotated[int, typer.Option(help="Messages at most, the newest.", min=1, max=MAX_SHOWN)] = 100,
+) -> None:
+    """Show an account's messages, oldest first: when stored, direction, epoch and number, the message. Heartbeats
+    and test requests are not kept."""
+    async with (
+        app.open_infrastructure(settings, log) as parts,
+        parts.database.worker.transaction(read_only=True) as tx,
+    ):
+        rows = await list_log(tx, account, limit)
+    for row in rows:
+        skipped = "\tskipped as too old" if row["skipped_at"] else ""
+        number = f"{row['epoch']}.{row['number']}"
+        text = readable(masked(row["raw"]))
+        typer.echo(f"{rfc3339(row['at'])}\t{row['direction']}\t{number}\t{text}{skipped}")
 
 
-def add_fix(cli: typer.Typer, run: Run, operator: Callable[[], str]) -> None:
-    fix = typer.Typer(help="Sessions with FIX venues.", no_args_is_help=True)
-    cli.add_typer(fix, name="fix")
-
-    @fix.command(name="log")
-    def show_log(
-        account: Annotated[UUID, typer.Argument(help="The account's id.")],
-        limit: Annotated[int, typer.Option(help="Messages at most, the newest.", min=1, max=MAX_SHOWN)] = 100,
-    ) -> None:
-        """Show an account's messages, oldest first: when stored, direction, epoch and number, the message. Heartbeats
-        and test requests are not kept."""
-
-        async def work(settings: Settings, log: Log) -> None:
-            async with (
-                app.open_infrastructure(settings, log) as parts,
-                parts.database.worker.transaction(read_only=True) as tx,
-            ):
-                rows = await list_log(tx, account, limit)
-            for row in rows:
-                skipped = "\tskipped as too old" if row["skipped_at"] else ""
-                number = f"{row['epoch']}.{row['number']}"
-                text = readable(masked(row["raw"]))
-                typer.echo(f"{rfc3339(row['at'])}\t{row['direction']}\t{number}\t{text}{skipped}")
-
-        run(work)
-
-    @fix.command(name="reset")
-    def reset(
-        account: Annotated[UUID, typer.Argument(help="The account's id.")],
-        reason: Annotated[str, typer.Option(help="Why, and who agreed at the venue: kept in the log of messages.")],
-        give_up: Annotated[
-            bool, typer.Option("--give-up-unanswered", help="Never send commands again that have no answer yet.")
-        ] = False,
-    ) -> None:
-        """Begin an account's numbers at 1, as agreed with the venue, which must do so too. Not while it is logged
-        on."""
-
-        async def work(settings: Settings, log: Log) -> None:
-            async with app.open_infrastructure(settings, log) as parts, parts.database.worker.transaction() as tx:
-                if await store.is_connected(tx, account):
-                    raise InvalidRequest("the session is logged on: stop the workers, or delete its credential, first")
-                epoch, unanswered = await reset_numbers(tx, account, f"numbers reset by {operator()}: {reason}")
-                if unanswered and not give_up:
-                    raise InvalidRequest(f"{unanswered} commands have no answer yet: see --give-up-unanswered")
-            log.warning("fix numbers reset", account=str(account), by=operator(), reason=reason, epoch=epoch)
-            typer.echo(f"the next logon has number 1, of epoch {epoch}; {unanswered} commands are never sent again")
-
-        run(work)
+async def reset(
+    settings: Settings,
+    log: Log,
+    account: Annotated[UUID, typer.Argument(help="The account's id.")],
+    reason: Annotated[str, typer.Option(help="Why, and who agreed at the venue: kept in the log of messages.")],
+    give_up: Annotated[
+        bool, typer.Option("--give-up-unanswered", help="Never send commands again that have no answer yet.")
+    ] = False,
+) -> None:
+    """Begin an account's numbers at 1, as agreed with the venue, which must do so too. Not while it is logged
+    on."""
+    async with app.open_infrastructure(settings, log) as parts, parts.database.worker.transaction() as tx:
+        if await store.is_connected(tx, account):
+            raise InvalidRequest("the session is logged on: stop the workers, or delete its credential, first")
+        epoch, unanswered = await reset_numbers(tx, account, f"numbers reset by {name_operator()}: {reason}")
+        if unanswered and not give_up:
+            raise InvalidRequest(f"{unanswered} commands have no answer yet: see --give-up-unanswered")
+    log.warning("fix numbers reset", account=str(account), by=name_operator(), reason=reason, epoch=epoch)
+    typer.echo(f"the next logon has number 1, of epoch {epoch}; {unanswered} commands are never sent again")
