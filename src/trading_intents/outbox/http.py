@@ -48,10 +48,7 @@ def _show(health: OutboxHealth) -> OutboxHealthResponse:
     return render(
         OutboxHealthResponse,
         entries=[render(OutboxHealthEntry, **row) for row in health.entries],
-        pending=health.count(Status.PENDING),
-        processing=health.count(Status.PROCESSING),
-        failed=health.count(Status.FAILED),
-        completed=health.count(Status.COMPLETED),
+        **{status.value: health.count(status) for status in Status},
         oldest_claim_at=health.oldest(Status.PROCESSING, "oldest_claimed_at"),
         oldest_failed_at=health.oldest(Status.FAILED, "oldest_created_at"),
         oldest_pending_at=health.oldest(Status.PENDING, "oldest_created_at"),

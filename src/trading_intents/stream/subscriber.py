@@ -5,6 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import cached_property
 
 from trading_intents.errors import LimitReached, PlatformError
 from trading_intents.stream import trading_pb2
@@ -21,18 +22,13 @@ FREE_BYTES = 1024 * 1024
 class EventBatch:
     """Consecutive messages, shared by all subscribers that want exactly these."""
 
-    __slots__ = ("_text", "messages", "size")
-
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
         self.size = sum(len(message.data) for message in messages)
-        self._text: bytes | None = None
 
-    @property
+    @cached_property
     def text(self) -> bytes:
-        if self._text is None:
-            self._text = b"".join([message.text for message in self.messages])
-        return self._text
+        return b"".join([message.text for message in self.messages])
 
 
 class Subscriber:

@@ -1,6 +1,7 @@
 """An event as the text of a text/event-stream: JSON by protobuf's own rules, with the field names of the proto."""
 
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -18,17 +19,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Message:
     """A TradingEvent as bytes and as text, each made once for all subscribers."""
 
-    __slots__ = ("_text", "data")
-
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._text: bytes | None = None
 
-    @property
+    @cached_property
     def text(self) -> bytes:
-        if self._text is None:
-            self._text = event_text(self.data)
-        return self._text
+        return event_text(self.data)
 
 
 def event_text(message: bytes) -> bytes:
