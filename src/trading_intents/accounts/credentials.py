@@ -4,13 +4,14 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from trading_intents import errors
 from trading_intents.accounts import store
-from trading_intents.accounts.model import Account, CredentialRecord
+from trading_intents.accounts.model import Account, ChangedCredential, CredentialRecord, NewCredential
 from trading_intents.accounts.service import AccountTarget, check_no_open_orders, check_open, lock_target
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
@@ -20,19 +21,12 @@ from trading_intents.outbox.queue import put
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.signals import Signals
-from trading_intents.trading import FrozenStruct
 from trading_intents.web.request import Expected, check_version
 
 FINGERPRINT_CHARACTERS = 16
+MAX_SECRET_BYTES = 8 * 1024
 
 Secrets = Mapping[str, Secret]
-
-
-class CredentialChange(FrozenStruct, frozen=True):
-    """The fields that a PATCH names; None leaves a field as it is."""
-
-    label: str | None  # an empty text removes it
-    secrets: Secrets | None
 
 
 class Credentials:
@@ -40,7 +34,8 @@ class Credentials:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
         self._vault = vault
 
-    async def create(self, account: Account, label: str | None, given: Secrets) -> CredentialRecord:
+    async def create(self, account: Account, new: NewCredential) -> CredentialRecord:
+        given = _read_secrets(new.secrets)
         fields = self._check_fields(account, given)
         _check_free(account)
         ref = SecretRef(account.organization_id, account.id, self._make_id())
@@ -48,7 +43,7 @@ class Credentials:
         async def write(tx: Tx, sealed: bytes) -> CredentialRecord:
             current = await lock_target(tx, AccountTarget(account.organization_id, account.id, _check_free))
             fingerprint = await _fingerprint(tx, account.organization_id, given)
-            made = await store.insert_credential(tx, ref.credential_id, current, label or None, fields, fingerprint)
+            made = await store.insert_credential(tx, ref.credential_id, current, new.label or None, fields, fingerprint)
             await store.insert_sealed(tx, self._make_id(), made, sealed)
             await store.mark_credential(tx, current.id, has_credential=True)
             await _put_event(tx, OutboxEventType.CREDENTIAL_CREATED, made)
@@ -64,13 +59,13 @@ class Credentials:
         self,
         account: Account,
         credential_id: UUID | None,
-        read_change: Callable[[], CredentialChange],
+        read_change: Callable[[], ChangedCredential],
         expected: Expected,
     ) -> CredentialRecord:
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise errors.NotFound("no such credential")
         change = read_change()
-        given, label = change.secrets, change.label
+        given, label = None if change.secrets is None else _read_secrets(change.secrets), change.label
         fields = None if given is None else self._check_fields(account, given)
         ref = SecretRef(account.organization_id, account.id, credential_id)
 
@@ -137,6 +132,15 @@ class Credentials:
             if name not in given:
                 raise errors.ValidationFailed.at(f"/secrets/{name}", "is required")
         return wanted
+
+
+def _read_secrets(given: Mapping[str, Any]) -> Secrets:
+    for name, text in given.items():
+        if not isinstance(text, str) or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_SECRET_BYTES:
+            raise errors.ValidationFailed.at(
+                errors.json_pointer("secrets", name), f"must be a string of 1 to {MAX_SECRET_BYTES} bytes"
+            )
+    return {name: Secret(text) for name, text in given.items()}
 
 
 def _check_free(account: Account) -> None:

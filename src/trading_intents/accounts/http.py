@@ -1,32 +1,24 @@
 """Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import partial
 
 import msgspec
 
-from trading_intents.accounts.credentials import CredentialChange, Credentials
-from trading_intents.accounts.model import Account, ChangedAccount, ConnectionState, CredentialRecord, NewAccount
+from trading_intents.accounts import model
+from trading_intents.accounts.credentials import Credentials
+from trading_intents.accounts.model import Account, ChangedCredential, NewCredential
 from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.brokers.port import LinkedOrders
 from trading_intents.brokers.registry import Registry
-from trading_intents.errors import AccountClosed, LimitReached, OpenOrders, ValidationFailed, json_pointer
+from trading_intents.errors import AccountClosed, LimitReached, OpenOrders
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import parse_id
-from trading_intents.secret import Secret
 from trading_intents.trading import Environment, OrderKind, RouteStrategy, TimeInForce
-from trading_intents.web.body import Text
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
-
-MAX_SECRET_BYTES = 8 * 1024
-
-# Checked by hand: msgspec does not say which value of an object is wrong.
-SecretTexts = Annotated[
-    dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}})
-]
 
 
 class TradingAccount(msgspec.Struct):
@@ -37,25 +29,11 @@ class TradingAccount(msgspec.Struct):
     environment: Environment
     external_account_id: str | None
     disabled: bool
-    connection: ConnectionState
+    connection: model.ConnectionState
     created_at: str
     updated_at: str
     closed_at: str | None
     version: int
-
-
-class NewCredential(msgspec.Struct, forbid_unknown_fields=True):
-    """`secrets` holds exactly the fields that the broker's capabilities list."""
-
-    secrets: SecretTexts
-    label: Text | None = None
-
-
-class ChangedCredential(msgspec.Struct, forbid_unknown_fields=True):
-    """New secrets rotate the credential; an empty label removes it."""
-
-    secrets: SecretTexts | None = None
-    label: Text | None = None
 
 
 class Credential(msgspec.Struct):
@@ -93,10 +71,10 @@ class AccountHandlers:
     def _show(self, account: Account) -> TradingAccount:
         return render(TradingAccount, account, connection=self.accounts.connection(account))
 
-    @Operation(Tag.ACCOUNTS, body=NewAccount, answer=TradingAccount, status=201, errors=(LimitReached,))
+    @Operation(Tag.ACCOUNTS, body=model.NewAccount, answer=TradingAccount, status=201, errors=(LimitReached,))
     async def create_account(self, request: Request) -> Answer:
         """Create a trading account."""
-        body = request.body(NewAccount)
+        body = request.body(model.NewAccount)
         self.write.permit_object(request, body.environment)
         account = await self.accounts.create(organization_of(request), body)
         return answer_json(self._show(account), 201, account.version)
@@ -118,12 +96,12 @@ class AccountHandlers:
         return answer_json(self._show(account), version=account.version)
 
     @Operation(
-        Tag.ACCOUNTS, body=ChangedAccount, answer=TradingAccount, parameters=(IF_MATCH,), errors=(AccountClosed,)
+        Tag.ACCOUNTS, body=model.ChangedAccount, answer=TradingAccount, parameters=(IF_MATCH,), errors=(AccountClosed,)
     )
     async def update_account(self, request: Request) -> Answer:
         """Change an account's name, external id or disabled flag."""
         target = target_of(request, self.write)
-        account = await self.accounts.change(target, lambda: request.body(ChangedAccount), request.if_match())
+        account = await self.accounts.change(target, lambda: request.body(model.ChangedAccount), request.if_match())
         return answer_json(self._show(account), version=account.version)
 
     @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
@@ -152,16 +130,12 @@ class CredentialHandlers:
     accounts: Accounts
     credentials: Credentials
 
-    def _show(self, credential: CredentialRecord) -> Credential:
-        return render(Credential, credential)
-
     @Operation(Tag.CREDENTIALS, body=NewCredential, answer=Credential, status=201, errors=(AccountClosed, LimitReached))
     async def create_credential(self, request: Request) -> Answer:
         """Store the account's broker credential."""
         account = await find_account(request, self.write, self.accounts)
-        body = request.body(NewCredential)
-        made = await self.credentials.create(account, body.label, _secrets(body.secrets))
-        return answer_json(self._show(made), 201, made.version)
+        made = await self.credentials.create(account, request.body(NewCredential))
+        return answer_json(render(Credential, made), 201, made.version)
 
     @Operation(Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
     async def list_credentials(self, request: Request) -> Answer:
@@ -169,22 +143,17 @@ class CredentialHandlers:
         account = await find_account(request, self.read, self.accounts)
         page = read_page(request, f"credentials:{account.id}", parse_id)
         rows = page.select(await self.credentials.list(account), lambda c: c.id)
-        return answer_json(page.answer(rows, lambda c: str(c.id), self._show))
+        return answer_json(page.answer(rows, lambda c: str(c.id), partial(render, Credential)))
 
     @Operation(
         Tag.CREDENTIALS, body=ChangedCredential, answer=Credential, parameters=(IF_MATCH,), errors=(AccountClosed,)
     )
     async def update_credential(self, request: Request) -> Answer:
         """Rotate a credential's secrets, or change its label."""
-
-        def read_change() -> CredentialChange:
-            body = request.body(ChangedCredential)
-            return CredentialChange(body.label, None if body.secrets is None else _secrets(body.secrets))
-
         account = await find_account(request, self.write, self.accounts)
-        credential_id = parse_id(request.params["credential_id"])
+        credential_id, read_change = parse_id(request.params["credential_id"]), partial(request.body, ChangedCredential)
         made = await self.credentials.change(account, credential_id, read_change, request.if_match())
-        return answer_json(self._show(made), version=made.version)
+        return answer_json(render(Credential, made), version=made.version)
 
     @Operation(Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
     async def delete_credential(self, request: Request) -> Answer:
@@ -241,12 +210,3 @@ def target_of(request: Request, gate: Gate, account_id: str | None = None) -> Ac
 
 async def find_account(request: Request, gate: Gate, accounts: Accounts, account_id: str | None = None) -> Account:
     return await accounts.find(target_of(request, gate, account_id))
-
-
-def _secrets(given: dict[str, Any]) -> dict[str, Secret]:
-    for name, text in given.items():
-        if not isinstance(text, str) or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_SECRET_BYTES:
-            raise ValidationFailed.at(
-                json_pointer("secrets", name), f"must be a string of 1 to {MAX_SECRET_BYTES} bytes"
-            )
-    return {name: Secret(text) for name, text in given.items()}

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NewType
+from typing import Annotated, Any, NewType
 from uuid import UUID
 
 import msgspec
@@ -68,6 +68,26 @@ class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name | None = None
     external_account_id: Text | None = None
     disabled: bool | None = None
+
+
+# The values are checked by hand: msgspec does not say which value of an object is wrong.
+SecretTexts = Annotated[
+    dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}})
+]
+
+
+class NewCredential(msgspec.Struct, forbid_unknown_fields=True):
+    """`secrets` holds exactly the fields that the broker's capabilities list."""
+
+    secrets: SecretTexts
+    label: Text | None = None
+
+
+class ChangedCredential(msgspec.Struct, forbid_unknown_fields=True):
+    """New secrets rotate the credential; an empty label removes it."""
+
+    secrets: SecretTexts | None = None
+    label: Text | None = None
 
 
 def changed(account: Account, change: ChangedAccount) -> tuple[str, str | None, bool]:
