@@ -24,8 +24,8 @@ from trading_intents.outbox.model import ClaimedRow, Done, NewRow, OutboxEventTy
 from trading_intents.outbox.queue import claim, complete, put
 from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, Pool, open_database
-from trading_intents.storage.embedded.server import Server, running
+from trading_intents.storage.database import Database, DatabaseUrls, Pool, open_database
+from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 
@@ -52,7 +52,7 @@ async def main() -> int:
 
 
 @contextlib.asynccontextmanager
-async def fresh_database(server: Server, name: str) -> AsyncIterator[Database]:
+async def fresh_database(server: DatabaseUrls, name: str) -> AsyncIterator[Database]:
     owner = await connect(server.owner_url)
     await owner.execute(f"CREATE DATABASE {name}")
     await owner.close()
@@ -129,7 +129,7 @@ async def put_rows(pool: Pool, count: int) -> None:
             await put(tx, rows)
 
 
-async def finish_rows(server: Server, name: str) -> None:
+async def finish_rows(server: DatabaseUrls, name: str) -> None:
     """Then the server's own chores, which would otherwise fall into the measurement."""
     owner = await connect(in_database(server.owner_url, name))
     await owner.execute(

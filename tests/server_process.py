@@ -16,7 +16,8 @@ import uvloop
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
-from trading_intents.storage.embedded.server import Server, running
+from trading_intents.storage.database import DatabaseUrls
+from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, make_log
 
@@ -59,7 +60,7 @@ async def serve(data_dir: Path, postgres_bin: str, template: str) -> None:
         await end_of_input()
 
 
-async def make_login(server: Server) -> Secret:
+async def make_login(server: DatabaseUrls) -> Secret:
     """One that may become both roles, as the tests use the server as an external one."""
     login = server.url.reveal().replace("//trading_intents:", f"//{LOGIN}:")
     password = login.partition(f"{LOGIN}:")[2].partition("@")[0]

@@ -56,9 +56,8 @@ from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.prices.http import price_routes
 from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
-from trading_intents.secret import Secret
 from trading_intents.storage.connections import WalHistory
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
+from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, DatabaseUrls, open_database
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate
@@ -88,13 +87,6 @@ DRAIN_SECONDS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Urls:
-    login: Secret  # becomes ti_service
-    worker: Secret  # becomes ti_worker; may be the same
-    owner: Secret
-
-
-@dataclass(frozen=True, slots=True)
 class Infrastructure:
     settings: Settings
     database: Database
@@ -114,16 +106,16 @@ class Infrastructure:
 @contextlib.asynccontextmanager
 async def database_urls(
     settings: Settings, log: Log, metrics: Metrics, may_create: bool = False, may_start: bool = True
-) -> AsyncIterator[Urls]:
+) -> AsyncIterator[DatabaseUrls]:
     """Gives the URLs of the configured database, or of the embedded one, which runs while the block does: here, unless
     another process runs it or this one may not."""
     if settings.database_url:
-        others = (settings.database_worker_url, settings.database_owner_url)
-        yield Urls(settings.database_url, *(url or settings.database_url for url in others))
+        given = (settings.database_owner_url, settings.database_url, settings.database_worker_url)
+        yield DatabaseUrls(*(url or settings.database_url for url in given))
         return
     started = metrics.postgres_starts.inc
-    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create, may_start) as server:
-        yield Urls(server.url, server.worker_url, server.owner_url)
+    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create, may_start) as urls:
+        yield urls
 
 
 @contextlib.asynccontextmanager
@@ -137,22 +129,22 @@ async def open_infrastructure(
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create, may_start))
         await migrate(
-            urls.owner, urls.login, log, worker_url=urls.worker, needs_worker=needs_worker, may_create=may_create
+            urls.owner_url, urls.url, log, worker_url=urls.worker_url, needs_worker=needs_worker, may_create=may_create
         )
         history, size = WalHistory(), settings.database_pool_size
-        opening = open_database(urls.login, size, log, metrics, urls.worker, needs_worker, history)
+        opening = open_database(urls.url, size, log, metrics, urls.worker_url, needs_worker, history)
         database = await stack.enter_async_context(opening)
-        signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
+        signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.url, log))
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         service, worker = (
             stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history)))
-            for url, role in ((urls.login, SERVICE_ROLE), (urls.worker, WORKER_ROLE))
+            for url, role in ((urls.url, SERVICE_ROLE), (urls.worker_url, WORKER_ROLE))
         )
         make_id = id_maker(clock)
 
         def transactions() -> GroupTransactions:
-            pipeline = Pipeline(urls.worker, WORKER_ROLE, history=history)
+            pipeline = Pipeline(urls.worker_url, WORKER_ROLE, history=history)
             return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
         yield Infrastructure(

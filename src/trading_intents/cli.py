@@ -108,11 +108,11 @@ async def migrate(
     """Bring the database's schema up to date."""
     async with app.database_urls(settings, log, Metrics(), may_create=not is_dry_run) as urls:
         if is_dry_run:
-            for file in await list_missing(urls.login):
+            for file in await list_missing(urls.url):
                 locks = [f"{table} {mode}" for table, mode in file.locks().items()]
                 typer.echo(f"would apply {file.name}, which locks {', '.join(locks) or 'no table'}")
             return
-        names = await run_migrations(urls.owner, urls.login, log, worker_url=urls.worker)
+        names = await run_migrations(urls.owner_url, urls.url, log, worker_url=urls.worker_url)
     typer.echo("\n".join(f"applied {name}" for name in names) or "nothing to do")
 
 

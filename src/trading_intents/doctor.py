@@ -80,17 +80,18 @@ async def examine_account(settings: Settings, account_id: UUID, log: Log, symbol
             return [CheckResult("wrong", "database", f"none in {settings.data_dir.absolute()}")]
         async with contextlib.AsyncExitStack() as stack:
             urls = await stack.enter_async_context(database_urls(settings, log, Metrics()))
-            if missing := await pending(urls.login):
+            if missing := await pending(urls.url):
                 return [_schema(missing)]
-            pool = await stack.enter_async_context(open_pool(urls.worker, WORKER_ROLE, 1, Metrics()))
+            pool = await stack.enter_async_context(open_pool(urls.worker_url, WORKER_ROLE, 1, Metrics()))
             async with pool.transaction(read_only=True) as tx:
                 row = await inspect_account(tx, account_id)
             if row is None:
                 return [CheckResult("wrong", "account", f"there is no account {account_id}")]
-            signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.login, log))
+            signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.url, log))
 
             def transactions() -> GroupTransactions:
-                return stack.enter_context(contextlib.closing(GroupTransactions(Pipeline(urls.worker, WORKER_ROLE))))
+                pipeline = Pipeline(urls.worker_url, WORKER_ROLE)
+                return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
             checks = _account(row)
             integration = installed_brokers(log, partial(broker_settings, settings)).integration(row["broker"])
@@ -302,13 +303,13 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
             text = f"none in {settings.data_dir.absolute()}: the embedded PostgreSQL is made there at the first start"
             return [CheckResult("ok", "database", text)]
         async with database_urls(settings, log, Metrics()) as urls:
-            missing = await pending(urls.login)
-            async with connected(urls.login) as connection:
+            missing = await pending(urls.url)
+            async with connected(urls.url) as connection:
                 findings = await _server(connection)
                 if settings.database_url:
                     findings += await _logins(connection, settings.database_worker_url)
             findings.append(_schema(missing))
-            return findings if missing else [*findings, *await _vault(settings, urls.worker, log)]
+            return findings if missing else [*findings, *await _vault(settings, urls.worker_url, log)]
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
 

@@ -16,9 +16,9 @@ from tests.platform import environment, run_command, serving
 from tests.storage.conftest import Start, query
 from tests.stream.client import ACTION, ORDER, Client
 from tests.tenants import PLENTY
-from trading_intents.storage.database import open_database
+from trading_intents.storage.database import DatabaseUrls, open_database
 from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
-from trading_intents.storage.embedded.server import Server, running
+from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 
@@ -26,7 +26,7 @@ LOG = make_log("warning")
 NEW = 2  # ORDER_STATUS_NEW
 
 
-async def check_parted(server: Server) -> None:
+async def check_parted(server: DatabaseUrls) -> None:
     """Each login serves its own role and cannot become the other's."""
     await migrate(server.owner_url, server.url, LOG, worker_url=server.worker_url)
     opening = open_database(server.url, 1, LOG, Metrics(), worker_url=server.worker_url)

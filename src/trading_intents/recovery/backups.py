@@ -56,7 +56,7 @@ async def make_backup(
     meanwhile."""
     async with database_urls(settings, log, Metrics()) as urls:
         cluster = open_cluster(settings.data_dir, settings.postgres_bin)
-        epoch = await _prepare_server(urls.owner.reveal(), cluster, incremental)
+        epoch = await _prepare_server(urls.owner_url.reveal(), cluster, incremental)
         now = clock.now()
         name = f"{now:%Y%m%dT%H%M%S}.{now.microsecond // 1000:03}Z"
         with _draft(folder, name) as draft:

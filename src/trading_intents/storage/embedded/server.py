@@ -15,9 +15,8 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.loops import report_failure, stop_tasks
-from trading_intents.secret import Secret
 from trading_intents.storage.connections import CONNECTION_ERRORS
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE
+from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, DatabaseUrls
 from trading_intents.storage.embedded.cluster import (
     ALIVE,
     DATABASE,
@@ -31,7 +30,6 @@ from trading_intents.storage.embedded.cluster import (
     program_environment,
 )
 from trading_intents.telemetry import Log
-from trading_intents.trading import FrozenStruct
 
 POLL_SECONDS = 0.02
 TAKEOVER_POLL_SECONDS = 0.1
@@ -43,12 +41,6 @@ RESTART_PAUSE_LIMIT_SECONDS = 2.0
 STOP_STEPS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 6.0), (signal.SIGKILL, 2.0))
 
 
-class Server(FrozenStruct, frozen=True):
-    owner_url: Secret  # a superuser, for migrations
-    url: Secret  # the service's login, which cannot become the worker
-    worker_url: Secret  # the worker's login, which cannot become the service
-
-
 @contextlib.asynccontextmanager
 async def running(
     data_dir: Path,
@@ -57,7 +49,7 @@ async def running(
     on_start: Callable[[], None] = lambda: None,
     may_create: bool = True,
     may_start: bool = True,
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[DatabaseUrls]:
     """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that process ends, if it
     may start a server."""
     if not may_create:
@@ -70,7 +62,7 @@ async def running(
     try:
         await _first(keeping, asyncio.create_task(supervisor.until_ready()))
         keeping.add_done_callback(report_failure)
-        yield Server(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
+        yield DatabaseUrls(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
         await stop_tasks(keeping)
 
