@@ -1,4 +1,4 @@
-"""The service's login and the worker's: neither may become the other, embedded or external, new or upgraded."""
+"""The service's login and the worker's: neither may become the other, embedded or external."""
 
 import contextlib
 import uuid
@@ -13,11 +13,12 @@ from tests.conftest import Urls
 from tests.intents.http_client import create, limit
 from tests.intents.test_commit import trader
 from tests.platform import environment, run_command, serving
-from tests.storage.conftest import Start, query
+from tests.storage.conftest import query
 from tests.stream.client import ACTION, ORDER, Client
 from tests.tenants import PLENTY
+from trading_intents.errors import StartupRefused
 from trading_intents.storage.database import DatabaseUrls, open_database
-from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.embedded.cluster import LOGIN, OWNER, WORKER_LOGIN
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
@@ -42,37 +43,16 @@ async def check_parted(server: DatabaseUrls) -> None:
         await query(server.url.reveal(), "SELECT sealed FROM sealed_secrets")
 
 
-async def make_old(owner_url: str) -> None:
-    """As a version left it that had one login for both roles."""
-    await query(owner_url, f"REVOKE ti_worker FROM {WORKER_LOGIN}")
-    await query(owner_url, f"DROP ROLE {WORKER_LOGIN}")
-    await query(owner_url, f"GRANT ti_service, ti_worker TO {LOGIN}")
-
-
-async def test_the_embedded_logins_are_apart_and_a_folder_of_the_version_before_is_upgraded(tmp_path: Path) -> None:
+async def test_the_embedded_logins_are_apart_at_every_start(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    async with running(folder, "", LOG) as server:
-        await check_parted(server)
-    async with running(folder, "", LOG) as server:
-        await check_parted(server)
-        assert len({(folder / f"{login}.password").read_text() for login in (OWNER, LOGIN, WORKER_LOGIN)}) == 3
-        await make_old(server.owner_url.reveal())
+    for _ in range(2):
+        async with running(folder, "", LOG) as server:
+            await check_parted(server)
+            assert len({(folder / f"{login}.password").read_text() for login in (OWNER, LOGIN, WORKER_LOGIN)}) == 3
     (folder / f"{WORKER_LOGIN}.password").unlink()
-    async with running(folder, "", LOG) as server:
-        await check_parted(server)
-    (folder / f"{WORKER_LOGIN}.password").unlink()  # lost: it is made anew
-    async with running(folder, "", LOG) as server:
-        await check_parted(server)
-
-
-async def test_who_joins_a_server_that_knows_one_login_makes_the_other(data_dir: Path, start: Start) -> None:
-    url = start(data_dir).until("url")["owner_url"]
-    if await query(url, f"SELECT 1 FROM pg_roles WHERE rolname = '{WORKER_LOGIN}'"):
-        await query(url, f"DROP ROLE {WORKER_LOGIN}")
-    (data_dir / f"{WORKER_LOGIN}.password").unlink()
-    async with running(data_dir, "", LOG) as server:
-        assert server.worker_url == open_cluster(data_dir, "").url(WORKER_LOGIN, DATABASE)
-        assert await query(server.worker_url.reveal(), "SELECT 1") == 1
+    with pytest.raises(StartupRefused, match="restore both from the same backup"):
+        async with running(folder, "", LOG):
+            pass
 
 
 @pytest.fixture

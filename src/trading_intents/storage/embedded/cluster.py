@@ -79,7 +79,7 @@ class Cluster(FrozenStruct, frozen=True):
             file = self.password_file(login)
             if file.exists():
                 continue
-            if self.data.exists() and login != WORKER_LOGIN:  # clusters of older versions have no such login
+            if self.data.exists():
                 raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
             make_file(file, secrets.token_hex(24).encode())
 

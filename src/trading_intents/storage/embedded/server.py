@@ -16,7 +16,7 @@ import asyncpg
 from trading_intents.errors import StartupRefused
 from trading_intents.loops import report_failure, stop_tasks
 from trading_intents.storage.connections import CONNECTION_ERRORS
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, DatabaseUrls
+from trading_intents.storage.database import DatabaseUrls
 from trading_intents.storage.embedded.cluster import (
     ALIVE,
     DATABASE,
@@ -90,21 +90,11 @@ class _Supervisor:
         try:
             async with asyncio.timeout(START_LIMIT_SECONDS):
                 while not self._ready.is_set():
-                    if not self._owner and await self._joins():
+                    if not self._owner and await self._accepts(WORKER_LOGIN, DATABASE):  # made after the other login
                         self._ready.set()
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise self._refusal("PostgreSQL does not accept connections") from None
-
-    async def _joins(self) -> bool:
-        """Whether another process runs the server. A process of an older version makes no login for the worker: then we
-        make it."""
-        if not await self._accepts(LOGIN, DATABASE):
-            return False
-        if not await self._accepts(WORKER_LOGIN, DATABASE):
-            with contextlib.suppress(*CONNECTION_ERRORS):
-                await self._make_logins()
-        return await self._accepts(WORKER_LOGIN, DATABASE)
 
     async def keep(self) -> None:
         """Waits until no other process runs the server, then keeps it running until cancelled."""
@@ -143,7 +133,6 @@ class _Supervisor:
         try:
             await self._until_accepting(process)
             await self._make_logins()
-            await self._part_logins()
             self._on_start()
             self._ready.set()
             self._log.info("PostgreSQL started", pid=process.pid)
@@ -198,30 +187,14 @@ class _Supervisor:
         return True
 
     async def _make_logins(self) -> None:
-        """Makes the logins at every start: a crash may have come between initdb and this, or the cluster had one
-        login."""
-        self._cluster.make_passwords()
+        """Makes the logins at every start: a crash may have come between initdb and this."""
         async with self._connected() as owner:
             for login in (LOGIN, WORKER_LOGIN):
-                password = self._cluster.password_file(login).read_text().strip()
-                with contextlib.suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
-                    if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", login):
-                        await owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}'")
-                    elif login == WORKER_LOGIN and not await self._accepts(login, DATABASE):
-                        await owner.execute(f"ALTER ROLE {login} PASSWORD '{password}'")  # its file was made anew
+                if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", login):
+                    password = self._cluster.password_file(login).read_text().strip()
+                    await owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}'")
             if not await owner.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
                 await owner.execute(f"CREATE DATABASE {DATABASE}")
-
-    async def _part_logins(self) -> None:
-        """Takes the other role from each login. Only the process that runs the server may do so: before it, one of an
-        older version may have used one login for both roles."""
-        async with self._connected() as owner:
-            for login, role in ((LOGIN, WORKER_ROLE), (WORKER_LOGIN, SERVICE_ROLE)):
-                if await owner.fetchval(
-                    "SELECT pg_has_role($1, oid, 'MEMBER') FROM pg_roles WHERE rolname = $2", login, role
-                ):
-                    await owner.execute(f"REVOKE {role} FROM {login}")
-                    self._log.info("database login restricted", login=login, role=role)
 
     @contextlib.asynccontextmanager
     async def _connected(self) -> AsyncIterator[Any]:
