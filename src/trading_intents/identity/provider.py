@@ -20,14 +20,8 @@ from jwt.algorithms import OKPAlgorithm
 from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, StartupRefused
+from trading_intents.identity import tokens
 from trading_intents.identity.model import Scope
-from trading_intents.identity.tokens import (
-    ACCESS_TOKEN_TYPES,
-    MAX_TEXT_CHARACTERS,
-    ClaimNames,
-    TokenRules,
-    TokenVerifier,
-)
 from trading_intents.ids import IdMaker
 from trading_intents.secret import Secret, make_file
 from trading_intents.telemetry import Log
@@ -50,7 +44,7 @@ class EmbeddedProvider:
         self.issuer = issuer.name
         self._base_url = settings.identity_issuer or settings.http_url
         self._audience = settings.identity_audience
-        self._names = ClaimNames()
+        self._names = tokens.ClaimNames()
         self._key = issuer.key
         self._clock = clock
         self._make_id = make_id
@@ -60,9 +54,9 @@ class EmbeddedProvider:
     async def find(self, kid: str) -> PyJWK | None:
         return self._verification_key if kid == self._jwk["kid"] else None
 
-    def verifier(self, log: Log) -> TokenVerifier:
-        rules = TokenRules(self.issuer, self._audience, self._names, ACCESS_TOKEN_TYPES)
-        return TokenVerifier(rules, self, self._clock, log)
+    def verifier(self, log: Log) -> tokens.TokenVerifier:
+        rules = tokens.TokenRules(self.issuer, self._audience, self._names, tokens.ACCESS_TOKEN_TYPES)
+        return tokens.TokenVerifier(rules, self, self._clock, log)
 
     def issue_user_token(self, subject: str, organization: str | None, role: str | None) -> Secret:
         names = self._names
@@ -134,7 +128,7 @@ def _new_key() -> bytes:
 
 def _read_name(path: Path) -> str:
     name = path.read_bytes().decode(errors="replace").strip()
-    if not (0 < len(name) <= MAX_TEXT_CHARACTERS and name.isascii() and name.isprintable()):
+    if not (0 < len(name) <= tokens.MAX_TEXT_CHARACTERS and name.isascii() and name.isprintable()):
         raise StartupRefused(f"{path}: not an issuer's name; remove it to have a new one made")
     return name
 

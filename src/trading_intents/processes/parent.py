@@ -15,14 +15,7 @@ from typing import TypeVar
 import msgspec
 from prometheus_client import start_http_server
 
-from trading_intents.app import (
-    DRAIN_SECONDS,
-    Infrastructure,
-    database_urls,
-    ended_by_loops,
-    open_infrastructure,
-    take_ports,
-)
+from trading_intents import app
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import StartupRefused
 from trading_intents.loops import interrupted_by, pause_after
@@ -35,7 +28,7 @@ Demo = TypeVar("Demo")
 
 LOOPBACK = "127.0.0.1"
 # A frozen child goes on, to drain like the others; one that hangs is killed when a drain must be over.
-STOP_STEPS = ((signal.SIGTERM, 0.0), (signal.SIGCONT, DRAIN_SECONDS + 5.0), (signal.SIGKILL, 2.0))
+STOP_STEPS = ((signal.SIGTERM, 0.0), (signal.SIGCONT, app.DRAIN_SECONDS + 5.0), (signal.SIGKILL, 2.0))
 OWN_METRICS = ("ti_process_up", "ti_process_starts_total", "ti_embedded_postgres_starts_total")
 RESTART_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first pause again
@@ -54,12 +47,12 @@ async def supervise(
     settings: Settings,
     log: Log,
     stop: asyncio.Event,
-    prepare: Callable[[Infrastructure], Awaitable[Demo]],
+    prepare: Callable[[app.Infrastructure], Awaitable[Demo]],
     greet: Callable[[Settings, Demo], None],
 ) -> None:
     """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in `app.serve`."""
-    listener, settings = take_ports(settings)
-    with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
+    listener, settings = app.take_ports(settings)
+    with app.ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
         sockets.callback(listener.close)
         front = ",".join(role for role in settings.roles if role != "worker")
         children = [Child("api" if "api" in front else "stream", front, listener, settings.http_url)]
@@ -67,8 +60,8 @@ async def supervise(
             own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
             children.append(Child(f"worker-{number + 1}", "worker", own, f"http://{LOOPBACK}:{own.getsockname()[1]}"))
         metrics = Metrics()
-        async with interrupted_by(stop) as interrupt, database_urls(settings, log, metrics, may_create=True):
-            async with open_infrastructure(settings, log, may_create=True) as infra:  # migrates
+        async with interrupted_by(stop) as interrupt, app.database_urls(settings, log, metrics, may_create=True):
+            async with app.open_infrastructure(settings, log, may_create=True) as infra:  # migrates
                 demo = await prepare(infra)
 
             def on_ready() -> None:

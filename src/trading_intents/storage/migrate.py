@@ -13,16 +13,9 @@ import asyncpg
 
 from trading_intents.errors import DatabaseMissing, StartupRefused, Unavailable
 from trading_intents.secret import Secret
+from trading_intents.storage import database
 from trading_intents.storage.administration import read_login
 from trading_intents.storage.connections import CONNECTION_ERRORS
-from trading_intents.storage.database import (
-    LOST,
-    OWNER_ROLE,
-    SERVICE_ROLE,
-    WORKER_ROLE,
-    Row,
-    explain_refusals,
-)
 from trading_intents.telemetry import Log
 from trading_intents.trading import FrozenStruct
 
@@ -155,11 +148,13 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
     return files[len(rows) :]
 
 
-async def _applied(connection: Any) -> Sequence[Row]:
+async def _applied(connection: Any) -> Sequence[database.Row]:
     # Not to_regclass: it reads a cache, which waiting for the advisory lock does not refresh.
     if not await connection.fetchval("SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE):
         return ()
-    rows: list[Row] = await connection.fetch("SELECT version, sha256 FROM public.schema_migrations ORDER BY version")
+    rows: list[database.Row] = await connection.fetch(
+        "SELECT version, sha256 FROM public.schema_migrations ORDER BY version"
+    )
     return rows
 
 
@@ -170,7 +165,7 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
     if todo := await _missing(owner, files):
         file, name = todo[0], todo[0].name
         await owner.execute(
-            f"SET ROLE {OWNER_ROLE}; SET search_path = public; SET lock_timeout = {LOCK_LIMIT_MILLIS};"
+            f"SET ROLE {database.OWNER_ROLE}; SET search_path = public; SET lock_timeout = {LOCK_LIMIT_MILLIS};"
             f"SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'"
         )
         if file.steps:  # rows that a policy hides would look like rows that are done
@@ -253,14 +248,16 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
         )
         SELECT statement FROM statements WHERE needed ORDER BY step, statement
     """
-    rows = await owner.fetch(query, OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE, login, migrating, worker)
+    rows = await owner.fetch(
+        query, database.OWNER_ROLE, database.SERVICE_ROLE, database.WORKER_ROLE, login, migrating, worker
+    )
     return [row["statement"] for row in rows]
 
 
 @contextlib.asynccontextmanager
 async def connected(url: Secret) -> AsyncIterator[Any]:
     """A connection of its own. Each failure becomes an error of ours, whose text has no part of the URL."""
-    with explain_refusals("TRADING_INTENTS_DATABASE_URL"):
+    with database.explain_refusals("TRADING_INTENTS_DATABASE_URL"):
         connection = await asyncpg.connect(
             url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=ANSWER_LIMIT_SECONDS
         )
@@ -268,7 +265,7 @@ async def connected(url: Secret) -> AsyncIterator[Any]:
         yield connection
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartupRefused(_may_not(error)) from error
-    except LOST as error:
+    except database.LOST as error:
         raise Unavailable("the connection to the database was lost; nothing was recorded") from error
     finally:
         with contextlib.suppress(*CONNECTION_ERRORS):  # an error from before is the one to raise

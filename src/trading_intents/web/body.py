@@ -9,16 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from trading_intents import trading
 from trading_intents.errors import InvalidJson, ValidationFailed, either
-from trading_intents.trading import (
-    AMOUNT_PATTERN,
-    AMOUNT_RULE,
-    NUMBER_FOR_AMOUNT,
-    SYMBOL_RULE,
-    Symbol,
-    parse_amount,
-    parse_symbol,
-)
 from trading_intents.web.validation import FOUND_A_NUMBER, MAX_FOUND_CHARACTERS, explain
 
 T = TypeVar("T")
@@ -37,7 +29,7 @@ INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\uf
 _LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
-Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": AMOUNT_PATTERN})]
+Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": trading.AMOUNT_PATTERN})]
 
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
@@ -77,14 +69,14 @@ def convert(tree: Any, kind: type[T], amounts: Collection[str] = ()) -> T:
         explained = explain(str(error), tree, kind)
     pointer, detail = explained.errors[0].pointer, explained.errors[0].detail
     if pointer.rpartition("/")[2] in amounts and detail.endswith(FOUND_A_NUMBER):
-        raise ValidationFailed.at(pointer, NUMBER_FOR_AMOUNT)
+        raise ValidationFailed.at(pointer, trading.NUMBER_FOR_AMOUNT)
     raise explained
 
 
-def read_symbol(pointer: str, text: str) -> Symbol:
-    symbol = parse_symbol(text)
+def read_symbol(pointer: str, text: str) -> trading.Symbol:
+    symbol = trading.parse_symbol(text)
     if symbol is None:
-        raise ValidationFailed.at(pointer, SYMBOL_RULE)
+        raise ValidationFailed.at(pointer, trading.SYMBOL_RULE)
     return symbol
 
 
@@ -104,9 +96,9 @@ def read_choice(pointer: str, text: str, kind: type[E]) -> E:
 
 
 def read_amount(pointer: str, text: str) -> Decimal:
-    amount = parse_amount(text)
+    amount = trading.parse_amount(text)
     if amount is None:
-        raise ValidationFailed.at(pointer, AMOUNT_RULE)
+        raise ValidationFailed.at(pointer, trading.AMOUNT_RULE)
     return amount
 
 

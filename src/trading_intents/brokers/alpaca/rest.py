@@ -9,19 +9,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers import ulid
+from trading_intents.brokers import rest_client, ulid
 from trading_intents.brokers.alpaca import wire
 from trading_intents.brokers.alpaca.order import AlpacaOrder, Group, Name, end_pairs, is_made, is_pair, name_of
 from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
-from trading_intents.brokers.rest_client import (
-    AnswerUnclear,
-    NotServed,
-    RestAnswer,
-    RestClient,
-    id_of,
-    is_uuid,
-    remember,
-)
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
@@ -36,7 +27,7 @@ TOLD_WITHIN = timedelta(milliseconds=100)  # an execution is told so long after 
 FEES_WITHIN = timedelta(days=1)  # fees are told at the end of the day that they are dated at
 
 
-class AlpacaRest(RestClient):
+class AlpacaRest(rest_client.RestClient):
     def __init__(self, context: IntegrationContext) -> None:
         secrets = (context.secrets[name].reveal() for name in wire.CAPABILITIES.credential_fields)
         self.key, self.secret = (quote(each, punctuation) for each in secrets)  # no key has what this changes
@@ -76,7 +67,7 @@ class AlpacaRest(RestClient):
         order = (await self._ask_order(order_id, deadline, is_cancel)).read(AlpacaOrder)
         return order if is_cancel and is_made(order) else await self.adopt(order, deadline)
 
-    async def _ask_order(self, order_id: str, deadline: float, is_cancel: bool = False) -> RestAnswer:
+    async def _ask_order(self, order_id: str, deadline: float, is_cancel: bool = False) -> rest_client.RestAnswer:
         return await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel, params={"nested": "true"})
 
     async def adopt(self, order: AlpacaOrder, deadline: float) -> AlpacaOrder:
@@ -91,7 +82,7 @@ class AlpacaRest(RestClient):
             else:
                 filled, name = await self.count_before(order, deadline), before
                 order = replace(order, total=filled + (order.qty or order.filled_qty))
-        remember(self._names, order.id, name)
+        rest_client.remember(self._names, order.id, name)
         return replace(order, client_order_id=name.client_order_id, parent=name.parent, leg=name.leg, legs=tuple(legs))
 
     async def _read_name(self, order_id: str, deadline: float) -> Name:
@@ -108,7 +99,7 @@ class AlpacaRest(RestClient):
             keys += [leg.id for leg in order.legs or ()]
         if group:
             for key in keys:
-                remember(self._groups, key, group)
+                rest_client.remember(self._groups, key, group)
         return group
 
     def first_of(self, order: AlpacaOrder) -> str | None:
@@ -118,7 +109,7 @@ class AlpacaRest(RestClient):
 
     async def _name(self, event: BrokerEvent, deadline: float) -> BrokerEvent:
         """The client order id that an activity has may be one of Alpaca's making."""
-        if (order_id := event.broker_order_id) and is_uuid(event.client_order_id or ""):
+        if (order_id := event.broker_order_id) and rest_client.is_uuid(event.client_order_id or ""):
             client_order_id, _, parent, leg = await self._read_name(order_id, deadline)
             event = replace(event, client_order_id=client_order_id or None, parent=parent, leg=leg)
         return event
@@ -142,7 +133,7 @@ class AlpacaRest(RestClient):
         """What the versions before this one have filled; it is over, and asked for once."""
         if order.replaces and order.id not in self._before:
             chain = await self.list_versions(order, deadline)
-            remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
+            rest_client.remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
         return self._before[order.id] if order.replaces else Decimal(0)
 
     async def list_orders(self, deadline: float, **query: str) -> list[AlpacaOrder]:
@@ -156,7 +147,7 @@ class AlpacaRest(RestClient):
                 told = [await self.adopt(order, deadline) for order in orders if order.symbol]
                 return end_pairs([part for order in told for part in order.parts])
             query.pop("after", None)
-            query["after_order_id"] = id_of(page[-1])
+            query["after_order_id"] = rest_client.id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
     async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...] | None:
@@ -184,10 +175,10 @@ class AlpacaRest(RestClient):
             self._refused_activities = answer.status
             return await self._list_fills(since, until, deadline, orders)
         if answer.status != 200:
-            raise AnswerUnclear(f"Alpaca tells no executions: {ACTIVITIES} answers {answer.status}")
+            raise rest_client.AnswerUnclear(f"Alpaca tells no executions: {ACTIVITIES} answers {answer.status}")
         lines = answer.body.splitlines()
         if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
-            raise AnswerUnclear("Alpaca left executions out")
+            raise rest_client.AnswerUnclear("Alpaca left executions out")
         rows = (line[5:] for line in lines if line.startswith(b"data:"))
         events = self.read_events(rows, wire.Activity, wire.activity_events)
         return [await self._name(event, deadline) for event in events]
@@ -210,7 +201,7 @@ class AlpacaRest(RestClient):
         query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
         try:
             rows, self._refused_fees = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS), ""
-        except NotServed as error:
+        except rest_client.NotServed as error:
             rows, self._refused_fees = [], f"; no fees in coins: {error}"
         return self.read_events(rows, wire.FeeActivity, wire.fee_events)
 
@@ -221,9 +212,9 @@ class AlpacaRest(RestClient):
         query = {"after": f"{since - timedelta(seconds=1):{SECONDS}}", "direction": "asc"}
         try:
             rows = await self.read_pages(FILLS, deadline, query, PAGE_FILLS, MAX_FILLS)
-        except NotServed as error:
+        except rest_client.NotServed as error:
             answers = f"{ACTIVITIES} answers {self._refused_activities}, {error}"
-            raise AnswerUnclear(f"Alpaca tells no executions: {answers}") from None
+            raise rest_client.AnswerUnclear(f"Alpaca tells no executions: {answers}") from None
         for fill in self.read_rows(rows, wire.FillActivity):
             if since <= fill.transaction_time < until:
                 order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)

@@ -8,26 +8,7 @@ from decimal import Decimal
 
 from msgspec.structs import asdict, replace
 
-from trading_intents.brokers.paper.book import linked
-from trading_intents.brokers.paper.book.accounting import (
-    booked,
-    find_allowed,
-    lacks_position,
-    lacks_power,
-    with_reserve,
-)
-from trading_intents.brokers.paper.book.rules import (
-    KILLED,
-    PriceLevels,
-    find_flaw,
-    is_traded_through,
-    is_triggered,
-    market_price,
-    price_levels,
-    touches,
-    unchangeable,
-    with_stop,
-)
+from trading_intents.brokers.paper.book import accounting, linked, rules
 from trading_intents.brokers.paper.model import (
     PaperAccount,
     PaperEvent,
@@ -69,15 +50,15 @@ class OrderBook:
     changed: set[int] = field(default_factory=set)
     _trade_left: Decimal = ZERO
     _just_grown: set[int] = field(default_factory=set)  # exits of which the present event filled the entry
-    _levels: PriceLevels | None = None
+    _levels: rules.PriceLevels | None = None
     # Up to where the market was looked at without a match; kept in memory only.
     checked_tick: int = 0
     checked_quote: int = 0
 
     @property
-    def levels(self) -> PriceLevels:
+    def levels(self) -> rules.PriceLevels:
         if self._levels is None:
-            self._levels = price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
+            self._levels = rules.price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
         return self._levels
 
     def show(self, quote: Quote) -> None:
@@ -114,10 +95,14 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            flaws = (find_flaw(each) for each in (terms, *(leg.terms for leg in legs)))
-            reason = refusal or next(filter(None, flaws), None) or lacks_position(order, self._queue(), self.holding)
+            flaws = (rules.find_flaw(each) for each in (terms, *(leg.terms for leg in legs)))
+            reason = (
+                refusal
+                or next(filter(None, flaws), None)
+                or accounting.lacks_position(order, self._queue(), self.holding)
+            )
             order = order if reason else self._with_reserve(order, at, legs)
-            reason = reason or lacks_power(order, self.account)
+            reason = reason or accounting.lacks_power(order, self.account)
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
@@ -178,7 +163,7 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = order and self.orders[order.number]
-            reason = refusal or unchangeable(order)
+            reason = refusal or rules.unchangeable(order)
             if order is None or reason:
                 self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
                 return reason
@@ -189,7 +174,7 @@ class OrderBook:
         self, order: PaperOrder | None, client_order_id: str, terms: PaperTerms, at: datetime
     ) -> tuple[PaperOrder | None, str | None]:
         """Gives the replaced order, at the end of the queue; or the reason against it."""
-        reason = unchangeable(order)
+        reason = rules.unchangeable(order)
         if order is None or reason:
             return None, reason
         if (terms.symbol, terms.side, terms.kind) != (order.symbol, order.side, order.kind):
@@ -204,17 +189,17 @@ class OrderBook:
             **asdict(terms),
         )
         if order.kind is OrderKind.TRAILING_STOP and order.best_price is not None and self.quote is not None:
-            changed = with_stop(changed, self.quote)
+            changed = rules.with_stop(changed, self.quote)
         if order.leg or linked.pair_of(self.orders, order):  # how much it works is the venue's business
             changed = replace(changed, quantity=order.quantity)
-        flaw = find_flaw(terms)
+        flaw = rules.find_flaw(terms)
         if flaw:
             return None, flaw
         if changed.quantity <= order.filled and not linked.may_grow(self.orders, order):
             return replace(changed, status=PaperOrderStatus.FILLED), None
         changed = self._with_reserve(changed, at)
-        lacks = lacks_position(changed, self._queue(), self.holding)
-        return changed, lacks or lacks_power(changed, self.account, released=order.reserved)
+        lacks = accounting.lacks_position(changed, self._queue(), self.holding)
+        return changed, lacks or accounting.lacks_power(changed, self.account, released=order.reserved)
 
     def _queue(self) -> list[PaperOrder]:
         working = (order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING)
@@ -222,7 +207,7 @@ class OrderBook:
 
     def _with_reserve(self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()) -> PaperOrder:
         quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
-        return with_reserve(order, self._queue(), self.holding, quote, [leg.terms for leg in legs])
+        return accounting.with_reserve(order, self._queue(), self.holding, quote, [leg.terms for leg in legs])
 
     def _see(self, quote: Quote, trades: bool) -> None:
         self.quote = quote
@@ -247,7 +232,7 @@ class OrderBook:
         if order.waits_for_trigger and order.kind is OrderKind.TRAILING_STOP and quote is not None and fresh:
             order = self._trail(order, quote, at)
         if order.waits_for_trigger:
-            if quote is None or not fresh or not is_triggered(order, quote):
+            if quote is None or not fresh or not rules.is_triggered(order, quote):
                 return
             order = replace(order, triggered=True)
             self._put(order)
@@ -256,14 +241,14 @@ class OrderBook:
         if quote is not None and fresh:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in KILLED:
-            self._end(rest, PaperOrderStatus.CANCELLED, at, KILLED[rest.time_in_force])
+        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in rules.KILLED:
+            self._end(rest, PaperOrderStatus.CANCELLED, at, rules.KILLED[rest.time_in_force])
 
     def _trail(self, order: PaperOrder, quote: Quote, at: datetime) -> PaperOrder:
-        moved = with_stop(order, quote)
+        moved = rules.with_stop(order, quote)
         if moved != order:
             self._put(moved)
-        return self._report_stop(moved, at, at_once=is_triggered(moved, quote))
+        return self._report_stop(moved, at, at_once=rules.is_triggered(moved, quote))
 
     def _report_stop(self, order: PaperOrder, at: datetime, at_once: bool = False) -> PaperOrder:
         due_at = order.report_due_at
@@ -298,16 +283,16 @@ class OrderBook:
 
     def _trade(self, order: PaperOrder, quote: Quote, at: datetime, arrived: bool) -> None:
         limit = order.limit_price
-        if touches(order, quote):
+        if rules.touches(order, quote):
             # A new order trades at the price of the market; a resting order at its own limit.
-            price = market_price(order, quote) if arrived or limit is None else limit
+            price = rules.market_price(order, quote) if arrived or limit is None else limit
             if order.side is OrderSide.BUY:
                 left = quote.ask_size - self.holding.ask_taken
             else:
                 left = quote.bid_size - self.holding.bid_taken
             self._fill(order, min(order.leaves, left), price, at)
         order = self.orders[order.number]
-        if not arrived and limit is not None and is_traded_through(order, quote):
+        if not arrived and limit is not None and rules.is_traded_through(order, quote):
             size = min(order.leaves, self._trade_left)
             if self._fill(order, size, limit, at, displayed=False):
                 self._trade_left -= size
@@ -315,7 +300,7 @@ class OrderBook:
     def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
         """Fills the order; whether anything was filled. An order that the account may not fill ends."""
         whole = order.time_in_force is TimeInForce.FILL_OR_KILL
-        allowed, reason = find_allowed(order, self.account, self.holding, size, price)
+        allowed, reason = accounting.find_allowed(order, self.account, self.holding, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
             if reason and size > 0 and not whole:
                 self._end(order, PaperOrderStatus.CANCELLED, at, reason)
@@ -326,7 +311,7 @@ class OrderBook:
             self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
         quantity = allowed * 2 if self.overfill else allowed
         self.overfill = False
-        filled, self.account, self.holding = booked(order, self.account, self.holding, quantity, price)
+        filled, self.account, self.holding = accounting.booked(order, self.account, self.holding, quantity, price)
         if filled.quantity <= filled.filled and not linked.may_grow(self.orders, filled):
             filled = replace(filled, status=PaperOrderStatus.FILLED)
         self.orders[order.number] = filled

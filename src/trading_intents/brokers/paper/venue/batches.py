@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
+from trading_intents.brokers import port
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.book.rules import REFUSALS
 from trading_intents.brokers.paper.faults import ActiveFaults, Fault, FaultKind, draw_faults
@@ -29,15 +30,6 @@ from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_t
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes
-from trading_intents.brokers.port import (
-    DUPLICATE_ID,
-    BrokerEvent,
-    CommandResult,
-    IntegrationContext,
-    LegTicket,
-    OrderTicket,
-    Outcome,
-)
 from trading_intents.loops import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
 from trading_intents.storage.pipeline import Statement, json_text
@@ -47,7 +39,7 @@ from trading_intents.trading import AccountSymbol, Symbol
 MAX_TICKS_BACK = 1_200
 TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the session was lost", "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
-LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held elsewhere")
+LOCKED = port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the account is held elsewhere")
 
 
 @dataclass(slots=True)
@@ -65,7 +57,7 @@ class _TwoSessions(Exception):
 
 
 class PaperVenue:
-    def __init__(self, context: IntegrationContext) -> None:
+    def __init__(self, context: port.IntegrationContext) -> None:
         self._transactions, self._clock = context.open_transactions(), context.clock
         self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
         self._max_working_orders = int(context.settings["PAPER_MAX_OPEN_ORDERS"])
@@ -225,7 +217,7 @@ class PaperVenue:
         for book in concerned:
             self._catch_up(books, book, quotes.get((books.account_id, book.symbol)), batch.now)
         if request.ticket is None:
-            return VenueReply(CommandResult(outcome=Outcome.ACKED))
+            return VenueReply(port.CommandResult(outcome=port.Outcome.ACKED))
         assert books.totals is not None
         number = books.totals.commands + 1
         books.totals = replace(books.totals, commands=number)
@@ -234,14 +226,14 @@ class PaperVenue:
         )
         batch.spent += spent
         result, made = self._execute(request, request.ticket, batch, faults)
-        if result.outcome is not Outcome.NOT_SENT and FaultKind.LOSE not in faults:
+        if result.outcome is not port.Outcome.NOT_SENT and FaultKind.LOSE not in faults:
             key = (books.account_id, request.ticket.client_order_id)
             is_duplicate = key in batch.known
             batch.known.add(key)
             order_number = None if is_duplicate else made
             row = Arrival(books.account_id, number, request.command, key[1], order_number, is_duplicate, "", batch.now)
             batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
-            if request.command == "SUBMIT" and made and not is_duplicate and result.outcome is Outcome.ACKED:
+            if request.command == "SUBMIT" and made and not is_duplicate and result.outcome is port.Outcome.ACKED:
                 for n, leg in enumerate(request.ticket.legs, start=1):  # found by their ids, as any order
                     batch.known.add((books.account_id, leg.client_order_id))
                     leg_row = replace(row, seq=number + n, client_order_id=leg.client_order_id, number=made + n)
@@ -269,16 +261,16 @@ class PaperVenue:
         books.totals = book.account
 
     def _execute(
-        self, request: VenueRequest, ticket: OrderTicket, batch: _VenueBatch, faults: ActiveFaults
-    ) -> tuple[CommandResult, int | None]:
+        self, request: VenueRequest, ticket: port.OrderTicket, batch: _VenueBatch, faults: ActiveFaults
+    ) -> tuple[port.CommandResult, int | None]:
         """Executes the command; gives its events and the number of the order that it made or named."""
         books, now = request.books, batch.now
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
-            return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
+            return port.CommandResult(outcome=port.Outcome.NOT_SENT, code=TOO_OLD), None
         if FaultKind.LOSE in faults:
-            return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
+            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=LOST), None
         if (books.account_id, ticket.client_order_id) in batch.known:
-            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), None
+            return port.CommandResult(outcome=port.Outcome.UNKNOWN, code=port.DUPLICATE_ID), None
         book, refusal = books.books[ticket.symbol], SCRIPTED if FaultKind.REJECT in faults else None
         assert books.totals is not None
         book.account, book.overfill = books.totals, FaultKind.OVERFILL in faults
@@ -299,8 +291,8 @@ class PaperVenue:
         # All events of the order: some of them may not have been streamed yet.
         named = {number, *(each.number for each in book.orders.values() if number and each.parent == number)}
         updates = (*before, *(each.event for each in book.events if each.order in named))
-        result = CommandResult(
-            outcome=Outcome.REJECTED if reason else Outcome.ACKED,
+        result = port.CommandResult(
+            outcome=port.Outcome.REJECTED if reason else port.Outcome.ACKED,
             broker_order_id=order.broker_order_id if order else None,
             code=reason,
             message=REFUSALS.get(reason or "", ""),
@@ -310,7 +302,7 @@ class PaperVenue:
 
     def _target(
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
-    ) -> tuple[PaperOrder | None, Sequence[BrokerEvent]]:
+    ) -> tuple[PaperOrder | None, Sequence[port.BrokerEvent]]:
         found = batch.targets.get(request.target) if request.target else None
         if found is None or found.order.symbol != book.symbol:
             return None, ()
@@ -333,9 +325,9 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.posted_number if book and book.orders else None
 
 
-def _terms(ticket: OrderTicket | LegTicket) -> PaperTerms:
+def _terms(ticket: port.OrderTicket | port.LegTicket) -> PaperTerms:
     return msgspec.convert(ticket, PaperTerms, from_attributes=True)
 
 
-def _legs(ticket: OrderTicket) -> list[PaperLeg]:
+def _legs(ticket: port.OrderTicket) -> list[PaperLeg]:
     return [PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each)) for each in ticket.legs]
