@@ -220,10 +220,6 @@ def unknown(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _parse(text: str, default: Any) -> Any:
     match default:
-        case bool():
-            if text not in ("on", "off"):
-                raise ValueError("must be on or off")
-            return text == "on"
         case int():
             if not text.isascii() or not text.isdigit():
                 raise ValueError("must be a whole number")

@@ -31,28 +31,19 @@ class Bucket(StrEnum):
     VERIFICATIONS = "verifications"  # of well-formed keys, once FAILURES is empty
 
 
+_OF_CALLERS = (Bucket.SUBMITS, Bucket.CANCELS, Bucket.WRITES, Bucket.READS)
+_SETTINGS = {bucket: bucket for bucket in _OF_CALLERS} | {Bucket.MESSAGES: Bucket.READS}  # the setting of each's rate
+
+
 def rates(settings: Settings) -> dict[Bucket, Rate]:
     """For each principal, or address."""
-    return {
-        Bucket.SUBMITS: settings.rate_limit_submits,
-        Bucket.CANCELS: settings.rate_limit_cancels,
-        Bucket.WRITES: settings.rate_limit_writes,
-        Bucket.READS: settings.rate_limit_reads,
-        Bucket.MESSAGES: settings.rate_limit_reads,
-        Bucket.FAILURES: settings.rate_limit_failures,
-        Bucket.VERIFICATIONS: LATE_VERIFICATIONS,
-    }
+    own = {bucket: getattr(settings, f"rate_limit_{name}") for bucket, name in _SETTINGS.items()}
+    return own | {Bucket.FAILURES: settings.rate_limit_failures, Bucket.VERIFICATIONS: LATE_VERIFICATIONS}
 
 
 def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
     """For all principals of an organization and environment together."""
-    return {
-        Bucket.SUBMITS: settings.rate_limit_organization_submits,
-        Bucket.CANCELS: settings.rate_limit_organization_cancels,
-        Bucket.WRITES: settings.rate_limit_organization_writes,
-        Bucket.READS: settings.rate_limit_organization_reads,
-        Bucket.MESSAGES: settings.rate_limit_organization_reads,
-    }
+    return {bucket: getattr(settings, f"rate_limit_organization_{name}") for bucket, name in _SETTINGS.items()}
 
 
 class Verifier(Protocol):
