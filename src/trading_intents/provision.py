@@ -14,7 +14,6 @@ from trading_intents.accounts.service import apply_change, check_broker, insert
 from trading_intents.accounts.store import find_account_by_name
 from trading_intents.app import Infrastructure, embedded_provider
 from trading_intents.brokers.registry import BUILT_IN
-from trading_intents.clock import rfc3339
 from trading_intents.config import LOCAL_PROVIDER, PREFIX, Settings
 from trading_intents.console.demo import DEMO, DEMO_FILE, is_loopback, make_code, read_demo_key
 from trading_intents.controls.limits.bodies import KeyLimits, read_limits
@@ -22,7 +21,15 @@ from trading_intents.controls.limits.service import put_key_limits
 from trading_intents.errors import DatabaseMissing, StartupRefused, ValidationFailed
 from trading_intents.identity import store
 from trading_intents.identity.keys import digest, hint, is_key, make_client_secret, make_key
-from trading_intents.identity.model import Entitlement, OrganizationRecord, Permission, PermissionSet, Role, Scope
+from trading_intents.identity.model import (
+    Entitlement,
+    NewKey,
+    OrganizationRecord,
+    Permission,
+    PermissionSet,
+    Role,
+    Scope,
+)
 from trading_intents.identity.service import TokenIssuer
 from trading_intents.outbox.model import Queue, channel
 from trading_intents.secret import Secret, make_file
@@ -31,6 +38,7 @@ from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
+from trading_intents.web.request import render
 
 DEMO_URL_FILE = "demo-url"  # beside the demo's key: where the platform listens, for the Python client
 DEMO_ACCOUNT = ("sim", BUILT_IN, Environment.PAPER)  # name, broker, environment
@@ -158,33 +166,17 @@ async def _organization(
     tx: Tx, parts: Infrastructure, item: WantedOrganization, new_keys: dict[str, Secret], number: int
 ) -> ProvisionedOrganization:
     provider = parts.settings.identity_provider_name
-    made = await store.put_organization(
-        tx,
-        parts.make_id(),
-        provider,
-        item.external_id,
-        item.name,
-        item.entitlements,
-        item.disabled,
-        item.member_trading,
-    )
-    return ProvisionedOrganization(
-        str(made.id),
-        made.external_id,
-        made.name,
-        sorted(made.entitlements),
-        made.disabled,
-        made.member_trading,
-        [await _user(tx, parts, made, user) for user in item.users],
-        [
-            await _account(tx, parts, made, account, f"/organizations/{number}/accounts/{n}")
-            for n, account in enumerate(item.accounts)
-        ],
-        [
-            await _key(tx, parts, made, key, new_keys.get(key.name), f"/organizations/{number}/api_keys/{n}")
-            for n, key in enumerate(item.api_keys)
-        ],
-    )
+    given = (item.name, item.entitlements, item.disabled, item.member_trading)
+    made = await store.put_organization(tx, parts.make_id(), provider, item.external_id, *given)
+    at = f"/organizations/{number}"
+    users = [await _user(tx, parts, made, user) for user in item.users]
+    accounts = [await _account(tx, parts, made, each, f"{at}/accounts/{n}") for n, each in enumerate(item.accounts)]
+    keys = [
+        await _key(tx, parts, made, key, new_keys.get(key.name), f"{at}/api_keys/{n}")
+        for n, key in enumerate(item.api_keys)
+    ]
+    entitled = sorted(made.entitlements)
+    return render(ProvisionedOrganization, made, entitlements=entitled, users=users, accounts=accounts, api_keys=keys)
 
 
 async def _user(tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedUser) -> ProvisionedUser:
@@ -213,7 +205,7 @@ async def _account(
         given = NewAccount(item.name, item.broker, item.environment, item.external_account_id)
         account = await insert(tx, parts.make_id(), organization.id, given)
     account = await apply_change(tx, account, ChangedAccount(None, item.external_account_id, item.disabled))
-    return msgspec.convert(account, ProvisionedAccount, from_attributes=True)
+    return render(ProvisionedAccount, account)
 
 
 async def _key(
@@ -228,8 +220,8 @@ async def _key(
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
-        given = (item.name, item.environment, wanted or (), digest(shown), hint(shown), None)
-        key = await store.insert_key(tx, parts.make_id(), organization.id, *given)
+        new = NewKey(item.name, item.environment, sorted(wanted or ()), digest(shown), hint(shown))
+        key = await store.insert_key(tx, parts.make_id(), organization.id, new)
     permissions = key.permissions if wanted is None else wanted
     disabled = key.disabled if item.disabled is None else item.disabled
     ends = expires_at or key.expires_at
@@ -239,15 +231,7 @@ async def _key(
         await show_organizations(tx, [organization.id])
         with _pointing_into(f"{at}/limits"):
             await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
-    return ProvisionedKey(
-        str(key.id),
-        key.name,
-        key.environment,
-        sorted(key.permissions),
-        key.disabled,
-        rfc3339(key.expires_at) if key.expires_at else None,
-        shown,
-    )
+    return render(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)
 
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:

@@ -175,6 +175,17 @@ class ApiKeyRecord(FrozenStruct, frozen=True):
     version: int
 
 
+class NewKey(FrozenStruct, frozen=True):
+    name: str
+    environment: Environment
+    permissions: list[Permission]
+    digest: bytes
+    hint: str
+    expires_at: datetime | None = None
+    user_subject: str | None = None  # of a session key
+    token_digest: bytes | None = None  # of the token that made it
+
+
 class ServiceAccount(FrozenStruct, frozen=True):
     client_id: str
     digest: bytes  # of its secret

@@ -21,7 +21,7 @@ from trading_intents.storage.ttl_cache import TtlCache
 from trading_intents.telemetry import Log
 from trading_intents.trading import Environment
 from trading_intents.web.body import MAX_TEXT_CHARACTERS
-from trading_intents.web.request import check_version
+from trading_intents.web.request import Expected, check_version
 
 MAX_AGE_SECONDS = 0.8
 MAX_RECENT = 50_000
@@ -198,8 +198,8 @@ class ApiKeys:
                 raise errors.LimitReached(
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
-            given = (name, environment, permissions, digest(text), hint(text), expires_at)
-            key = await store.insert_key(tx, self._make_id(), organization_id, *given)
+            new = model.NewKey(name, environment, sorted(permissions), digest(text), hint(text), expires_at)
+            key = await store.insert_key(tx, self._make_id(), organization_id, new)
         return key, secret
 
     async def open_session(self, caller: model.Caller, environment: Environment) -> tuple[model.ApiKeyRecord, Secret]:
@@ -209,7 +209,7 @@ class ApiKeys:
         assert caller.issued_at is not None
         added = {model.Permission.CONTROL_EDIT} if user.role == model.Role.ADMIN else set()
         secret = make_key(environment)
-        text, permissions = secret.reveal(), model.PermissionSet.TRADER.permissions | added
+        text, permissions = secret.reveal(), sorted(model.PermissionSet.TRADER.permissions | added)
         async with self._pool.transaction([caller.organization_id]) as tx:
             now = await store.lock_organization(tx, caller.organization_id)
             if environment is Environment.LIVE and now - caller.issued_at > MAX_TOKEN_AGE_FOR_LIVE:
@@ -218,8 +218,9 @@ class ApiKeys:
                 )
             ends = min(caller.expires_at, now + MAX_SESSION)
             name = user.subject[:MAX_TEXT_CHARACTERS]
-            given = (name, environment, permissions, digest(text), hint(text), ends, user.subject, caller.token_digest)
-            key = await store.insert_key(tx, self._make_id(), caller.organization_id, *given)
+            made_by = (ends, user.subject, caller.token_digest)
+            new = model.NewKey(name, environment, permissions, digest(text), hint(text), *made_by)
+            key = await store.insert_key(tx, self._make_id(), caller.organization_id, new)
             await store.end_oldest_sessions(tx, key, MAX_SESSIONS, ENDED_SESSIONS_KEPT_DAYS)
         self._callers.clear_cache()
         return key, secret
@@ -239,7 +240,7 @@ class ApiKeys:
         organization_id: OrganizationId,
         key_id: UUID | None,
         read_change: Callable[[], model.ApiKeyChange],
-        expected: frozenset[int] | None,
+        expected: Expected,
     ) -> model.ApiKeyRecord:
         """Reads the change only once the key is found: 404 comes before 422."""
         async with self._pool.transaction([organization_id]) as tx:
@@ -256,9 +257,7 @@ class ApiKeys:
         self._callers.clear_cache()
         return key
 
-    async def remove(
-        self, organization_id: OrganizationId, key_id: UUID | None, expected: frozenset[int] | None
-    ) -> None:
+    async def remove(self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected) -> None:
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:

@@ -5,6 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
 from trading_intents.identity import model
 from trading_intents.ids import OrganizationId
@@ -84,38 +85,14 @@ async def count_keys(tx: Tx, organization_id: OrganizationId) -> int:
     return int(await tx.fetchval(statement, organization_id))
 
 
-async def insert_key(
-    tx: Tx,
-    key_id: UUID,
-    organization_id: OrganizationId,
-    name: str,
-    environment: Environment,
-    permissions: Iterable[model.Permission],
-    digest: bytes,
-    hint: str,
-    expires_at: datetime | None,
-    user_subject: str | None = None,
-    token_digest: bytes | None = None,
-) -> model.ApiKeyRecord:
+async def insert_key(tx: Tx, key_id: UUID, organization_id: OrganizationId, new: model.NewKey) -> model.ApiKeyRecord:
     query = """
         INSERT INTO api_keys (
             id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
         )
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *
     """
-    [row] = await tx.fetch(
-        query,
-        key_id,
-        organization_id,
-        name,
-        environment,
-        sorted(permissions),
-        digest,
-        hint,
-        expires_at,
-        user_subject,
-        token_digest,
-    )
+    [row] = await tx.fetch(query, key_id, organization_id, *astuple(new))
     return _key(row)
 
 
