@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
 
+from trading_intents import trading
 from trading_intents.clock import Clock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -16,17 +17,6 @@ from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
-from trading_intents.trading import (
-    Environment,
-    FrozenStruct,
-    Leg,
-    OrderKind,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-    VersionTerms,
-)
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
@@ -66,32 +56,32 @@ class EventKind(StrEnum):
     FEE = "FEE"  # taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back
 
 
-class LegTicket(VersionTerms, frozen=True, kw_only=True):
+class LegTicket(trading.VersionTerms, frozen=True, kw_only=True):
     """An order that the broker links to the one it is sent with."""
 
-    leg: Leg
+    leg: trading.Leg
     client_order_id: str
-    symbol: Symbol
-    side: OrderSide
-    kind: OrderKind
+    symbol: trading.Symbol
+    side: trading.OrderSide
+    kind: trading.OrderKind
 
 
-class OrderTicket(VersionTerms, frozen=True, kw_only=True):
+class OrderTicket(trading.VersionTerms, frozen=True, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
 
     client_order_id: str  # of this command, a CANCEL's too
     broker_order_id: str | None = None
     orig_client_order_id: str | None = None  # REPLACE and CANCEL: the version that they change
-    symbol: Symbol
-    side: OrderSide
-    kind: OrderKind
+    symbol: trading.Symbol
+    side: trading.OrderSide
+    kind: trading.OrderKind
     extended_hours: bool = False
-    route: RouteStrategy = RouteStrategy.SMART
+    route: trading.RouteStrategy = trading.RouteStrategy.SMART
     legs: tuple[LegTicket, ...] = ()  # of a submit
     not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale
 
 
-class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
+class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position, and
     what the broker values a share of it at now; STATUS: of an execution whose id is not reported, which ended at
     `cum_quantity`), `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of
@@ -105,11 +95,11 @@ class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
     # one it is. Its `broker_order_id` names it then; it has no `client_order_id`, nor has a report without its parent,
     # which waits for one that has both.
     parent: str | None = None
-    leg: Leg | None = None
+    leg: trading.Leg | None = None
     replaces: str | None = None  # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant
     exec_id: str | None = None  # unique in its order: where a venue starts again every day, the day is part of it
-    symbol: Symbol | None = None
-    side: OrderSide | None = None
+    symbol: trading.Symbol | None = None
+    side: trading.OrderSide | None = None
     quantity: Decimal | None = None
     price: Decimal | None = None
     fee: Decimal | None = None  # in money; one in the symbol itself is a FEE of its own
@@ -147,7 +137,7 @@ def is_sane(amount: Decimal) -> bool:
     return amount.is_finite() and abs(amount.adjusted()) < MAX_DIGITS and len(amount.as_tuple().digits) <= MAX_DIGITS
 
 
-class BrokerBalance(FrozenStruct, frozen=True, kw_only=True):
+class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
     """An account's money, as the broker reported it. None means not reported, never zero."""
 
     currency: str | None = None
@@ -178,7 +168,7 @@ class StreamBack(StreamGap):
     """Updates come again that were missing since `open`."""
 
 
-class CommandResult(FrozenStruct, frozen=True, kw_only=True):
+class CommandResult(trading.FrozenStruct, frozen=True, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
     retry_after_seconds: int | None = None  # NOT_SENT by a rate limit, or "not yet": this is no attempt
@@ -193,8 +183,8 @@ class OrderSnapshot:
 
     client_order_id: str | None
     broker_order_id: str
-    symbol: Symbol
-    side: OrderSide
+    symbol: trading.Symbol
+    side: trading.OrderSide
     quantity: Decimal
     events: tuple[BrokerEvent, ...]
 
@@ -249,18 +239,18 @@ class PriceTick:
 class LinkedOrders:
     """The entries to which a broker links exits, or the limits beside which it puts a stop."""
 
-    order_sides: tuple[OrderSide, ...]
-    order_kinds: tuple[OrderKind, ...]
-    times_in_force: tuple[TimeInForce, ...]
+    order_sides: tuple[trading.OrderSide, ...]
+    order_kinds: tuple[trading.OrderKind, ...]
+    times_in_force: tuple[trading.TimeInForce, ...]
     one_time_in_force: bool = False  # all orders of the group have one
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     name: str
-    environments: tuple[Environment, ...]
-    times_in_force: Mapping[OrderKind, tuple[TimeInForce, ...]]  # a kind that is missing is not offered
-    routes: tuple[RouteStrategy, ...]
+    environments: tuple[trading.Environment, ...]
+    times_in_force: Mapping[trading.OrderKind, tuple[trading.TimeInForce, ...]]  # a kind that is missing is not offered
+    routes: tuple[trading.RouteStrategy, ...]
     native_replace: bool  # without it a REPLACE is refused, never made of a cancel and a new order
     credential_fields: tuple[str, ...]
     quantity_step: Decimal | None = None  # None: any
@@ -322,7 +312,7 @@ class BrokerUnavailable(Exception):
 class BrokerAccount:
     id: UUID
     organization_id: OrganizationId
-    environment: Environment
+    environment: trading.Environment
     external_account_id: str | None
 
 
@@ -350,7 +340,7 @@ class IntegrationContext:
         return cast(T, self.shared[name])
 
 
-class SimulatedPrice(FrozenStruct, frozen=True):
+class SimulatedPrice(trading.FrozenStruct, frozen=True):
     price: Decimal
     as_of: datetime
 
@@ -358,7 +348,7 @@ class SimulatedPrice(FrozenStruct, frozen=True):
 class Simulation(Protocol):
     """A venue inside the platform: what it would report is computed when it is asked for."""
 
-    def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:
+    def price(self, symbol: trading.Symbol, now: datetime) -> SimulatedPrice:
         """Of a symbol for which the organization posts no quotes; there is one of every symbol at any time."""
 
     async def value(self, tx: Tx, organization_id: OrganizationId, account_id: UUID) -> BrokerBalance | None:

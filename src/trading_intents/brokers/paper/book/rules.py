@@ -6,15 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.paper.model import (
-    CAPABILITIES,
-    NEEDS,
-    PaperOrder,
-    PaperOrderStatus,
-    PaperTerms,
-    Quote,
-    tick_of,
-)
+from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, TimeInForce, exact, parse_symbol
 
@@ -40,29 +32,29 @@ REFUSALS = {
 }
 
 
-def find_flaw(terms: PaperTerms) -> str | None:
+def find_flaw(terms: model.PaperTerms) -> str | None:
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
-    if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):
+    if terms.time_in_force not in model.CAPABILITIES.times_in_force.get(terms.kind, ()):
         return NOT_OFFERED
-    if NEEDS[terms.kind] != (terms.limit_price is not None, terms.stop_price is not None):
+    if model.NEEDS[terms.kind] != (terms.limit_price is not None, terms.stop_price is not None):
         return BAD_PRICES
     trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
     if trails != (terms.kind is OrderKind.TRAILING_STOP):
         return BAD_PRICES
-    step = CAPABILITIES.quantity_step
+    step = model.CAPABILITIES.quantity_step
     assert step is not None
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
     prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
-    are_ticks = (price > 0 and _is_multiple(price, tick_of(terms.symbol, price)) for price in prices)
+    are_ticks = (price > 0 and _is_multiple(price, model.tick_of(terms.symbol, price)) for price in prices)
     return None if all(are_ticks) else BAD_TICK
 
 
-def unchangeable(order: PaperOrder | None) -> str | None:
+def unchangeable(order: model.PaperOrder | None) -> str | None:
     if order is None:
         return UNKNOWN_ORDER
-    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE
+    return None if order.status is model.PaperOrderStatus.WORKING else TOO_LATE
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:
@@ -70,11 +62,11 @@ def _is_multiple(amount: Decimal, step: Decimal) -> bool:
         return amount > 0 and amount % step == 0
 
 
-def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
+def market_price(terms: model.PaperTerms, quote: model.Quote) -> Decimal:
     return quote.ask if terms.side is OrderSide.BUY else quote.bid
 
 
-def touches(terms: PaperTerms, quote: Quote) -> bool:
+def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
     """Whether the quote's other side is at the limit or better; always, for an order without a limit."""
     limit = terms.limit_price
     if limit is None:
@@ -82,14 +74,14 @@ def touches(terms: PaperTerms, quote: Quote) -> bool:
     return quote.ask <= limit if terms.side is OrderSide.BUY else quote.bid >= limit
 
 
-def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
+def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
     return quote.last < terms.limit_price if terms.side is OrderSide.BUY else quote.last > terms.limit_price
 
 
-def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
+def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
     """A trailing stop, after its market was seen: the stop is the trail away from the best price so far, on the tick
     that is further from the market. A SELL's market is the bid, a BUY's the ask."""
     is_buy, seen = order.side is OrderSide.BUY, market_price(order, quote)
@@ -99,12 +91,12 @@ def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
         assert order.trail_bps is not None
         trail = best * order.trail_bps / ALL_BPS
     stop, rounding = (best + trail, ROUND_CEILING) if is_buy else (best - trail, ROUND_FLOOR)
-    tick = tick_of(order.symbol, stop)
+    tick = model.tick_of(order.symbol, stop)
     stop = max((stop / tick).to_integral_value(rounding) * tick, tick)
     return replace(order, best_price=best, stop_price=stop)
 
 
-def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
+def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
@@ -121,7 +113,7 @@ class PriceLevels(FrozenStruct, frozen=True):
     buy_stop: Decimal | None
     sell_stop: Decimal | None
 
-    def could_match(self, quote: Quote) -> bool:
+    def could_match(self, quote: model.Quote) -> bool:
         if self.any_price:
             return True
         last = quote.last
@@ -144,7 +136,7 @@ class PriceLevels(FrozenStruct, frozen=True):
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
-def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
+def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
     any_price, due_at = False, None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}
     stops: dict[bool, list[Decimal]] = {True: [], False: []}
