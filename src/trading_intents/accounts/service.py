@@ -106,22 +106,18 @@ async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, give
     return account
 
 
-async def find_target(tx: Tx, target: AccountTarget) -> model.Account:
+async def find_target(tx: Tx, target: AccountTarget, is_locked: bool = False) -> model.Account:
     """The account: 404, then 403 for the environment."""
-    account_id = target.account_id
-    return _checked(target, await store.find_account(tx, target.organization_id, account_id) if account_id else None)
-
-
-async def lock_target(tx: Tx, target: AccountTarget) -> model.Account:
-    account_id = target.account_id
-    return _checked(target, await store.lock_account(tx, target.organization_id, account_id) if account_id else None)
-
-
-def _checked(target: AccountTarget, account: model.Account | None) -> model.Account:
+    find = store.lock_account if is_locked else store.find_account
+    account = await find(tx, target.organization_id, target.account_id) if target.account_id else None
     if not account:
         raise errors.NotFound("no such account")
     target.check(account)
     return account
+
+
+async def lock_target(tx: Tx, target: AccountTarget) -> model.Account:
+    return await find_target(tx, target, is_locked=True)
 
 
 async def apply_change(tx: Tx, account: model.Account, change: model.ChangedAccount) -> model.Account:
