@@ -3,6 +3,8 @@
 from collections.abc import Set as AbstractSet
 from enum import Enum
 
+from msgspec.structs import replace
+
 from trading_intents import errors
 from trading_intents.identity import model
 from trading_intents.identity.keys import is_key
@@ -88,22 +90,16 @@ RULES = {
         _writing("write_controls", _P.CONTROL_EDIT, _PREMIUM),
         Rule("write_organization_control", "with controls_premium: an admin", user=ADMIN, entitlement=_PREMIUM),
         _reading("read_controls", _P.CONTROL_READ, _PREMIUM),
-        Rule(
-            "halt_account",
-            "an API key with control:edit (and intent:edit for close_positions); an admin",
-            key=_P.CONTROL_EDIT,
-            user=ADMIN,
-            service=Refuse.AS_403,
+        replace(
+            _writing("halt_account", _P.CONTROL_EDIT),
+            meaning="an API key with control:edit (and intent:edit for close_positions); an admin",
         ),
         Rule("halt_organization", "an admin", user=ADMIN),
         _reading("read_halts", _P.CONTROL_READ),
-        Rule(
-            "organization_by_provider",
-            "a service account; a user of that organization",
-            user=Grant.ANY,
-            service=Grant.ANY,
-            names_organization=False,
-            user_needs_organization=False,
+        replace(
+            _with_any_credential("organization_by_provider"),
+            meaning="a service account; a user of that organization",
+            key=Refuse.AS_401,
         ),
         Rule("delete_current_user", "a user with an active organization", user=Grant.ANY, two_credentials_status=401),
         _writing("write_accounts", _P.ACCOUNT_EDIT),
@@ -125,12 +121,9 @@ RULES = {
             user=ADMIN,
             environment=Environment.PAPER,
         ),
-        Rule(
-            "read_paper_quotes",
-            "a paper API key with account:read; a user; a service account with account:read",
-            key=_P.ACCOUNT_READ,
-            user=ANY_ROLE,
-            service=_S.ACCOUNT_READ,
+        replace(
+            _reading("read_paper_quotes", _P.ACCOUNT_READ),
+            meaning="a paper API key with account:read; a user; a service account with account:read",
             environment=Environment.PAPER,
         ),
         _writing("write_reference_prices", _P.CONTROL_EDIT),
