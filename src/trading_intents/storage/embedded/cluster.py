@@ -16,7 +16,9 @@ from trading_intents.secret import Secret, make_file, sync_folder
 from trading_intents.trading import FrozenStruct
 
 OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
-DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"  # in DATA_DIR
+# In DATA_DIR: the cluster, the file that the process that runs PostgreSQL has locked, the one that PostgreSQL's own
+# processes have, and the folder in which a restore puts its data together.
+DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"
 PORT = "5432"  # is only a part of the socket's name
 BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"  # in pg_hba.conf, where "all" has no replication
 SOCKET_PATH_LIMIT_BYTES = 107
@@ -52,16 +54,6 @@ class Cluster(FrozenStruct, frozen=True):
     @property
     def data(self) -> Path:
         return self.home / DATA
-
-    @property
-    def lock(self) -> Path:
-        """The file that the process that runs PostgreSQL has locked."""
-        return self.home / LOCK
-
-    @property
-    def restoring(self) -> Path:
-        """The folder in which a restore puts its data together."""
-        return self.home / RESTORING
 
     @property
     def log(self) -> Path:

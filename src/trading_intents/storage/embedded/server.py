@@ -23,6 +23,7 @@ from trading_intents.storage.embedded.cluster import (
     LOCK,
     LOGIN,
     OWNER,
+    RESTORING,
     WORKER_LOGIN,
     Cluster,
     check_cluster,
@@ -98,7 +99,7 @@ class _Supervisor:
 
     async def keep(self) -> None:
         """Waits until no other process runs the server, then keeps it running until cancelled."""
-        with self._cluster.lock.open("r+b", buffering=0) as lock:
+        with (self._cluster.home / LOCK).open("r+b", buffering=0) as lock:
             while not _locked(lock.fileno()):  # noqa: ASYNC110 - the kernel signals to nobody that a lock is free
                 await asyncio.sleep(TAKEOVER_POLL_SECONDS)
             with contextlib.suppress(OSError):  # a full disk: the pid is for people
@@ -143,7 +144,7 @@ class _Supervisor:
 
     async def _create(self) -> None:
         self._cluster.make_passwords()
-        if self._cluster.restoring.exists():
+        if (self._cluster.home / RESTORING).exists():
             raise StartupRefused(
                 f"a restore into {self._cluster.home} did not end: run `trading-intents restore` again, with --replace"
             )
