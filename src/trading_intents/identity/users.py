@@ -2,6 +2,7 @@
 crash."""
 
 import asyncio
+from dataclasses import dataclass
 from urllib.parse import quote
 from uuid import UUID
 
@@ -46,28 +47,24 @@ class UserDirectory:
             raise Unavailable("the identity provider refuses the deletion; it is recorded and tried again")
 
 
+@dataclass(frozen=True, slots=True)
 class Users:
-    def __init__(
-        self,
-        pool: Pool,
-        provider: str,
-        directory: UserDirectory | None,  # None: the users are only in the database
-        make_id: IdMaker,
-        signals: Signals,
-        callers: Callers,
-    ) -> None:
-        self._pool, self._provider, self._directory = pool, provider, directory
-        self._make_id, self._signals, self._callers = make_id, signals, callers
+    pool: Pool
+    provider: str
+    directory: UserDirectory | None  # None: the users are only in the database
+    make_id: IdMaker
+    signals: Signals
+    callers: Callers
 
     async def delete_current(self, caller: Caller) -> None:
         assert isinstance(caller.principal, UserPrincipal)
-        async with self._pool.transaction([caller.organization_id]) as tx:
+        async with self.pool.transaction([caller.organization_id]) as tx:
             user_id = await store.record_deletion(
-                tx, self._make_id(), self._provider, caller.principal.subject, caller.organization_id
+                tx, self.make_id(), self.provider, caller.principal.subject, caller.organization_id
             )
-        self._callers.clear_cache()
-        await finish(self._pool, self._directory, user_id, caller.principal.subject, caller.organization_id)
-        self._signals.notify(channel(Queue.USERS))
+        self.callers.clear_cache()
+        await finish(self.pool, self.directory, user_id, caller.principal.subject, caller.organization_id)
+        self.signals.notify(channel(Queue.USERS))
 
 
 async def finish(

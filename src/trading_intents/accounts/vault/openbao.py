@@ -30,13 +30,8 @@ NAME_BYTES = 16
 class OpenBaoVault:
     def __init__(self, settings: Settings, client: httpx.AsyncClient, log: Log) -> None:
         self._engine = f"{settings.vault_url.rstrip('/')}/v1/{settings.vault_mount}"
-        self._prefix = settings.vault_prefix
-        self._namespace = settings.vault_namespace
-        self._token = settings.vault_token
-        self._token_file = settings.vault_token_file
-        self._client = client
-        self._log = log
-        if self._token and not _is_token(self._token.reveal()):
+        self._settings, self._client, self._log = settings, client, log
+        if settings.vault_token and not _is_token(settings.vault_token.reveal()):
             raise StartupRefused(f"{PREFIX}VAULT_TOKEN: not a token")
 
     async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes:
@@ -70,7 +65,7 @@ class OpenBaoVault:
         if not _is_ours(sealed):
             raise SecretUnreadable("not sealed by this kind of vault")
         row = f"{ref.organization_id}/{ref.account_id}/{ref.credential_id}"
-        url = f"{self._engine}/{part}/{self._prefix}/{row}/{sealed[1:].hex()}"
+        url = f"{self._engine}/{part}/{self._settings.vault_prefix}/{row}/{sealed[1:].hex()}"
         headers = self._headers()
         try:
             async with asyncio.timeout(TOTAL_SECONDS):
@@ -96,18 +91,19 @@ class OpenBaoVault:
         # Authorization, not X-Vault-Token: httpx hides it when it shows a request.
         headers = {"authorization": f"Bearer {self._current_token()}", "accept-encoding": "identity"}
         headers |= {"content-type": "application/json", "x-vault-request": "true"}
-        return headers | ({"x-vault-namespace": self._namespace} if self._namespace else {})
+        namespace = self._settings.vault_namespace
+        return headers | ({"x-vault-namespace": namespace} if namespace else {})
 
     def _current_token(self) -> str:
         """From the file each time, as an agent replaces it before it expires."""
-        if self._token:
-            return self._token.reveal()
+        if self._settings.vault_token:
+            return self._settings.vault_token.reveal()
         try:
-            token = Path(self._token_file).read_text("ascii").strip()
+            token = Path(self._settings.vault_token_file).read_text("ascii").strip()
         except (OSError, ValueError):
             token = ""
         if not _is_token(token):
-            self._log.error("vault token unreadable", path=self._token_file)
+            self._log.error("vault token unreadable", path=self._settings.vault_token_file)
             raise Unavailable("the vault cannot be used: its token cannot be read")
         return token
 
