@@ -24,7 +24,8 @@ from trading_intents.outbox.model import ClaimedRow, Done, NewRow, OutboxEventTy
 from trading_intents.outbox.queue import claim, complete, put
 from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.secret import Secret
-from trading_intents.storage.database import Database, DatabaseUrls, Pool, open_database
+from trading_intents.storage.connections import DatabaseUrls
+from trading_intents.storage.database import Database, Pool, open_database
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log

@@ -16,7 +16,7 @@ import uvloop
 
 from trading_intents.errors import StartupRefused
 from trading_intents.secret import Secret
-from trading_intents.storage.database import DatabaseUrls
+from trading_intents.storage.connections import DatabaseUrls
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Log, make_log

@@ -56,8 +56,8 @@ from trading_intents.outbox.worker import Worker, WorkerContext
 from trading_intents.prices.http import price_routes
 from trading_intents.prices.model import PriceRules
 from trading_intents.prices.service import ReferencePrices
-from trading_intents.storage.connections import WalHistory
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, DatabaseUrls, open_database
+from trading_intents.storage.connections import DatabaseUrls, WalHistory
+from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Database, open_database
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.grouped import GroupTransactions
 from trading_intents.storage.migrate import migrate

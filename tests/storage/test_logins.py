@@ -17,7 +17,8 @@ from tests.storage.conftest import query
 from tests.stream.client import ACTION, ORDER, Client
 from tests.tenants import PLENTY
 from trading_intents.errors import StartupRefused
-from trading_intents.storage.database import DatabaseUrls, open_database
+from trading_intents.storage.connections import DatabaseUrls
+from trading_intents.storage.database import open_database
 from trading_intents.storage.embedded.cluster import LOGIN, OWNER, WORKER_LOGIN
 from trading_intents.storage.embedded.server import running
 from trading_intents.storage.migrate import migrate

@@ -11,6 +11,8 @@ from typing import Any
 import asyncpg
 
 from trading_intents.loops import FairQueue, LoopTurns
+from trading_intents.secret import Secret
+from trading_intents.trading import FrozenStruct
 
 # What the driver raises when it cannot connect or a connection is lost, and for what the server refuses.
 CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
@@ -42,6 +44,12 @@ READ_POSITION = """
     SELECT (pg_current_wal_insert_lsn() - '0/0')::text WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 """
 REPORT_LOST_TAIL = "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"
+
+
+class DatabaseUrls(FrozenStruct, frozen=True):
+    owner_url: Secret  # may migrate; the embedded server's superuser
+    url: Secret  # becomes ti_service
+    worker_url: Secret  # becomes ti_worker; the embedded server's logins cannot become each other's role
 
 
 class WalHistory:

@@ -20,7 +20,6 @@ from trading_intents.storage.connections import (
     register_array_types,
 )
 from trading_intents.telemetry import Log, Metrics
-from trading_intents.trading import FrozenStruct
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
 OLDEST_SERVER_VERSION = 150_000
@@ -72,12 +71,6 @@ UNREADABLE_URL = (
     "the database URL cannot be read: write postgresql://login:password@host:port/database, "
     "with %-codes for any of :/?#[]@ in the password"
 )
-
-
-class DatabaseUrls(FrozenStruct, frozen=True):
-    owner_url: Secret  # may migrate; the embedded server's superuser
-    url: Secret  # becomes ti_service
-    worker_url: Secret  # becomes ti_worker; the embedded server's logins cannot become each other's role
 
 
 class Tx(Protocol):

@@ -15,8 +15,7 @@ import asyncpg
 
 from trading_intents.errors import StartupRefused
 from trading_intents.loops import report_failure, stop_tasks
-from trading_intents.storage.connections import CONNECTION_ERRORS
-from trading_intents.storage.database import DatabaseUrls
+from trading_intents.storage.connections import CONNECTION_ERRORS, DatabaseUrls
 from trading_intents.storage.embedded.cluster import (
     ALIVE,
     DATABASE,
