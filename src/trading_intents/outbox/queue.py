@@ -6,7 +6,6 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.ids import OrganizationId
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
@@ -284,16 +283,8 @@ async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried:
 
 
 def _claimed(row: Row) -> ClaimedRow:
-    return ClaimedRow(
-        id=row["id"],
-        queue=Queue(row["queue"]),
-        event_type=row["event_type"],
-        organization_id=OrganizationId(row["organization_id"]),
-        order_key=row["order_key"],
-        payload=msgspec.json.decode(row["payload"]),
-        attempts=row["attempts"],
-        token=row["claim_token"],
-    )
+    payload = msgspec.json.decode(row["payload"])
+    return msgspec.convert(dict(row) | {"payload": payload, "token": row["claim_token"]}, ClaimedRow)
 
 
 def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:

@@ -110,10 +110,6 @@ class Limits:
             return own_seconds
         return max(own_seconds, self._organizations[bucket].reserve(organization, now))
 
-    def take_for_address(self, bucket: Bucket, address: str, tokens: int) -> Headers:
-        """Takes tokens for a caller that needs no credential."""
-        return self.take(bucket, f"address:{address}", None, "address", tokens)
-
     async def identify(
         self, verifier: Verifier, request: Request, bucket: Bucket | None, verifies_late: bool = False
     ) -> None:

@@ -172,10 +172,6 @@ class Request:
         size = MAX_BODY_BYTES + 1 if body is None else len(body)
         return max(1, -(-size // TOKEN_BYTES))
 
-    def forbid_caching(self) -> None:
-        """Caches take only `authorization` for a credential: by an API key, one caller would get another's answer."""
-        self.headers_out.append(NO_STORE)
-
     def parameter(self, where: str, name: str) -> str | None:
         return self.header(name.encode()) if where == "header" else self.query.get(name)
 

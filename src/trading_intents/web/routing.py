@@ -13,7 +13,7 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
 from trading_intents.web.problem import PROBLEM
-from trading_intents.web.request import JSON, Answer, Headers, Incoming, PendingRequest, Request
+from trading_intents.web.request import JSON, NO_STORE, Answer, Headers, Incoming, PendingRequest, Request
 from trading_intents.web.routes import Respond, Route
 from trading_intents.web.validation import unknown_parameters
 
@@ -182,13 +182,14 @@ class App:
         if route.policy.public:
             return
         if route.method == "GET":
-            request.forbid_caching()
+            # Caches take only `authorization` for a credential: by an API key, one caller would get another's answer.
+            request.headers_out.append(NO_STORE)
         await self._limits.identify(route.policy, request, route.limited_by, route.operation.verifies_late)
 
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller
         if caller is None:
-            return self._limits.take_for_address(bucket, request.address, request.tokens)
+            return self._limits.take(bucket, f"address:{request.address}", None, "address", request.tokens)
         return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key, tokens=request.tokens)
 
 
