@@ -46,13 +46,13 @@ class Account:
     quotes: dict[str, Quote] = field(default_factory=dict)
     holds_replaces: bool = False  # a PATCH is taken, and not carried out until `settle`
     holds_cancels: bool = False
-    is_garbling: bool = False  # the next execution is told in a way that nobody can read
-    tells_versions: bool = True  # those that replace others, as new
-    tells_groups: bool = True  # by the fields that orders have for it since October 2026
+    is_garbling: bool = False  # the next execution is reported in a way that nobody can read
+    streams_versions: bool = True  # an order that replaces another is streamed as new
+    names_groups: bool = True  # orders have `group_id` and `group_role`, as since October 2026
     stop_replaces: bool = False  # a stop that is reached replaces the limit beside it, as users report; else it cancels
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
-    # What callers ask for.
+    # Requests.
 
     def submit(self, body: dict[str, Any]) -> Order:
         body = {**body}
@@ -71,7 +71,7 @@ class Account:
             raise Refused(403, 40310000, text)
         self._take(order)
         self.set_status(order, "pending_new")
-        for leg in groups.link(order, body, legs):
+        for leg in groups.make_legs(order, body, legs):
             self._take(leg)
         self._begin(order)
         return order
@@ -91,12 +91,12 @@ class Account:
         new = make_order({k: v for k, v in terms.items() if v is not None}, self.by_client, replaces=old.json["id"])
         groups.keep(old, new)
         self._take(new)
-        if old.json["status"] == "held":  # nothing of it was at the market, and nothing of it is told
-            self.set_status(new, "held", tell=False)
+        if old.json["status"] == "held":  # neither version was at the market, and nothing is streamed
+            self.set_status(new, "held", publish=False)
             old.json |= {"replaced_by": new.json["id"], "replaced_at": stamp()}
-            self.set_status(old, "replaced", tell=False)
+            self.set_status(old, "replaced", publish=False)
             return new
-        self.set_status(new, "pending_new", tell=False)
+        self.set_status(new, "pending_new", publish=False)
         self.set_status(old, "pending_replace")
         if not self.holds_replaces:
             self._carry_out(old, new)
@@ -120,7 +120,7 @@ class Account:
             raise Refused(404, 40410000, f"order not found for {client_order_id}")
         return self.by_client[client_order_id]
 
-    # What the test makes happen.
+    # Steps of a test.
 
     def quote(self, symbol: str, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         self.quotes[symbol] = Quote(bid, ask, size, size)
@@ -143,12 +143,12 @@ class Account:
         old = self.find(order_id)
         new = next(o for o in self.orders.values() if o.json["replaces"] == order_id and o.is_open)
         self.set_status(new, "rejected")
-        self.set_status(old, "partially_filled" if old.filled else "new", tell=False)
-        self._tell("order_replace_rejected", old)
+        self.set_status(old, "partially_filled" if old.filled else "new", publish=False)
+        self._publish("order_replace_rejected", old)
 
-    def end(self, order: Order, status: str, tell: bool = True) -> None:
+    def end(self, order: Order, status: str, publish: bool = True) -> None:
         order.json[{"canceled": "canceled_at", "expired": "expired_at"}[status]] = stamp()
-        self.set_status(order, status, tell)
+        self.set_status(order, status, publish)
         groups.on_end(self, order)
 
     def fill(self, order: Order, quantity: Decimal, price: Decimal) -> str:
@@ -170,7 +170,7 @@ class Account:
             self.is_garbling = False
             for row in (traded, self.activities[-1], self.fills[-1]):
                 row["qty"] = "?"
-        self._tell("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
+        self._publish("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
         groups.on_fill(self, order)
         return execution_id
 
@@ -187,7 +187,7 @@ class Account:
         return self.fees[-1]
 
     def bust(self, execution_id: str, dated: datetime | None = None) -> None:
-        """`dated`: at this time, which it is told long after."""
+        """`dated`: the time that the bust bears, long before it is published."""
         self._amend(execution_id, ZERO, ZERO)
         if dated:
             self.activities[-1] |= {"at": stamp(dated), "executed_at": stamp(dated)}
@@ -208,17 +208,17 @@ class Account:
         event, new_id = "trade_correct" if quantity else "trade_bust", str(uuid4())
         self._log(event, new_id, order, quantity or old_quantity, price or old_price, execution_id)
         traded = {"price": plain(price or old_price), "qty": plain(quantity or old_quantity)}
-        self._tell(event, order, execution_id=new_id, previous_execution_id=execution_id, **traded)
+        self._publish(event, order, execution_id=new_id, previous_execution_id=execution_id, **traded)
 
-    # How it happens.
+    # Inner workings.
 
     def _take(self, order: Order) -> None:
         self.orders[order.json["id"]] = self.by_client[order.json["client_order_id"]] = order
         self.arrived.append(order.json["client_order_id"])
 
     def _begin(self, order: Order) -> None:
-        is_told = self.tells_versions or not order.json["replaces"]
-        self.set_status(order, "new", is_told, execution_id=str(uuid4()))
+        is_streamed = self.streams_versions or not order.json["replaces"]
+        self.set_status(order, "new", is_streamed, execution_id=str(uuid4()))
         self.match(order)
         if order.json["time_in_force"] in ("ioc", "fok") and order.is_open:
             self.end(order, "canceled")
@@ -251,7 +251,7 @@ class Account:
         self.fill(order, quantity, price)
 
     def _trail(self, order: Order, price: Decimal, is_buy: bool) -> Decimal:
-        """Where the stop is, after the market was at this price."""
+        """The stop price, after the market was at this price."""
         known = order.price("hwm")
         mark = price if known is None else (min if is_buy else max)(known, price)
         percent = order.price("trail_percent")
@@ -273,14 +273,14 @@ class Account:
         order.json["filled_avg_price"] = plain(order.paid / order.filled) if order.filled else None
         order.json["updated_at"] = stamp()
 
-    def set_status(self, order: Order, status: str, tell: bool = True, **more: Any) -> None:
+    def set_status(self, order: Order, status: str, publish: bool = True, **more: Any) -> None:
         order.json |= {"status": status, "updated_at": stamp()}
-        if tell:
-            self._tell(status, order, **more)
+        if publish:
+            self._publish(status, order, **more)
 
-    def _tell(self, event: str, order: Order, **more: Any) -> None:
-        told = groups.told(self, order)
-        data = {"at": stamp(), "event_id": self._ulid(), "event": event, "timestamp": stamp(), "order": told}
+    def _publish(self, event: str, order: Order, **more: Any) -> None:
+        shown = groups.order_json(self, order)
+        data = {"at": stamp(), "event_id": self._ulid(), "event": event, "timestamp": stamp(), "order": shown}
         for send in list(self.streams):
             send({"stream": "trade_updates", "data": data | more})
 

@@ -27,11 +27,11 @@ async def stage(simulator: Simulator) -> AlpacaStage:
 
 @pytest.fixture
 async def cuts() -> AsyncIterator[tuple[AlpacaStage, CutRequests, FaultProxy]]:
-    """A stage behind the proxy, which cuts what it is told to."""
+    """A stage behind the proxy, and the requests that the proxy cuts."""
     with tempfile.TemporaryDirectory() as folder:
         socket = Path(folder, "s")
         async with simulating(socket) as simulator:
-            told = CutRequests()
-            proxy = FaultProxy(socket, told)
+            cut = CutRequests()
+            proxy = FaultProxy(socket, cut)
             with proxy.running():
-                yield AlpacaStage(simulator, simulator.add(), url=f"http://127.0.0.1:{proxy.port}"), told, proxy
+                yield AlpacaStage(simulator, simulator.add(), url=f"http://127.0.0.1:{proxy.port}"), cut, proxy

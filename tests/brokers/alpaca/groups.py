@@ -17,7 +17,7 @@ GROUP_FIELDS = ("order_class", "group_id", "group_role")
 
 
 def check(account: "Account", body: dict[str, Any]) -> list[str]:
-    """The roles of the exits that it is sent with. The limit of one cancels other is that of its take profit."""
+    """Gives the roles of the exits in the body, or refuses it. An oco takes its limit from its take profit."""
     kind = body.get("order_class") or "simple"
     if kind == "simple":
         return []
@@ -54,8 +54,8 @@ def _check_prices(body: dict[str, Any], closing_side: str) -> None:
                 raise Refused(422, 42210000, "stop price must be on the other side of the base price")
 
 
-def link(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[Order]:
-    """The legs of an order that was taken; client order ids of theirs are ignored."""
+def make_legs(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[Order]:
+    """The legs of an order that was taken; client order ids for them are ignored."""
     if not roles:
         return []
     is_pair, group_id = body["order_class"] == "oco", str(uuid4())
@@ -90,16 +90,16 @@ def is_leg(order: Order) -> bool:
     )
 
 
-def told(account: "Account", order: Order) -> dict[str, Any]:
-    """By itself, as the stream tells it too."""
-    hidden = () if account.tells_groups else ("group_id", "group_role")
+def order_json(account: "Account", order: Order) -> dict[str, Any]:
+    """The order without its legs, as the stream has it too."""
+    hidden = () if account.names_groups else ("group_id", "group_role")
     return {name: value for name, value in order.json.items() if name not in hidden}
 
 
 def nested(account: "Account", order: Order) -> dict[str, Any]:
-    """With its legs, all their versions."""
+    """The order with its legs, all their versions."""
     others = [] if is_leg(order) or order.json["replaced_by"] else _others(account, order)
-    return told(account, order) | {"legs": [told(account, leg) for leg in others if is_leg(leg)] or None}
+    return order_json(account, order) | {"legs": [order_json(account, leg) for leg in others if is_leg(leg)] or None}
 
 
 def _others(account: "Account", order: Order) -> list[Order]:
@@ -110,8 +110,8 @@ def _others(account: "Account", order: Order) -> list[Order]:
 
 
 def on_fill(account: "Account", order: Order) -> None:
-    """An entry that is filled whole starts its exits. A limit that is filled ends the stop, which is held, and nobody
-    tells so; in part, it leaves the stop the rest."""
+    """Starts the exits of an entry that is filled whole. A limit that is filled ends the held stop, which is not
+    streamed; one that is filled in part leaves the stop the rest."""
     for other in _others(account, order):
         role = other.json["group_role"]
         if order.json["group_role"] == "entry" and not order.is_open and other.json["status"] == "held":
@@ -122,18 +122,18 @@ def on_fill(account: "Account", order: Order) -> None:
                 other.qty = order.leaves
                 other.json["qty"] = plain(order.leaves)
             else:
-                account.end(other, "canceled", tell=False)
+                account.end(other, "canceled", publish=False)
 
 
 def on_end(account: "Account", order: Order) -> None:
-    """If one is cancelled, so is the rest of the group; what is held ends without a word."""
+    """Cancels the rest of the group when one of it is cancelled; the end of a held order is not streamed."""
     for other in _others(account, order):
         if other.is_open:
-            account.end(other, "canceled", tell=other.json["status"] != "held")
+            account.end(other, "canceled", publish=other.json["status"] != "held")
 
 
 def trigger(account: "Account", stop: Order, price: Decimal) -> None:
-    """A stop that is held beside a limit takes its place when it is reached."""
+    """Puts a held stop to the market instead of the limit beside it, once its price is reached."""
     at, is_buy = stop.price("stop_price"), stop.json["side"] == "buy"
     limits = [each for each in _others(account, stop) if each.json["group_role"] == "take_profit" and each.is_open]
     if at is None or not limits or (price < at if is_buy else price > at):

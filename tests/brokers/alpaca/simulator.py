@@ -56,12 +56,12 @@ class Simulator:
     accounts: dict[str, Account] = field(default_factory=dict)
     faults: deque[Fault] = field(default_factory=deque)
     exchanges: list[Exchange] = field(default_factory=list)
-    is_mute: bool = False  # streams stay alive and tell nothing
+    is_mute: bool = False  # streams stay open and send no updates
     has_stream_errors: bool = False  # every message to a stream is answered by an error
     refuses_streams: bool = False  # every one gets 429, as a second one does
     leaves_streams_waiting: bool = False  # for an answer
     stream_moved_to: str | None = None  # a URL
-    early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # told before `listening` is
+    early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # sent before `listening` is
     activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
     has_fills: bool = True  # the older list of activities is served
     has_fees: bool = True  # it knows those of coins
@@ -71,7 +71,7 @@ class Simulator:
     clock_skew_seconds: float = 0.0
     port: int = 0
     _used: dict[str, list[float]] = field(default_factory=dict)
-    _links: set[asyncio.StreamWriter] = field(default_factory=set)
+    _connections: set[asyncio.StreamWriter] = field(default_factory=set)
     _servers: list[asyncio.Server] = field(default_factory=list)
 
     @property
@@ -95,18 +95,18 @@ class Simulator:
             self._servers.append(await asyncio.start_unix_server(self._serve, socket))
 
     async def stop(self) -> None:
-        """Whoever is connected is cut off. The books stay."""
+        """Cuts all connections. The books stay."""
         for server in self._servers:
             server.close()
-        self.break_links()
+        self.break_connections()
         await asyncio.sleep(0)
 
-    def break_links(self) -> None:
-        for link in list(self._links):
-            link.transport.abort()
+    def break_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._links.add(writer)
+        self._connections.add(writer)
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 method, target, headers = _parse_head(head)
@@ -123,17 +123,16 @@ class Simulator:
         except (asyncio.IncompleteReadError, OSError):
             pass
         finally:
-            self._links.discard(writer)
+            self._connections.discard(writer)
             writer.close()
 
     async def _answer(
         self, writer: asyncio.StreamWriter, method: str, target: str, headers: dict[str, str], body: bytes
     ) -> bool:
         """Whether the connection goes on."""
-        place = next((n for n, fault in enumerate(self.faults) if method in fault.methods), None)
-        fault = self.faults[place] if place is not None else None
-        if place is not None:
-            del self.faults[place]
+        fault = next((each for each in self.faults if method in each.methods), None)
+        if fault:
+            self.faults.remove(fault)
         status, answer, extra = 500, None, dict[str, str]()
         if fault is None or fault.takes:
             status, answer, extra = self._carry_out(method, target, headers, body)
@@ -141,7 +140,7 @@ class Simulator:
             case "close":
                 return False
             case "break":
-                self.break_links()
+                self.break_connections()
                 return False
             case "refuse":
                 status, answer = 403, {"code": 40310000, "message": "insufficient buying power"}
@@ -203,12 +202,12 @@ class Simulator:
             case "GET", ["v2", "orders"]:
                 return 200, _list_orders(account, query)
             case "GET", ["v2", "orders:by_client_order_id"]:
-                return 200, groups.told(account, account.find_by_client_id(query["client_order_id"]))
+                return 200, groups.order_json(account, account.find_by_client_id(query["client_order_id"]))
             case "GET", ["v2", "orders", order_id]:
-                show = groups.nested if _is_nested(query) else groups.told
+                show = groups.nested if _is_nested(query) else groups.order_json
                 return 200, show(account, account.find(order_id))
             case "PATCH", ["v2", "orders", order_id]:
-                return 200, groups.told(account, account.replace(order_id, body))
+                return 200, groups.order_json(account, account.replace(order_id, body))
             case "DELETE", ["v2", "orders", order_id]:
                 account.cancel(order_id)
                 return 204, None
@@ -240,8 +239,8 @@ class Simulator:
         account: Account | None = None
 
         def send(message: dict[str, Any] | str) -> None:
-            is_told = not self.is_mute or isinstance(message, str) or message.get("stream") != "trade_updates"
-            if is_told and protocol.state is State.OPEN:
+            is_sent = not self.is_mute or isinstance(message, str) or message.get("stream") != "trade_updates"
+            if is_sent and protocol.state is State.OPEN:
                 protocol.send_binary((message if isinstance(message, str) else json.dumps(message)).encode())
                 _write(writer, b"".join(protocol.data_to_send()))
 
@@ -293,7 +292,7 @@ class Simulator:
 
 
 def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """What is said to a link that was broken is lost, as on any network; uvloop would raise."""
+    """Drops data for a connection that was broken, as any network does; uvloop would raise."""
     if not writer.is_closing():
         writer.write(data)
 
@@ -322,12 +321,12 @@ def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]
         found = [order for order in found if ids.index(order.json["id"]) > ids.index(query["after_order_id"])]
     if query.get("direction", "desc") == "desc":
         found.reverse()
-    show = groups.nested if is_nested else groups.told
+    show = groups.nested if is_nested else groups.order_json
     return [show(account, order) for order in found[: min(MAX_PAGE, int(query.get("limit", PAGE)))]]
 
 
 def _list_activities(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
-    """`since` and `until` are about the time that an activity is dated at, which may be long before it is told."""
+    """`since` and `until` compare the time that an activity bears, which may be long before it is published."""
     if "since_id" in query:
         return [a for a in account.activities if query["since_id"] <= a["event_id"] <= query["until_id"]]
     return [a for a in account.activities if query["since"] <= a["at"] < query["until"]]

@@ -67,8 +67,8 @@ class AlpacaStage:
         else:
             self.simulator.faults.append(FAULTS[fault])
 
-    async def link(self, **options: float) -> CardRun:
-        """An open link of its own, and all that its stream tells. `options` are the times of watchdog and polls."""
+    async def open_session(self, **options: float) -> CardRun:
+        """Opens a session and collects its events. `options` are the times of watchdog and polls."""
         run = CardRun(self, AlpacaBroker(self.context(), **options))
         try:
             await run.open()
@@ -80,7 +80,7 @@ class AlpacaStage:
 
 @dataclass
 class CutRequests:
-    """What the fault proxy does to the next request that holds a text, such as b"POST /v2/orders"."""
+    """Makes the fault proxy cut the next request that holds a text, such as b"POST /v2/orders"."""
 
     text: bytes = b""
     verdict: Verdict = Verdict.PASS

@@ -48,7 +48,7 @@ FILL_CHANCE = 0.02  # of each working order, each time
 
 @dataclass(frozen=True)
 class Course:
-    """Mute is what has not told for longer than a busy machine takes to hear: else links are ended for no reason."""
+    """`mute_seconds` exceeds the delays of a busy machine: else sessions that report everything are ended."""
 
     orders: int
     accounts: int
@@ -82,7 +82,7 @@ class Run:
         return self.alpaca.simulator
 
     async def work(self) -> None:
-        """A worker that is ended and started again whenever it is told to."""
+        """Runs a worker, and starts another whenever `restart` is set."""
         made = integration(
             self.simulator,
             f"http://127.0.0.1:{self.proxy.port}",
@@ -194,7 +194,7 @@ class Run:
 
     async def _refuse_streams(self) -> None:
         self.simulator.refuses_streams = True
-        self.simulator.break_links()
+        self.simulator.break_connections()
         await asyncio.sleep(self.course.muted_seconds)
         self.simulator.refuses_streams = False
 
@@ -223,15 +223,15 @@ class Run:
             await eventually_async(is_settled, SETTLE_SECONDS)
         except AssertionError:
             rows = await owner.fetch("SELECT * FROM orders WHERE finished_at IS NULL")
-            links = await owner.fetch("SELECT connection, count(*) FROM accounts GROUP BY 1")
+            connections = await owner.fetch("SELECT connection, count(*) FROM accounts GROUP BY 1")
             streams = [len(account.streams) for account in self.simulator.accounts.values()]
             raise AssertionError(
-                (len(rows), links, streams, dict(self.done), [dict(row) for row in rows[:3]])
+                (len(rows), connections, streams, dict(self.done), [dict(row) for row in rows[:3]])
             ) from None
 
     async def converge(self) -> None:
-        """An order may be final by Alpaca's count, as an answer tells it, before the execution itself is: that is in
-        the stream behind it, or in the next snapshot. One that is lost for good is missing at the end of the time."""
+        """Waits until the platform shows what Alpaca has. An order may be final by the count in an answer before its
+        execution is booked from the stream or the next snapshot; one that is lost is missing at the timeout."""
         wrong = ""
 
         async def is_right() -> bool:
@@ -251,7 +251,7 @@ class Run:
             raise AssertionError(wrong) from None
 
     async def check(self) -> None:
-        """What the platform shows is what Alpaca has."""
+        """Compares what the platform shows with Alpaca's books."""
         in_process, rows = self.alpaca.in_process, dict[UUID, Any]()
         owner = in_process.in_process_writer.owner
         for row in await owner.fetch("SELECT * FROM orders"):
@@ -265,8 +265,8 @@ class Run:
                 continue
             chain = _chain(account, first)
             found = await owner.fetch("SELECT * FROM trades WHERE order_id = $1 AND quantity > 0", intent)
-            told = {trade["exec_id"]: (trade["quantity"], trade["price"]) for trade in found}
-            assert told == _executions(account, chain), dict(row)
+            booked = {trade["exec_id"]: (trade["quantity"], trade["price"]) for trade in found}
+            assert booked == _executions(account, chain), dict(row)
             assert row["filled_quantity"] == sum((order.filled for order in chain), D(0)), dict(row)
             assert row["order_status"] == ENDED[chain[-1].json["status"]], (dict(row), chain[-1].json)
         arrived = [each for account in self.simulator.accounts.values() for each in account.arrived]
@@ -288,7 +288,7 @@ def _chain(account: Account, order: Order) -> list[Order]:
 
 
 def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal, Decimal]]:
-    """What is left of the executions of an order, busts and corrections considered, by the id of the first of each."""
+    """The executions of an order after busts and corrections, by the id that each had first."""
     ids, found = {order.json["id"] for order in chain}, dict[str, tuple[Decimal, Decimal]]()
     for each in account.activities:
         if each["details"]["order_id"] not in ids:

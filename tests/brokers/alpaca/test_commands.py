@@ -48,9 +48,9 @@ async def buy(run: CardRun, quantity: str = "1", limit: str = "50") -> Sent:
 async def test_a_connection_that_is_cut_makes_no_second_order(
     cuts: Cuts, verdict: Verdict, outcome: Outcome, arrived: int | None
 ) -> None:
-    stage, told, _ = cuts
-    run = await stage.link()
-    told.text, told.verdict = b"POST /v2/orders", verdict
+    stage, cut, _ = cuts
+    run = await stage.open_session()
+    cut.text, cut.verdict = b"POST /v2/orders", verdict
     sent = await buy(run)
     assert sent.result.outcome is outcome
     assert len(stage.account.arrived) in ((0, 1) if arrived is None else (arrived,))
@@ -61,7 +61,7 @@ async def test_a_connection_that_is_cut_makes_no_second_order(
 
 async def test_an_alpaca_that_cannot_be_reached_was_sent_nothing(cuts: Cuts) -> None:
     stage, _, proxy = cuts
-    run = await stage.link()
+    run = await stage.open_session()
     proxy.refuse()
     sent = await buy(run)
     assert sent.result.outcome in (Outcome.NOT_SENT, Outcome.UNKNOWN)  # a kept connection, or a new one
@@ -69,13 +69,13 @@ async def test_an_alpaca_that_cannot_be_reached_was_sent_nothing(cuts: Cuts) -> 
     assert stage.account.arrived == []
     await run.close()
     with pytest.raises(BrokerUnavailable):
-        await stage.link()
+        await stage.open_session()
 
 
 async def test_an_answer_that_never_comes_is_unknown_in_time(cuts: Cuts) -> None:
-    stage, told, proxy = cuts
-    run = await stage.link()
-    told.text, told.verdict = b"POST /v2/orders", Verdict.HOLD
+    stage, cut, proxy = cuts
+    run = await stage.open_session()
+    cut.text, cut.verdict = b"POST /v2/orders", Verdict.HOLD
     sent = await run.broker.submit(run.ticket(OrderSide.BUY, "1", "50"), deadline(1.5))
     assert sent.outcome is Outcome.UNKNOWN
     proxy.work()
@@ -85,7 +85,7 @@ async def test_an_answer_that_never_comes_is_unknown_in_time(cuts: Cuts) -> None
 @pytest.mark.parametrize("takes", [True, False], ids=["taken", "not taken"])
 @pytest.mark.parametrize("kind", ["close", "half", "status"])
 async def test_what_is_not_clearly_answered_is_unknown(stage: AlpacaStage, kind: str, takes: bool) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults.append(Fault(kind, takes))
     sent = await buy(run)
     assert sent.result.outcome is Outcome.UNKNOWN
@@ -97,14 +97,14 @@ async def test_what_is_not_clearly_answered_is_unknown(stage: AlpacaStage, kind:
 
 @pytest.mark.parametrize("status", [502, 503, 504])
 async def test_a_server_error_is_unknown(stage: AlpacaStage, status: int) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults.append(Fault("status", takes=True, status=status))
     assert (await buy(run)).result.outcome is Outcome.UNKNOWN
     await run.close()
 
 
 async def test_a_refusal_of_an_order_that_works_is_none(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults.append(Fault("refuse", takes=True))
     sent = await buy(run)
     assert sent.result.outcome is Outcome.ACKED
@@ -121,14 +121,14 @@ async def test_a_refusal_of_an_order_that_works_is_none(stage: AlpacaStage) -> N
 
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 async def test_a_page_that_is_not_alpacas_refuses_no_order(stage: AlpacaStage, status: int) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults += [Fault("page", takes=True, status=status), Fault("page", takes=False, status=status)]
     assert [(await buy(run)).result.outcome for _ in range(2)] == [Outcome.ACKED, Outcome.REJECTED]
     await run.close()
 
 
 async def test_a_refused_replace_that_works_is_none(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.simulator.faults.append(Fault("refuse", takes=True, methods=("PATCH",)))
     replaced = await run.replace(sent, "6", "51")
@@ -138,14 +138,14 @@ async def test_a_refused_replace_that_works_is_none(stage: AlpacaStage) -> None:
 
 
 async def test_a_refusal_that_cannot_be_looked_up_is_unknown(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults += [Fault("refuse", takes=False), Fault("status", takes=False, methods=("GET",))]
     assert (await buy(run)).result.outcome is Outcome.UNKNOWN
     await run.close()
 
 
-async def test_only_the_message_tells_a_duplicate_from_what_is_not_valid(stage: AlpacaStage) -> None:
-    run = await stage.link()
+async def test_a_duplicate_is_distinguished_from_an_invalid_order_by_the_message(stage: AlpacaStage) -> None:
+    run = await stage.open_session()
     sent = await buy(run)
     again = await run.broker.submit(sent.ticket, deadline())
     assert (again.outcome, again.code) == (Outcome.UNKNOWN, DUPLICATE_ID)
@@ -160,7 +160,7 @@ async def test_only_the_message_tells_a_duplicate_from_what_is_not_valid(stage: 
 async def test_too_many_requests_are_not_sent_until_they_may_be(
     stage: AlpacaStage, reset_seconds: float | None, wait: range
 ) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults.append(Fault("too_many", takes=False, reset_seconds=reset_seconds))
     first = (await buy(run)).result
     assert first.outcome is Outcome.NOT_SENT
@@ -174,10 +174,10 @@ async def test_too_many_requests_are_not_sent_until_they_may_be(
 
 async def test_all_accounts_of_a_credential_share_its_limit_and_cancels_come_first(stage: AlpacaStage) -> None:
     stage.simulator.limit_per_minute = 30
-    first = await stage.link()
+    first = await stage.open_session()
     resting = await first.buy("1", "50")
     await first.close()
-    second = await stage.link()  # it asks Alpaca once more, and learns what is left
+    second = await stage.open_session()  # it asks Alpaca once more, and learns what is left
     outcomes = [(await buy(second)).result.outcome for _ in range(30)]
     assert outcomes.count(Outcome.ACKED) < 10
     assert outcomes[-1] is Outcome.NOT_SENT
@@ -189,8 +189,8 @@ async def test_all_accounts_of_a_credential_share_its_limit_and_cancels_come_fir
 async def test_a_credential_is_checked_and_watched(stage: AlpacaStage, simulator: Simulator) -> None:
     wrong = changed(stage, account=changed(stage.account, secret="WRONG"))
     with pytest.raises(AuthFailed, match="refuses"):
-        await wrong.link()
-    run = await stage.link()
+        await wrong.open_session()
+    run = await stage.open_session()
     simulator.accounts["KEY"].secret = "ROTATED"
     assert (await buy(run)).result.outcome is Outcome.NOT_SENT
     await run.expect_end()
@@ -212,7 +212,7 @@ async def test_a_credential_of_another_account_is_refused(stage: AlpacaStage) ->
 
 async def test_only_alpacas_own_word_proves_that_an_order_is_not_there(cuts: Cuts) -> None:
     stage, _, _ = cuts
-    run = await stage.link()
+    run = await stage.open_session()
     stage.simulator.faults.append(Fault("status", takes=False, methods=("GET",), status=404))
     assert isinstance(await run.broker.lookup("never", None, deadline()), LookupUnknown)
     assert await run.broker.lookup("never", None, deadline()) == Absent()
@@ -220,7 +220,7 @@ async def test_only_alpacas_own_word_proves_that_an_order_is_not_there(cuts: Cut
 
 
 async def test_a_replace_asks_for_what_is_left_of_the_new_total(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     await run.quote("99", "100", "4")
     sent = await run.buy("10", "100")
     await run.expect_filled("4", sent)
@@ -238,7 +238,7 @@ async def test_a_replace_asks_for_what_is_left_of_the_new_total(stage: AlpacaSta
 
 
 async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True
     replaced = await run.replace(sent, "6", "51")
@@ -246,13 +246,13 @@ async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(stag
     assert sent.result.broker_order_id
     stage.account.reject_replace(sent.result.broker_order_id)
     await run.expect([E.ACCEPTED, E.REPLACE_REJECTED, E.REPLACE_REJECTED], sent, replaced)
-    told = {(event.client_order_id, event.reason) for event in run.reported(replaced) if event.reason}
-    assert told == {(replaced.ticket.client_order_id, "replace_rejected")}
+    reasons = {(event.client_order_id, event.reason) for event in run.reported(replaced) if event.reason}
+    assert reasons == {(replaced.ticket.client_order_id, "replace_rejected")}
     await run.close()
 
 
 async def test_a_cancel_reaches_the_version_that_is_at_the_market(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True
     replaced = await run.replace(sent, "6", "51")
@@ -267,7 +267,7 @@ async def test_a_cancel_reaches_the_version_that_is_at_the_market(stage: AlpacaS
 
 async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(stage: AlpacaStage) -> None:
     """Made every second, its attempts would use up the credential's requests while Alpaca still replaces the order."""
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True
     await run.replace(sent, "6", "51")
@@ -281,7 +281,7 @@ async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(
 
 
 async def test_a_cancel_that_is_too_late_says_what_became_of_the_order(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     await run.quote("99", "100")
     sent = await run.buy("2", "100")
     await run.expect_filled("2", sent)
@@ -292,7 +292,7 @@ async def test_a_cancel_that_is_too_late_says_what_became_of_the_order(stage: Al
 
 
 async def test_fractions_are_for_day_orders(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     day = await run.buy("1.123456789", "50")
     gtc = run.ticket(OrderSide.BUY, "1.5", "50", time_in_force=TimeInForce.GOOD_TILL_CANCEL)
     assert (await run.send(gtc)).result.outcome is Outcome.REJECTED
@@ -303,7 +303,7 @@ async def test_fractions_are_for_day_orders(stage: AlpacaStage) -> None:
 
 
 async def test_a_sale_says_whether_it_closes_or_opens(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     await run.quote("99", "100")
     await run.expect_filled("3", await run.buy("3", "100"))
     for side in (OrderSide.SELL, OrderSide.SELL_SHORT):
@@ -320,7 +320,7 @@ async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage,
     for legs in (stage.account.submit(body), stage.account.submit(body)):
         del legs.json["symbol"], legs.json["side"]
         legs.json |= named
-    run = await stage.link()
+    run = await stage.open_session()
     stage.account.cancel(legs.json["id"])
     sent = await run.buy("1", "50")
     await run.expect([E.ACCEPTED], sent)
@@ -332,7 +332,7 @@ async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage,
 
 
 async def test_activities_that_are_no_trades_do_no_harm(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1", "100"))
     fill = stage.account.activities[0]
@@ -343,7 +343,7 @@ async def test_activities_that_are_no_trades_do_no_harm(stage: AlpacaStage) -> N
     await run.close()
 
 
-async def test_a_balance_is_told_without_a_trade(stage: AlpacaStage) -> None:
+async def test_a_balance_is_reported_without_a_trade(stage: AlpacaStage) -> None:
     broker = AlpacaBroker(stage.context(), watch_seconds=0.1)
     await broker.open()
     stage.account.cash = Decimal("123.45")
@@ -355,11 +355,11 @@ async def test_a_balance_is_told_without_a_trade(stage: AlpacaStage) -> None:
     await broker.close()
 
 
-async def test_a_command_under_way_ends_though_the_link_is_closed(cuts: Cuts) -> None:
-    """And leaves no connection behind: pytest fails where one is collected open."""
-    stage, told, proxy = cuts
-    run = await stage.link()
-    told.text, told.verdict = b"POST /v2/orders", Verdict.HOLD
+async def test_a_command_under_way_ends_though_the_session_is_closed(cuts: Cuts) -> None:
+    """It leaves no connection behind: pytest fails where one is collected open."""
+    stage, cut, proxy = cuts
+    run = await stage.open_session()
+    cut.text, cut.verdict = b"POST /v2/orders", Verdict.HOLD
     sending = [asyncio.create_task(buy(run)) for _ in range(3)]
     await asyncio.to_thread(proxy.held.wait, 5)
     await run.close()
@@ -370,9 +370,9 @@ async def test_a_command_under_way_ends_though_the_link_is_closed(cuts: Cuts) ->
     assert (await buy(run)).result.outcome is Outcome.NOT_SENT
 
 
-async def test_a_second_connection_is_told_so_and_breaks_nothing(stage: AlpacaStage) -> None:
-    run = await stage.link()
-    second = await stage.link()
+async def test_a_second_stream_is_refused_and_breaks_nothing(stage: AlpacaStage) -> None:
+    run = await stage.open_session()
+    second = await stage.open_session()
     assert "429" in str(second.missing)
     await second.close()
     assert stage.simulator.refused_streams == 1
@@ -382,7 +382,7 @@ async def test_a_second_connection_is_told_so_and_breaks_nothing(stage: AlpacaSt
 
 async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once(stage: AlpacaStage) -> None:
     """Orders of Alpaca's own pages have ids that Alpaca made as well."""
-    run = await stage.link()
+    run = await stage.open_session()
     body = {"symbol": stage.symbol, "qty": "5", "side": "buy", "type": "limit", "time_in_force": "day"}
     theirs = stage.account.submit({**body, "limit_price": "50"})
     made = stage.account.replace(theirs.json["id"], {"limit_price": "51"})

@@ -1,4 +1,4 @@
-"""Fees that Alpaca takes from the coin itself: told later and without an order, booked once."""
+"""Fees that Alpaca takes from the coin itself: listed later and without an order, booked once."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -40,11 +40,11 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
         alpaca.account.fill(await alpaca.order(bought), D(2), D(100))
         alpaca.account.take_fee(COIN, D("0.005"))
         await in_process.until_status(bought, "FILLED")
-        simulator.break_links()
+        simulator.break_connections()
         await in_process.until(partial(holds, alpaca, "2", True))
         alpaca.account.list_fee(COIN, D("0.005"))
         await in_process.until(partial(holds, alpaca, "1.995", False))
-        simulator.break_links()  # the next snapshot tells the fee again
+        simulator.break_connections()  # the next snapshot has the fee again
         sale = Create(
             Symbol(COIN), OrderSide.SELL, RouteStrategy.SMART, Spec(OrderKind.LIMIT, "1.995", "90", None, None)
         )
@@ -52,26 +52,26 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
         await in_process.until_true(lambda: len(alpaca.account.arrived) == 2)
         sold = alpaca.account.by_client[alpaca.account.arrived[1]]
         alpaca.account.fill(sold, D("1.995"), D(90))
-        simulator.break_links()
+        simulator.break_connections()
         await in_process.until(partial(holds, alpaca, "0", False))
         assert receipt.intent_id
 
 
-async def test_fees_are_told_under_one_key_by_snapshots_and_while_the_session_lasts(stage: AlpacaStage) -> None:
+async def test_fees_are_reported_under_one_key_by_snapshots_and_while_the_session_lasts(stage: AlpacaStage) -> None:
     fees = [stage.account.list_fee(COIN, D(quantity)) for quantity in ("0.005", "-0.001")]
     broker = AlpacaBroker(stage.context(), watch_seconds=0.05)
     await broker.open()
     snapshot = await broker.snapshot(await stage.now() - timedelta(days=1))
-    told = [each for each in snapshot.executions if each.kind is EventKind.FEE]
-    assert [(each.symbol, each.quantity) for each in told] == [(COIN, D("0.005")), (COIN, D("-0.001"))]
-    assert [each.dedupe_key for each in told] == [f"alpaca:fee:{fee['id'].split('::')[1]}" for fee in fees]
+    reported = [each for each in snapshot.executions if each.kind is EventKind.FEE]
+    assert [(each.symbol, each.quantity) for each in reported] == [(COIN, D("0.005")), (COIN, D("-0.001"))]
+    assert [each.dedupe_key for each in reported] == [f"alpaca:fee:{fee['id'].split('::')[1]}" for fee in fees]
     streamed = list[BrokerEvent]()
     async for event in broker.events():
         if isinstance(event, BrokerEvent):
             streamed.append(event)
         if len(streamed) == 2:
             break
-    assert streamed == told
+    assert streamed == reported
     await broker.close()
 
 

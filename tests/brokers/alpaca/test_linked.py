@@ -35,25 +35,25 @@ def leg(run: CardRun, entry: OrderTicket, kind: Leg, limit: str | None = None, s
     )
 
 
-Link = Callable[..., Awaitable[CardRun]]
+OpenSession = Callable[..., Awaitable[CardRun]]
 
 
 @pytest.fixture
-async def link() -> AsyncIterator[Link]:
-    """Opens links, which are closed at the end."""
+async def open_session() -> AsyncIterator[OpenSession]:
+    """Opens sessions, which are closed at the end."""
     opened: list[CardRun] = []
 
-    async def open_link(stage: AlpacaStage, **options: float) -> CardRun:
-        opened.append(await stage.link(**options))
+    async def open_one(stage: AlpacaStage, **options: float) -> CardRun:
+        opened.append(await stage.open_session(**options))
         return opened[-1]
 
-    yield open_link
+    yield open_one
     for run in opened:
         await run.close()
 
 
 async def enter(run: CardRun, limit: str | None = None, side: OrderSide = OrderSide.BUY) -> Sent:
-    """Five, with both exits."""
+    """Enters five, with both exits."""
     await run.quote("99", "100")
     entry = run.ticket(side, "5", limit, time_in_force=GTC)
     profit, loss = ("110", "90") if side is OrderSide.BUY else ("90", "110")
@@ -63,8 +63,8 @@ async def enter(run: CardRun, limit: str | None = None, side: OrderSide = OrderS
     return sent
 
 
-def events_of(told: list[BrokerEvent], sent: Sent, kind: Leg) -> list[BrokerEvent]:
-    return [event for event in told if event.parent == sent.ticket.client_order_id and event.leg is kind]
+def events_of(reported: list[BrokerEvent], sent: Sent, kind: Leg) -> list[BrokerEvent]:
+    return [event for event in reported if event.parent == sent.ticket.client_order_id and event.leg is kind]
 
 
 def role(stage: AlpacaStage, name: str) -> Order:
@@ -83,19 +83,19 @@ async def until_ended(run: CardRun, sent: Sent, kind: Leg) -> BrokerEvent:
 
 
 @pytest.mark.parametrize("stop_replaces", [False, True], ids=["cancels", "replaces"])
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
 @pytest.mark.parametrize("card", LINKED, ids=lambda card: card.name)
 async def test_linked_cards_hold_at_every_host(
-    simulator: Simulator, card: Card, tells_groups: bool, stop_replaces: bool
+    simulator: Simulator, card: Card, names_groups: bool, stop_replaces: bool
 ) -> None:
     account = simulator.add()
-    account.tells_groups, account.stop_replaces = tells_groups, stop_replaces
+    account.names_groups, account.stop_replaces = names_groups, stop_replaces
     await play(card, AlpacaStage(simulator, account))
 
 
 @pytest.mark.parametrize("side", [OrderSide.BUY, OrderSide.SELL_SHORT])
-async def test_a_group_is_sent_as_one_order(stage: AlpacaStage, link: Link, side: OrderSide) -> None:
-    run = await link(stage)
+async def test_a_group_is_sent_as_one_order(stage: AlpacaStage, open_session: OpenSession, side: OrderSide) -> None:
+    run = await open_session(stage)
     sent = await enter(run, side=side)
     (posted,) = (each.body for each in stage.simulator.exchanges if each.method == "POST")
     profit, loss = ("110", "90") if side is OrderSide.BUY else ("90", "110")
@@ -107,8 +107,8 @@ async def test_a_group_is_sent_as_one_order(stage: AlpacaStage, link: Link, side
     assert {event.side for event in sent.result.updates if event.leg} == {CLOSING[side]}
 
 
-async def test_one_time_in_force_is_for_all_of_a_group(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_one_time_in_force_is_for_all_of_a_group(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     entry = run.ticket(OrderSide.BUY, "5", "95")
     loss = replace(leg(run, entry, Leg.STOP_LOSS, stop="90"), time_in_force=GTC)
     sent = await run.send(replace(entry, legs=(loss,)))
@@ -116,8 +116,8 @@ async def test_one_time_in_force_is_for_all_of_a_group(stage: AlpacaStage, link:
     assert not stage.account.orders
 
 
-async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     await run.quote("99", "100")
     ticket = run.ticket(OrderSide.BUY, "5", "90", time_in_force=GTC)
     pair = replace(ticket, legs=(leg(run, ticket, Leg.ONE_CANCELS_OTHER, "112", "110"),))
@@ -131,14 +131,14 @@ async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, link:
     assert {event.leg for event in sent.result.updates} == {None, Leg.ONE_CANCELS_OTHER}
 
 
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
 async def test_frames_before_the_answer_name_the_leg_or_its_number(
-    stage: AlpacaStage, link: Link, tells_groups: bool
+    stage: AlpacaStage, open_session: OpenSession, names_groups: bool
 ) -> None:
-    """The answer is lost: what the stream told is matched by the look-up of the order that was sent."""
-    stage.account.tells_groups = tells_groups
+    """The answer is lost: the look-up of the order that was sent matches what the stream reported."""
+    stage.account.names_groups = names_groups
     stage.simulator.faults.append(Fault("close", takes=True))
-    run = await link(stage)
+    run = await open_session(stage)
     await run.quote("99", "100")
     entry = run.ticket(OrderSide.BUY, "5", time_in_force=GTC)
     legs = leg(run, entry, Leg.TAKE_PROFIT, "110"), leg(run, entry, Leg.STOP_LOSS, stop="90")
@@ -151,15 +151,15 @@ async def test_frames_before_the_answer_name_the_leg_or_its_number(
     )
     (early,) = (event for event in run.received if event.broker_order_id == profit and event.kind is EventKind.FILL)
     assert early.client_order_id is None
-    assert (early.parent == sent.ticket.client_order_id) == tells_groups
+    assert (early.parent == sent.ticket.client_order_id) == names_groups
     found = [*(await run.found(sent)).events]
     assert {event.broker_order_id for event in events_of(found, sent, Leg.TAKE_PROFIT)} == {profit}
     assert early.dedupe_key in {event.dedupe_key for event in events_of(found, sent, Leg.TAKE_PROFIT)}
     assert events_of(found, sent, Leg.STOP_LOSS)
 
 
-async def test_a_leg_is_found_by_its_number_alone(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_a_leg_is_found_by_its_number_alone(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     sent = await enter(run)
     loss = sent.ticket.legs[1].client_order_id
     assert isinstance(await run.broker.lookup(loss, None, deadline()), Absent)
@@ -170,10 +170,12 @@ async def test_a_leg_is_found_by_its_number_alone(stage: AlpacaStage, link: Link
     assert isinstance(other, Absent), "the number of an order that has a name of ours is no leg's"
 
 
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
-async def test_a_leg_that_is_held_is_replaced_at_once(stage: AlpacaStage, link: Link, tells_groups: bool) -> None:
-    stage.account.tells_groups = tells_groups
-    run = await link(stage)
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
+async def test_a_leg_that_is_held_is_replaced_at_once(
+    stage: AlpacaStage, open_session: OpenSession, names_groups: bool
+) -> None:
+    stage.account.names_groups = names_groups
+    run = await open_session(stage)
     sent = await enter(run)
     held = role(stage, "stop_loss")
     ticket = run.ticket(OrderSide.SELL, "5", stop="95", time_in_force=GTC)
@@ -194,9 +196,9 @@ async def test_a_leg_that_is_held_is_replaced_at_once(stage: AlpacaStage, link: 
     await until_ended(run, sent, Leg.TAKE_PROFIT)
 
 
-async def test_only_prices_of_a_linked_order_are_replaced(stage: AlpacaStage, link: Link) -> None:
+async def test_only_prices_of_a_linked_order_are_replaced(stage: AlpacaStage, open_session: OpenSession) -> None:
     """After a part of the profit is taken the stop is for the rest, whatever quantity we show."""
-    run = await link(stage)
+    run = await open_session(stage)
     sent = await enter(run)
     stage.account.fill(role(stage, "take_profit"), D(2), D(110))
     ticket = run.ticket(OrderSide.SELL, "5", stop="95", time_in_force=GTC)
@@ -208,8 +210,8 @@ async def test_only_prices_of_a_linked_order_are_replaced(stage: AlpacaStage, li
     assert sent.result.outcome is Outcome.ACKED
 
 
-async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     await run.quote("99", "100")
     entry = run.ticket(OrderSide.BUY, "5", time_in_force=GTC)
     await run.send(replace(entry, legs=(leg(run, entry, Leg.STOP_LOSS, stop="90"),)))
@@ -220,34 +222,36 @@ async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(stage: AlpacaSt
     assert loss.json["status"] == "new"
 
 
-async def test_a_leg_that_alpaca_replaced_itself_stays_the_leg(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_a_leg_that_alpaca_replaced_itself_stays_the_leg(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     sent = await enter(run)
     made = stage.account.replace(role(stage, "take_profit").json["id"], {"limit_price": "105"})
     await run.wait_until(lambda: any(event.broker_order_id == made.json["id"] for event in run.received))
-    (told,) = {event.dedupe_key: event for event in run.received if event.broker_order_id == made.json["id"]}.values()
-    assert (told.kind, told.reason, told.price) == (EventKind.REPLACED, "replaced_by_broker", D(105))
-    assert (told.client_order_id, told.parent, told.leg) == (None, sent.ticket.client_order_id, Leg.TAKE_PROFIT)
+    by_key = {event.dedupe_key: event for event in run.received if event.broker_order_id == made.json["id"]}
+    (reported,) = by_key.values()
+    assert (reported.kind, reported.reason, reported.price) == (EventKind.REPLACED, "replaced_by_broker", D(105))
+    names = reported.client_order_id, reported.parent, reported.leg
+    assert names == (None, sent.ticket.client_order_id, Leg.TAKE_PROFIT)
     await run.quote("106", "107")
     await until_ended(run, sent, Leg.STOP_LOSS)
     fills = [event for event in events_of(run.received, sent, Leg.TAKE_PROFIT) if event.kind is EventKind.FILL]
     assert [event.broker_order_id for event in fills] == [made.json["id"]]
 
 
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
 @pytest.mark.parametrize("stop_replaces", [False, True], ids=["cancels", "replaces"])
-async def test_what_happened_to_legs_while_the_link_was_away_is_told(
-    stage: AlpacaStage, link: Link, tells_groups: bool, stop_replaces: bool
+async def test_what_happened_to_legs_while_no_session_was_open_is_reported(
+    stage: AlpacaStage, open_session: OpenSession, names_groups: bool, stop_replaces: bool
 ) -> None:
-    stage.account.tells_groups, stage.account.stop_replaces = tells_groups, stop_replaces
-    run = await link(stage)
+    stage.account.names_groups, stage.account.stop_replaces = names_groups, stop_replaces
+    run = await open_session(stage)
     sent = await enter(run)
     await run.close()
     await run.quote("89", "90")
-    again = await link(stage)
-    told = [*(await again.snapshot()).executions]
-    assert [event.kind for event in events_of(told, sent, Leg.TAKE_PROFIT)] == [EventKind.CANCELLED]
-    assert EventKind.FILL in {event.kind for event in events_of(told, sent, Leg.STOP_LOSS)}
+    again = await open_session(stage)
+    reported = [*(await again.snapshot()).executions]
+    assert [event.kind for event in events_of(reported, sent, Leg.TAKE_PROFIT)] == [EventKind.CANCELLED]
+    assert EventKind.FILL in {event.kind for event in events_of(reported, sent, Leg.STOP_LOSS)}
     profit = next(order for order in stage.account.orders.values() if order.json["group_role"] == "take_profit")
     found = await again.broker.lookup("x", profit.json["id"], deadline())
     assert isinstance(found, OrderSnapshot)
@@ -256,16 +260,16 @@ async def test_what_happened_to_legs_while_the_link_was_away_is_told(
     assert (await again.broker.cancel(ticket, deadline())).code == "too_late"
 
 
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
 @pytest.mark.parametrize("stop_replaces", [False, True], ids=["cancels", "replaces"])
 async def test_legs_are_followed_without_updates(
-    simulator: Simulator, link: Link, tells_groups: bool, stop_replaces: bool
+    simulator: Simulator, open_session: OpenSession, names_groups: bool, stop_replaces: bool
 ) -> None:
     simulator.refuses_streams = True
     account = simulator.add()
-    account.tells_groups, account.stop_replaces = tells_groups, stop_replaces
+    account.names_groups, account.stop_replaces = names_groups, stop_replaces
     stage = AlpacaStage(simulator, account)
-    run = await link(stage, poll_seconds=0.05)
+    run = await open_session(stage, poll_seconds=0.05)
     sent = await enter(run)
     await run.wait_until(lambda: any(event.kind is EventKind.FILL for event in run.received))
     simulator.exchanges.clear()
@@ -282,9 +286,9 @@ async def test_legs_are_followed_without_updates(
     assert EventKind.FILL in {event.kind for event in events_of(run.received, sent, Leg.STOP_LOSS)}
 
 
-async def test_a_group_whose_end_takes_time_is_read_again(stage: AlpacaStage, link: Link) -> None:
+async def test_a_group_whose_end_takes_time_is_read_again(stage: AlpacaStage, open_session: OpenSession) -> None:
     """The profit is taken, and the stop still held a moment later."""
-    run = await link(stage, watch_seconds=0.1)
+    run = await open_session(stage, watch_seconds=0.1)
     sent = await enter(run)
     profit, loss = role(stage, "take_profit"), role(stage, "stop_loss")
     group = loss.json.pop("group_id")  # its end comes later
@@ -293,12 +297,12 @@ async def test_a_group_whose_end_takes_time_is_read_again(stage: AlpacaStage, li
     await run.wait_until(lambda: EventKind.FILL in {e.kind for e in events_of(run.received, sent, Leg.TAKE_PROFIT)})
 
     await run.wait_until(lambda: bool(events_of(run.received, sent, Leg.STOP_LOSS)))
-    stage.account.end(loss, "canceled", tell=False)
+    stage.account.end(loss, "canceled", publish=False)
     await until_ended(run, sent, Leg.STOP_LOSS)
 
 
-async def test_an_entry_that_is_replaced_keeps_its_exits(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_an_entry_that_is_replaced_keeps_its_exits(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     sent = await enter(run, "95")
     changed_ = await run.replace(sent, "5", "97")
     assert changed_.result.outcome is Outcome.ACKED, changed_.result
@@ -310,8 +314,8 @@ async def test_an_entry_that_is_replaced_keeps_its_exits(stage: AlpacaStage, lin
     assert [event.price for event in fills] == [D(110)]
 
 
-async def test_coins_and_fractions_have_no_exits_at_alpaca(stage: AlpacaStage, link: Link) -> None:
-    run = await link(stage)
+async def test_coins_and_fractions_have_no_exits_at_alpaca(stage: AlpacaStage, open_session: OpenSession) -> None:
+    run = await open_session(stage)
     for terms in ({"symbol": "BTC/USD"}, {"quantity": D("1.5")}):
         entry = replace(run.ticket(OrderSide.BUY, "5", "95", time_in_force=GTC), **terms)
         sent = await run.send(replace(entry, legs=(leg(run, entry, Leg.STOP_LOSS, stop="90"),)))

@@ -45,13 +45,13 @@ async def rows(alpaca: AlpacaExecution, intents: dict[str, UUID]) -> dict[str, t
 
 
 @pytest.mark.parametrize("stop_replaces", [False, True], ids=["cancels", "replaces"])
-@pytest.mark.parametrize("tells_groups", [False, True], ids=["unnamed", "named"])
+@pytest.mark.parametrize("names_groups", [False, True], ids=["unnamed", "named"])
 @pytest.mark.parametrize("closing", [Leg.TAKE_PROFIT, Leg.STOP_LOSS])
 async def test_the_exit_that_fills_ends_the_other(
-    urls: Urls, simulator: Simulator, closing: Leg, tells_groups: bool, stop_replaces: bool
+    urls: Urls, simulator: Simulator, closing: Leg, names_groups: bool, stop_replaces: bool
 ) -> None:
     async with trading(urls, simulator) as alpaca:
-        alpaca.account.tells_groups, alpaca.account.stop_replaces = tells_groups, stop_replaces
+        alpaca.account.names_groups, alpaca.account.stop_replaces = names_groups, stop_replaces
         intents = await enter(alpaca)
         other = Leg.STOP_LOSS if closing is Leg.TAKE_PROFIT else Leg.TAKE_PROFIT
         alpaca.account.fill(await alpaca.order(intents["entry"]), D(10), D(100))

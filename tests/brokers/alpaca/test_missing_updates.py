@@ -54,7 +54,7 @@ async def trading(urls: Urls, simulator: Simulator) -> AsyncIterator[AlpacaExecu
 async def lose_updates(alpaca: AlpacaExecution) -> None:
     """The stream breaks, and every new one is refused."""
     alpaca.simulator.refuses_streams = True
-    alpaca.simulator.break_links()
+    alpaca.simulator.break_connections()
     await until_shown(alpaca, "connecting")
 
 
@@ -113,7 +113,7 @@ async def test_a_stream_that_does_not_answer_keeps_no_session_waiting(
 async def test_the_end_of_a_command_is_reported_without_updates(stage: AlpacaStage) -> None:
     """Also of an order that ended before it was ever listed as open."""
     stage.simulator.refuses_streams = True
-    run = await stage.link(poll_seconds=POLL_SECONDS)
+    run = await stage.open_session(poll_seconds=POLL_SECONDS)
     resting = await run.buy("5", "50")
     await until_polled(stage.simulator)
     stage.account.holds_replaces = True
@@ -130,7 +130,7 @@ async def test_the_end_of_a_command_is_reported_without_updates(stage: AlpacaSta
 
 async def test_a_read_event_is_reported_once_and_so_is_the_return_of_updates(stage: AlpacaStage) -> None:
     stage.simulator.refuses_streams = True
-    run = await stage.link(poll_seconds=POLL_SECONDS)
+    run = await stage.open_session(poll_seconds=POLL_SECONDS)
     sent = await run.buy("5", "50")
     stage.account.fill(stage.account.by_client[sent.ticket.client_order_id], D(1), D(50))
     await run.expect_filled("1", sent)
@@ -151,7 +151,7 @@ async def test_a_read_event_is_reported_once_and_so_is_the_return_of_updates(sta
 async def test_an_answer_that_is_missing_hides_nothing_without_updates(stage: AlpacaStage) -> None:
     """Neither the execution nor the end of the order, which was read already."""
     stage.simulator.refuses_streams = True
-    run = await stage.link(poll_seconds=POLL_SECONDS)
+    run = await stage.open_session(poll_seconds=POLL_SECONDS)
     sent = await run.buy("5", "50")
     await until_polled(stage.simulator)
     stage.simulator.activities_status = 500
@@ -165,9 +165,9 @@ async def test_an_answer_that_is_missing_hides_nothing_without_updates(stage: Al
     await run.close()
 
 
-async def test_a_refused_credential_ends_a_link_without_updates(stage: AlpacaStage) -> None:
+async def test_a_refused_credential_ends_a_session_without_updates(stage: AlpacaStage) -> None:
     stage.simulator.refuses_streams = True
-    run = await stage.link(poll_seconds=60)
+    run = await stage.open_session(poll_seconds=60)
     stage.account.secret = "ANOTHER"
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "50"))
     assert sent.result.outcome is Outcome.NOT_SENT

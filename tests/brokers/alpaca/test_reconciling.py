@@ -193,7 +193,7 @@ async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
 
 
 async def test_a_replace_reaches_the_version_that_alpaca_made_before_we_knew(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     made = stage.account.replace(sent.result.broker_order_id or "", {"limit_price": "51"})
     changed = await run.replace(sent, "6", "52")
@@ -243,7 +243,7 @@ async def test_an_order_that_is_final_by_its_count_gets_its_execution(urls: Urls
         await in_process.until_status(intent, "FILLED")
         assert await alpaca.trades(intent) == [("10", "99", ["gap"])]
         simulator.is_mute = False
-        simulator.break_links()
+        simulator.break_connections()
 
         async def is_known() -> bool:
             return await alpaca.trades(intent) == [("10", "99", [])]
@@ -251,7 +251,7 @@ async def test_an_order_that_is_final_by_its_count_gets_its_execution(urls: Urls
         await in_process.until(is_known)
 
 
-async def test_a_stream_that_tells_nothing_of_new_orders_is_mute(urls: Urls, simulator: Simulator) -> None:
+async def test_a_stream_that_reports_no_new_orders_is_mute(urls: Urls, simulator: Simulator) -> None:
     async with trading(urls, simulator, watched(simulator)) as alpaca:
         in_process = alpaca.in_process
         (stream,) = alpaca.account.streams
@@ -260,7 +260,7 @@ async def test_a_stream_that_tells_nothing_of_new_orders_is_mute(urls: Urls, sim
         await in_process.until_true(lambda: stream not in alpaca.account.streams)
 
 
-async def test_a_stream_with_nothing_to_tell_is_left_alone(urls: Urls, simulator: Simulator) -> None:
+async def test_a_stream_with_nothing_to_report_stays_open(urls: Urls, simulator: Simulator) -> None:
     async with trading(urls, simulator, watched(simulator, per_minute=None)) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -336,7 +336,7 @@ async def test_a_bust_that_is_dated_back_is_learnt(urls: Urls, simulator: Simula
 async def test_without_the_activities_fills_come_from_the_older_list(
     urls: Urls, simulator: Simulator, status: int
 ) -> None:
-    """It tells no execution's id: what the stream told before, and the activities tell again, is booked once."""
+    """Its rows have no execution ids: a fill that the stream or the activities report by its id is booked once."""
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent, replaced = [await alpaca.work_order() for _ in range(2)]
@@ -370,8 +370,8 @@ async def test_without_the_activities_fills_come_from_the_older_list(
         await simulator.start()
 
         async def has_ids() -> bool:
-            told = [sorted(await alpaca.trades(each)) for each in (intent, replaced)]
-            return not any(flags for trades in told for _, _, flags in trades)
+            booked = [sorted(await alpaca.trades(each)) for each in (intent, replaced)]
+            return not any(flags for trades in booked for _, _, flags in trades)
 
         await in_process.until(has_ids)
         assert await has_fills("10", "7")

@@ -31,7 +31,7 @@ MARKET_ORDER = {"symbol": "X", "qty": "9", "side": "buy", "type": "market", "tim
 
 
 class SlowClock(SystemClock):
-    """Behind Alpaca's by less than its answers tell."""
+    """A clock behind Alpaca's, by less than its answers show."""
 
     def now(self) -> datetime:
         return datetime.now(UTC) - MIN_SKEW * 0.75
@@ -50,13 +50,13 @@ async def until_watched(simulator: Simulator, path: str = ACTIVITIES, times: int
 async def test_a_stream_that_has_an_error_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
     """AuthFailed would end the account's session until somebody stores another credential."""
     stage.simulator.has_stream_errors = True
-    run = await stage.link()
+    run = await stage.open_session()
     assert run.missing
     await run.buy("1", "50")
     await run.close()
 
 
-async def test_a_stream_that_has_moved_is_not_told_the_credential(stage: AlpacaStage) -> None:
+async def test_a_stream_that_has_moved_is_not_sent_the_credential(stage: AlpacaStage) -> None:
     async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reached.append(writer)
         writer.close()
@@ -64,7 +64,7 @@ async def test_a_stream_that_has_moved_is_not_told_the_credential(stage: AlpacaS
     reached: list[asyncio.StreamWriter] = []
     async with await asyncio.start_server(take, "127.0.0.1", 0) as elsewhere:
         stage.simulator.stream_moved_to = f"ws://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/stream"
-        run = await stage.link()
+        run = await stage.open_session()
         assert "307" in str(run.missing)
         await run.close()
     assert reached == []
@@ -85,16 +85,16 @@ async def test_an_alpaca_that_cannot_be_reached_is_named_with_the_cause(stage: A
 async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
     stage.simulator.faults.append(Fault("page", takes=False, methods=("GET",), status=403))
     with pytest.raises(BrokerUnavailable):
-        await stage.link()
+        await stage.open_session()
 
 
 @pytest.mark.parametrize("secret", ["SECRET\n", " SECRET", "SECRET ", "SECR\u00c9T", "SEC\x00RET"])
 async def test_secrets_that_no_header_can_hold_are_refused(stage: AlpacaStage, secret: str) -> None:
     with pytest.raises(AuthFailed, match="refuses the credential"):
-        await changed(stage, account=changed(stage.account, secret=secret)).link()
+        await changed(stage, account=changed(stage.account, secret=secret)).open_session()
 
 
-async def test_a_clock_that_is_days_off_is_told(stage: AlpacaStage) -> None:
+async def test_a_clock_that_is_days_off_is_reported(stage: AlpacaStage) -> None:
     stage.simulator.clock_skew_seconds = 2 * 86_400 + 30
     broker = AlpacaBroker(stage.context())
     (notice,) = (await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))).notices
@@ -105,7 +105,7 @@ async def test_a_clock_that_is_days_off_is_told(stage: AlpacaStage) -> None:
 
 async def test_a_cancel_by_client_order_id_takes_from_what_is_kept_for_cancels(stage: AlpacaStage) -> None:
     stage.simulator.limit_per_minute = 30
-    run = await stage.link()
+    run = await stage.open_session()
     resting = await run.buy("1", "50")
     outcomes = [(await run.send(run.ticket(OrderSide.BUY, "1", "50"))).result.outcome for _ in range(30)]
     assert outcomes[-1] is Outcome.NOT_SENT
@@ -114,7 +114,7 @@ async def test_a_cancel_by_client_order_id_takes_from_what_is_kept_for_cancels(s
 
 
 async def test_a_refusal_is_unknown_if_its_look_up_is_unauthorized(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     unauthorized = Fault("status", takes=False, methods=("GET",), status=401)
     stage.simulator.faults += [Fault("refuse", takes=True), unauthorized]
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "50"))
@@ -123,7 +123,7 @@ async def test_a_refusal_is_unknown_if_its_look_up_is_unauthorized(stage: Alpaca
 
 
 async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> None:
-    """What happened right before the stream began is told by the snapshot alone."""
+    """Only the snapshot reports what happened right before the stream began."""
     stage.account.fill(stage.account.submit(MARKET_ORDER), D(1), D(99))
     stage.account.submit(MARKET_ORDER)
     broker = AlpacaBroker(changed(stage.context(), clock=SlowClock()), mute_seconds=0.1, watch_seconds=0.1)
@@ -135,10 +135,10 @@ async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> 
     await run.close()
 
 
-async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(stage: AlpacaStage) -> None:
-    run = await stage.link(mute_seconds=0.1, watch_seconds=0.1)
+async def test_a_version_that_only_the_replaced_order_names_makes_no_stream_mute(stage: AlpacaStage) -> None:
+    run = await stage.open_session(mute_seconds=0.1, watch_seconds=0.1)
     sent = await run.buy("5", "50")
-    stage.account.tells_versions = False
+    stage.account.streams_versions = False
     replaced = await run.replace(sent, "6", "51")
     await run.expect([E.ACCEPTED, E.REPLACED], sent, replaced)
     await until_watched(stage.simulator)
@@ -147,8 +147,8 @@ async def test_a_version_that_is_told_by_what_it_replaced_makes_no_stream_mute(s
 
 
 # Takes ten seconds: what is younger than `mute_seconds` is not yet compared.
-async def test_an_order_that_cannot_be_read_ends_no_link(stage: AlpacaStage) -> None:
-    run = await stage.link(watch_seconds=0.3)
+async def test_an_order_that_cannot_be_read_ends_no_session(stage: AlpacaStage) -> None:
+    run = await stage.open_session(watch_seconds=0.3)
     stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"  # in an unknown zone
     await until_watched(stage.simulator, times=2)
     assert not run.has_ended
@@ -158,7 +158,7 @@ async def test_an_order_that_cannot_be_read_ends_no_link(stage: AlpacaStage) -> 
 
 
 async def test_a_position_that_cannot_be_read_makes_none_zero(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     await run.quote("99", "100")
     await run.expect_filled("7", await run.buy("7"))
     stage.account.more_positions.append({"symbol": "BAD", "qty": "NaN", "side": "long", "avg_entry_price": "1"})
@@ -216,23 +216,23 @@ async def test_an_update_that_cannot_be_read_is_counted_and_ends_no_session(urls
 
 
 @pytest.mark.parametrize("frame", ["nonsense", {"stream": "trade_updates", "data": {"event": 7}}, {"stream": "other"}])
-async def test_frames_before_the_acknowledgement_stop_no_link(
+async def test_frames_before_the_acknowledgement_end_no_session(
     stage: AlpacaStage, frame: dict[str, object] | str
 ) -> None:
     order = stage.account.submit(MARKET_ORDER)
     early = {"stream": "trade_updates", "data": {"event": "new", "order": order.json, "execution_id": "e"}}
     stage.simulator.early_frames = [frame, early]
-    run = await stage.link()
+    run = await stage.open_session()
     assert run.missing is None, "the stream itself is used, and nothing stands in for it"
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1"))
-    assert {each.broker_order_id for each in run.received} > {order.json["id"]}, "an early update is no less told"
+    assert {each.broker_order_id for each in run.received} > {order.json["id"]}, "an early update is reported too"
     await run.close()
 
 
-async def test_an_execution_that_is_told_late_is_in_the_next_snapshot(stage: AlpacaStage) -> None:
-    """Else the count of its order stands in for it for ever, and a version has no count."""
-    run = await stage.link()
+async def test_an_execution_that_is_listed_late_is_in_the_next_snapshot(stage: AlpacaStage) -> None:
+    """Otherwise the count of its order would stand in for it for ever, and a version has no count."""
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.simulator.is_mute = True
     stage.account.fill(stage.account.by_client[sent.ticket.client_order_id], D(1), D(50))
@@ -257,7 +257,7 @@ async def test_fills_of_the_older_list_come_page_by_page(stage: AlpacaStage) -> 
 
 async def test_a_stream_that_lacks_a_fill_of_the_older_list_is_mute(stage: AlpacaStage) -> None:
     stage.simulator.activities_status = 404
-    run = await stage.link(mute_seconds=0.1, watch_seconds=0.1)
+    run = await stage.open_session(mute_seconds=0.1, watch_seconds=0.1)
     sent = await run.buy("5", "50")
     order = stage.account.by_client[sent.ticket.client_order_id]
     stage.account.fill(order, D(1), D(50))
@@ -274,7 +274,7 @@ async def test_a_stream_that_lacks_a_fill_of_the_older_list_is_mute(stage: Alpac
 
 
 async def test_a_look_up_of_versions_waits_for_their_executions(stage: AlpacaStage) -> None:
-    run = await stage.link()
+    run = await stage.open_session()
     sent = await run.buy("5", "50")
     replaced = await run.replace(sent, "6", "51")
     version = stage.account.by_client[replaced.ticket.client_order_id]
@@ -301,12 +301,12 @@ async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
 
 
 async def test_a_version_is_read_when_requests_are_free_again(stage: AlpacaStage) -> None:
-    run = await stage.link(watch_seconds=0.5)
+    run = await stage.open_session(watch_seconds=0.5)
     sent = await run.buy("5", "50")
-    stage.account.holds_replaces, stage.account.tells_versions = True, False
+    stage.account.holds_replaces, stage.account.streams_versions = True, False
     replaced = await run.replace(sent, "6", "51")
     stage.simulator.use_up(stage.account, KEPT_FOR_CANCELS + 1, seconds=1)
-    await run.buy("1", "50")  # Alpaca's answer tells how many are left
+    await run.buy("1", "50")  # Alpaca's answer says how many are left
     stage.account.settle()
     await run.expect([E.ACCEPTED, E.REPLACED], sent, replaced)
     assert run.gaps == []
@@ -322,12 +322,12 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls:
         in_process = alpaca.in_process
         await alpaca.until_connected()
         replaced, cancelled = [await alpaca.work_order() for _ in range(2)]
-        alpaca.account.holds_replaces, alpaca.account.tells_versions = True, False
+        alpaca.account.holds_replaces, alpaca.account.streams_versions = True, False
         await in_process.replace(replaced, "12")
         await in_process.until_true(lambda: len(alpaca.account.orders) == 3)
         (stream,) = alpaca.account.streams
         simulator.use_up(alpaca.account, KEPT_FOR_CANCELS + 1)
-        await alpaca.work_order()  # Alpaca's answer tells how many are left
+        await alpaca.work_order()  # Alpaca's answer says how many are left
         alpaca.account.settle()
         await in_process.cancel(cancelled)
         await in_process.until_status(cancelled, "CANCELLED")
@@ -347,7 +347,7 @@ async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Si
         alpaca.account.secret = "ANOTHER"
         await alpaca.in_process.cancel(intent)
         if status == 403:  # of a command it says nothing about the credential
-            simulator.break_links()
+            simulator.break_connections()
 
         async def is_rejected() -> bool:
             return await alpaca.in_process.connection() == "credential_rejected"

@@ -22,11 +22,11 @@ from trading_intents.config import PREFIX
 
 LIMIT_SECONDS = 20.0
 PERMISSIONS = ["account:read", "account:edit", "credential:edit", "intent:edit", "intent:read", "stream:read"]
-PLACES = {"alpaca paper": ("alpaca", "paper"), "alpaca live": ("alpaca", "live"), "paper": ("paper", "paper")}
+ACCOUNTS = {"alpaca paper": ("alpaca", "paper"), "alpaca live": ("alpaca", "live"), "paper": ("paper", "paper")}
 
 
 def document(*entitlements: str) -> dict[str, Any]:
-    accounts = [{"name": name, "broker": broker, "environment": at} for name, (broker, at) in PLACES.items()]
+    accounts = [{"name": name, "broker": broker, "environment": at} for name, (broker, at) in ACCOUNTS.items()]
     keys = [{"name": at, "environment": at, "permissions": PERMISSIONS} for at in ("paper", "live")]
     organization = {"external_id": "o", "entitlements": entitlements, "accounts": accounts, "api_keys": keys}
     return {"organizations": [organization]}
@@ -40,7 +40,7 @@ class Trader:
     keys: dict[str, str]
 
     def headers(self, name: str) -> dict[str, str]:
-        return {"x-api-key": self.keys[PLACES[name][1]]}
+        return {"x-api-key": self.keys[ACCOUNTS[name][1]]}
 
     def submit(self, name: str, body: dict[str, Any]) -> Any:
         url = f"/v1/accounts/{self.accounts[name]}/intents"
@@ -72,7 +72,7 @@ class Trader:
         return found
 
     def try_account(self, name: str, *options: str) -> tuple[int, dict[str, str], str]:
-        key = self.keys[PLACES[name][1]]
+        key = self.keys[ACCOUNTS[name][1]]
         environ = self.platform.environ | {f"{PREFIX}URL": self.platform.url, f"{PREFIX}API_KEY": key}
         done = run_command(environ, "doctor", "--account", self.accounts[name], "--try", *options)
         return done.returncode, lines_of(done.stdout), done.stdout + done.stderr
@@ -98,15 +98,15 @@ def trader(urls: Urls, tmp_path: Path) -> Iterator[Trader]:
 def connected(trader: Trader) -> None:
     for name in ("alpaca paper", "alpaca live"):
         trader.until_connection(name, "credential_missing")
-        trader.store(name, PLACES[name][1].upper())
+        trader.store(name, ACCOUNTS[name][1].upper())
     prices = {"bid": "99", "ask": "100", "bid_size": "1000", "ask_size": "1000"}
     answer = trader.platform.client.put("/v1/paper/quotes/AAPL", json=prices, headers=trader.headers("paper"))
     assert answer.status_code < 300, answer.text
-    for name in PLACES:
+    for name in ACCOUNTS:
         trader.until_connection(name, "connected")
 
 
-def told_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
+def event_fields_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
     """The fields of each kind of event that a filled order makes."""
     url = f"/v1/accounts/{trader.accounts[name]}/events"
     with trader.platform.client.stream("GET", url, headers=trader.headers(name), timeout=LIMIT_SECONDS) as answer:
@@ -115,9 +115,9 @@ def told_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
         fields: dict[str, set[str]] = {}
         statuses: list[str] = []
         while "FILLED" not in statuses or not {"broker_trade", "broker_position"} <= fields.keys():
-            (told,) = reader.take(1)
-            body = told.data.get(told.kind, {})
-            fields.setdefault(told.kind, set()).update(body)
+            (event,) = reader.take(1)
+            body = event.data.get(event.kind, {})
+            fields.setdefault(event.kind, set()).update(body)
             statuses.append(body.get("order_status", "").removeprefix("ORDER_STATUS_"))
     order = trader.until_order(name, intent, "FILLED")
     assert (order["average_price"], order["filled_quantity"], order["flags"]) == ("100", "3", [])
@@ -126,18 +126,18 @@ def told_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
 
 def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     connected(trader)
-    told = {name: told_of_a_trade(trader, name) for name in PLACES}
-    optional = {"broker_sent_at", "external_order_id", "fee", "reason"}  # what a broker may not tell
+    fields_by_account = {name: event_fields_of_a_trade(trader, name) for name in ACCOUNTS}
+    optional = {"broker_sent_at", "external_order_id", "fee", "reason"}  # a broker may leave them out
     for kind in ("broker_order", "broker_trade", "broker_position"):
-        assert len({frozenset(fields[kind] - optional) for fields in told.values()}) == 1, told
+        assert len({frozenset(fields[kind] - optional) for fields in fields_by_account.values()}) == 1, kind
     shapes = set()
-    for name in PLACES:
+    for name in ACCOUNTS:
         resting = trader.submit(name, create(limit("2", "50"))).json()["intent_id"]
         shapes.add(frozenset(trader.until_order(name, resting, "NEW")))
         assert trader.submit(name, cancel(resting)).status_code == 202
         trader.until_order(name, resting, "CANCELLED")
     assert len(shapes) == 1
-    for name in PLACES:
+    for name in ACCOUNTS:
         assert trader.get(name, "/balances")["currency"] == "USD"
     books = trader.alpaca.simulator.accounts
     assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], "each at its own environment"
@@ -231,10 +231,10 @@ def test_a_trial_sends_nothing_to_a_live_or_disconnected_account(trader: Trader)
     code, lines, said = trader.try_account("alpaca live")
     assert (code, lines["trial"]) == (1, "wrong: only for environment paper: nothing was asked or sent\n"), said
     trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "refuses_streams", True))
-    trader.alpaca.do(trader.alpaca.simulator.break_links)
+    trader.alpaca.do(trader.alpaca.simulator.break_connections)
     trader.until_connection("alpaca paper", "connecting")
     code, lines, said = trader.try_account("alpaca paper")
     assert (code, "connecting: try again when it is connected" in lines["connection"]) == (1, True), said
     assert [len(each.arrived) for each in trader.alpaca.simulator.accounts.values()] == [0, 0]
-    alone = trader.platform.run("doctor", "--try")
-    assert (alone.returncode, "--try needs --account" in alone.stderr) == (2, True)
+    unnamed = trader.platform.run("doctor", "--try")
+    assert (unnamed.returncode, "--try needs --account" in unnamed.stderr) == (2, True)

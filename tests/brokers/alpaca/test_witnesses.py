@@ -67,8 +67,8 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
         return bool(account.streams)
 
     await eventually_async(is_heard, LIMIT_SECONDS)
-    told = await finish(process, b"go\n")
-    assert told == {
+    understood = await finish(process, b"go\n")
+    assert understood == {
         "bought": ["pending_new", "w1", "10"],
         "filled": [["fill", "10.0", "100.0", "10.0"]],
         "events": ["pending_new", "new", "fill"],
@@ -91,8 +91,8 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
 @pytest.mark.slow
 @needs_node
 async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> None:
-    told = await finish(await start("node", SCRIPTS / "node_client.cjs", simulator.url, "KEY", "SECRET", PACKAGE))
-    assert told == {
+    understood = await finish(await start("node", SCRIPTS / "node_client.cjs", simulator.url, "KEY", "SECRET", PACKAGE))
+    assert understood == {
         "bought": ["n1", "pending_new"],
         "events": ["pending_new", "new", "fill", "pending_new", "new", "pending_cancel", "canceled"],
         "fill": ["100", "3", True],

@@ -22,7 +22,7 @@ from trading_intents.clock import rfc3339
 SNAPSHOT_SECONDS = 9.0
 FEE_ROUNDS = 20  # of the comparisons of REST and the stream: in one of them fees are read
 MAX_READ = 20  # orders that ended, in one reading
-# What a snapshot tells of orders that are over, beside their executions.
+# The events of orders that are over in a snapshot, beside their executions.
 ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
 
 
@@ -32,10 +32,10 @@ class AlpacaBroker(StreamedSession):
     def __init__(self, context: port.IntegrationContext, **seconds: float) -> None:
         self._rest = AlpacaRest(context)
         super().__init__(self._rest, "/stream", **seconds)
-        self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # not told yet
+        self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # read by `is_mute`, not yielded yet
         self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
-        self._told: dict[str, str] = {}  # Alpaca's ids of orders, and keys of executions, that were told
-        self._open: set[str] = set()  # Alpaca's ids of orders that may be, while there is no stream
+        self._reported: dict[str, str] = {}  # ids of orders and keys of executions that stream or snapshot had
+        self._open: set[str] = set()  # Alpaca's ids of orders that may be open, while there is no stream
         # Alpaca's ids of orders to be read because of another, and that one: versions that replaced it, and the first
         # of a group that it was in. Those of groups in which one is over and another is not, yet, are read again.
         self._unread: dict[str, AlpacaOrder] = {}
@@ -57,7 +57,7 @@ class AlpacaBroker(StreamedSession):
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         if any(leg.time_in_force is not ticket.time_in_force for leg in ticket.legs):
             return rejected("one_time_in_force", "Alpaca has one time in force for an order and its exits")
-        return await self._place("POST", "/v2/orders", order_body(ticket), ticket, deadline)
+        return await self._send_order("POST", "/v2/orders", order_body(ticket), ticket, deadline)
 
     @answered
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
@@ -76,9 +76,9 @@ class AlpacaBroker(StreamedSession):
             return rejected("replace_below_filled" if left <= 0 else "too_many_versions")
         remember(self._commands, f"order_replace_rejected {order.id}", ticket.client_order_id)
         body = replace_body(ticket, order, left)
-        return await self._place("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
+        return await self._send_order("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
 
-    async def _place(
+    async def _send_order(
         self, method: str, path: str, body: Mapping[str, object], ticket: OrderTicket, deadline: float
     ) -> CommandResult:
         if ticket.not_after is not None and self._rest.deadline(0) > ticket.not_after:
@@ -105,7 +105,7 @@ class AlpacaBroker(StreamedSession):
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=updates)
 
     def _follow(self, *orders: AlpacaOrder) -> None:
-        """What is held is over, or at the market, only when another of its group is no longer there."""
+        """Follows open orders while there is no stream. A held one ends or starts only after another of its group."""
         if self._stream is None:
             self._open.update(order.id for order in orders if order.status not in OVER | {"held"})
 
@@ -151,10 +151,10 @@ class AlpacaBroker(StreamedSession):
             filled, fills = {each.id for each in parts if each.filled_qty}, list[BrokerEvent]()
             with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
                 if filled:
-                    told = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, parts)
-                    fills = [each for each in told if each.broker_order_id in filled]
+                    listed = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, parts)
+                    fills = [each for each in listed if each.broker_order_id in filled]
             if wire.lacks_fills(chain, [each for each in fills if each.broker_order_id in {own.id for own in chain}]):
-                raise AnswerUnclear("Alpaca has not told all executions of the order's versions")
+                raise AnswerUnclear("Alpaca does not list all executions of the order's versions yet")
             return wire.chain_snapshot(chain, fills)
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
@@ -194,8 +194,8 @@ class AlpacaBroker(StreamedSession):
             update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
             version_id = update.order.replaced_by or ""  # an update of its own is not promised
             counted = wire.fill_key(update.order.id, update.order.filled_qty)
-            for told in (update.order.id, f"alpaca:{update.execution_id}", counted, version_id):
-                remember(self._told, told, update.event)
+            for reported in (update.order.id, f"alpaca:{update.execution_id}", counted, version_id):
+                remember(self._reported, reported, update.event)
             if not update.order.symbol:
                 return []
             if update.event in wire.COMMAND_REFUSALS:
@@ -209,7 +209,7 @@ class AlpacaBroker(StreamedSession):
                 remember(self._unread, version_id, order)
                 return []
             with contextlib.suppress(BrokerUnavailable, AuthFailed):  # then the next list of fills counts it
-                if not self._rest.tells_ids:
+                if not self._rest.has_execution_ids:
                     before = await self._rest.count_before(order, self._rest.deadline())
             update = replace(update, order=order)
             return [*wire.update_events(update, before)]
@@ -219,8 +219,8 @@ class AlpacaBroker(StreamedSession):
             return [port.UnreadableEvent(f"an update: {error}")]
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
-        """What replaced other orders, and what became of the other orders of a group: Alpaca does not tell that of one
-        that is held. It is kept while it may not be asked for: a gap would end the session then."""
+        """Reads versions that replaced orders, and groups of orders that ended: Alpaca streams nothing of one that is
+        held. They stay in `_unread` while no request can be sent: a gap would end the session."""
         for order_id, cause in list(self._unread.items()):
             try:
                 parts = (await self._rest.get(order_id, self._rest.deadline())).parts
@@ -236,7 +236,7 @@ class AlpacaBroker(StreamedSession):
             del self._unread[order_id]
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Tells what became of orders that were sent since, too, and no positions if they change meanwhile."""
+        """Includes how orders that were sent since then ended; has no positions if they change meanwhile."""
         rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
         account = await rest.read_account(deadline)
         recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
@@ -250,8 +250,8 @@ class AlpacaBroker(StreamedSession):
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
         self._follow(*opened)
-        for told in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
-            remember(self._told, told, "snapshot")
+        for reported in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
+            remember(self._reported, reported, "snapshot")
         return port.AccountSnapshot(
             taken_at,
             tuple(wire.chain_snapshot([order], ()) for order in opened),
@@ -264,7 +264,7 @@ class AlpacaBroker(StreamedSession):
         )
 
     async def is_mute(self, since: datetime, until: datetime, number: int) -> bool:
-        """Reads the balance, and fees, which no stream tells, too."""
+        """Also reads the balance and the fees, which no stream reports."""
         rest = self._rest
         known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
         orders = await rest.list_orders(rest.deadline(), status="open")
@@ -274,7 +274,7 @@ class AlpacaBroker(StreamedSession):
         self._unfinished = {}
         ours = [each for each in orders if each.client_order_id and each.status == "new"]
         known += [each.id for each in ours if since < each.submitted_at < until]
-        return any(each not in self._told for each in known)
+        return any(each not in self._reported for each in known)
 
 
 INTEGRATION = port.Integration(wire.CAPABILITIES.name, wire.CAPABILITIES, AlpacaBroker)

@@ -1,5 +1,5 @@
-"""An order, alone or linked to others: as Alpaca is asked for it, as it tells it, and the name under which it is told
-on. Pure: no I/O, no clock."""
+"""Orders, single or linked: the bodies that Alpaca is sent, the JSON that it answers with, and the names under which
+the session reports them. Pure: no I/O, no clock."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -15,15 +15,15 @@ from trading_intents.trading import amount_text as text
 TIMES = dict(zip(TimeInForce, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
 FINAL = frozenset({"filled", "canceled", "expired", "rejected"})
 OVER = FINAL | {"replaced"}
-# Not at the market yet: a version in one of these has not taken the place of the one before. One that is held has: it
-# is a leg's, and neither of the two was at the market.
+# Not at the market yet: a version in one of these has not replaced the one before. One that is held has: it is a
+# leg's, and neither of the two was at the market.
 WAITING = frozenset({"accepted", "pending_new", "accepted_for_bidding"})
 GROUPS = frozenset({"bracket", "oto", "oco"})
 TAKE_PROFIT, STOP_LOSS = "take_profit", "stop_loss"
 
 
 class Name(NamedTuple):
-    """Under which an order is told. The role is in its group."""
+    """The ids that an order is reported under, and its role in its group."""
 
     client_order_id: str
     role: str | None
@@ -32,7 +32,7 @@ class Name(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Orders that Alpaca links, by Alpaca's id and the client order id of that which they were sent with."""
+    """Orders that Alpaca links: Alpaca's id and the client order id of the order that they were sent with."""
 
     first_id: str
     parent: str
@@ -58,11 +58,11 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     trail_percent: Decimal | None = None
     position_intent: str | None = None
     order_class: str | None = None
-    group_id: str | None = None  # of all orders of a group, their versions too; not every host tells it
+    group_id: str | None = None  # of all orders of a group, their versions too; not every host has it
     group_role: str | None = None
     legs: "tuple[AlpacaOrder, ...] | None" = None
-    # Not told by Alpaca: what all versions ask for together, of one that Alpaca itself made; and what a leg is told as,
-    # whose client order id is of Alpaca's making too, and left empty then.
+    # Not in Alpaca's JSON: the quantity of all versions together, of one that Alpaca itself made; a leg's parent and
+    # kind. A leg's client order id is of Alpaca's making too, and left empty.
     total: Decimal | None = None
     parent: str | None = None
     leg: Leg | None = None
@@ -73,13 +73,13 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
 
     @property
     def role(self) -> str | None:
-        """In its group. Where none is told, that of an entry is not to be told from that of a take profit."""
+        """Its role in its group. Without `group_role`, an entry cannot be distinguished from a take profit."""
         known = self.group_role or (STOP_LOSS if self.stop_price is not None else TAKE_PROFIT)
         return known if self.is_linked else None
 
     @property
     def is_first(self) -> bool:
-        """Of its group: the entry, or the limit of one cancels other."""
+        """Whether it is the first of its group: the entry, or the limit of one cancels other."""
         first = TAKE_PROFIT if self.order_class == "oco" else "entry"
         return self.is_linked and (bool(self.legs) or self.group_role == first)
 
@@ -89,9 +89,9 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
 
     @property
     def names(self) -> dict[str, Any]:
-        """As events have them."""
-        told = {"client_order_id": self.client_order_id or None, "parent": self.parent, "leg": self.leg}
-        return {**told, "broker_order_id": self.id, "symbol": Symbol(self.symbol or "")}
+        """Ids and symbol, as events have them."""
+        ids = {"client_order_id": self.client_order_id or None, "parent": self.parent, "leg": self.leg}
+        return {**ids, "broker_order_id": self.id, "symbol": Symbol(self.symbol or "")}
 
     @property
     def price(self) -> Decimal | None:
@@ -109,12 +109,12 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
 
 
 def is_made(order: AlpacaOrder) -> bool:
-    """Whether it replaces another and has a client order id of Alpaca's making, which ours never look like."""
+    """Whether Alpaca itself made it to replace another: its client order id is a UUID then, which ours never are."""
     return order.replaces is not None and is_uuid(order.client_order_id)
 
 
 def name_of(order: AlpacaOrder, group: Group | None) -> Name:
-    """That of a leg is Alpaca's making: the order that it was sent with, if known, says which one it is."""
+    """Names a leg by the order that it was sent with, if known: its own client order id is of Alpaca's making."""
     if not order.is_linked or order.is_first or not is_uuid(order.client_order_id):
         return Name(order.client_order_id, order.role)
     if group is None or order.role not in (TAKE_PROFIT, STOP_LOSS):
@@ -124,13 +124,13 @@ def name_of(order: AlpacaOrder, group: Group | None) -> Name:
 
 
 def is_pair(role: str | None, successor: str | None) -> bool:
-    """Whether what replaced an order is the stop beside it: users report that Alpaca puts one that is reached in the
-    place of the take profit, which is over then."""
+    """Whether the order that replaced another is the stop beside it: users report that a stop that is reached replaces
+    the take profit, which is over then."""
     return role == TAKE_PROFIT and successor == STOP_LOSS
 
 
 def end_pairs(orders: Sequence[AlpacaOrder]) -> list[AlpacaOrder]:
-    """The orders, those that are over because of their pair as cancelled."""
+    """Gives the orders; a take profit that the stop beside it replaced is cancelled."""
     roles = {order.id: order.role for order in orders}
     over = {each.id for each in orders if is_pair(each.role, roles.get(each.replaced_by or ""))}
     return [replace(each, status="canceled", replaced_by=None) if each.id in over else each for each in orders]
@@ -145,7 +145,7 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
         "time_in_force": TIMES[ticket.time_in_force],
         "client_order_id": ticket.client_order_id,
         **_prices(ticket),
-        **_link(ticket),
+        **_linked_legs(ticket),
     }
     if ticket.trail_amount is not None:
         body["trail_price"] = text(ticket.trail_amount)
@@ -162,8 +162,8 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
     return body
 
 
-def _link(ticket: OrderTicket) -> dict[str, object]:
-    """The legs, whose client order ids Alpaca does not take. Of one cancels other the order itself is a leg."""
+def _linked_legs(ticket: OrderTicket) -> dict[str, object]:
+    """The legs, without client order ids: Alpaca takes none. Of one cancels other the order itself is a leg."""
     legs = {leg.leg: _prices(leg) for leg in ticket.legs}
     if not legs:
         return {}
@@ -173,8 +173,8 @@ def _link(ticket: OrderTicket) -> dict[str, object]:
 
 
 def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
-    """`left` of the new total is not filled yet. It is named only if it differs: Alpaca changes whole shares only, and
-    nothing but prices of linked orders."""
+    """`left` of the new total is not filled yet. The body has it only if it differs: Alpaca changes whole shares only,
+    and nothing but prices of linked orders."""
     body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
     if ticket.kind is OrderKind.TRAILING_STOP:
         trail = Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount

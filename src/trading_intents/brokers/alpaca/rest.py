@@ -23,8 +23,8 @@ NOT_SERVED = frozenset({400, 403, 404, 405, 422})  # by a host that has no such 
 PAGE_FILLS = 100
 SECONDS = "%Y-%m-%dT%H:%M:%SZ"
 MAX_FILLS = 5_000
-TOLD_WITHIN = timedelta(milliseconds=100)  # an execution is told so long after its order shows it
-FEES_WITHIN = timedelta(days=1)  # fees are told at the end of the day that they are dated at
+LISTED_WITHIN = timedelta(milliseconds=100)  # an execution is listed so long after its order shows it
+FEES_WITHIN = timedelta(days=1)  # fees are listed at the end of the day that they are dated at
 
 
 class AlpacaRest(rest_client.RestClient):
@@ -38,7 +38,7 @@ class AlpacaRest(rest_client.RestClient):
         self._refused_activities = 0  # the status of a host that does not serve them
         self._refused_fees = ""
         self._before: dict[str, Decimal] = {}
-        self._names: dict[str, Name] = {}  # under which orders are told, by Alpaca's ids
+        self._names: dict[str, Name] = {}  # under which orders are reported, by Alpaca's ids
         self._groups: dict[str, Group] = {}  # by their ids, and by Alpaca's ids of legs
 
     async def read_account(self, deadline: float) -> wire.AlpacaAccount:
@@ -71,8 +71,8 @@ class AlpacaRest(rest_client.RestClient):
         return await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel, params={"nested": "true"})
 
     async def adopt(self, order: AlpacaOrder, deadline: float) -> AlpacaOrder:
-        """Tells an order that Alpaca itself made in place of another, as at a split, under the name of the other, and
-        a leg as one of the order that it was sent with; its own legs likewise."""
+        """Names an order that Alpaca itself made to replace another, as at a split, after the other, and a leg after
+        the order that it was sent with; its own legs likewise."""
         group = self._learn_group(order)
         name, legs = name_of(order, group), end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()])
         if is_made(order):
@@ -91,7 +91,7 @@ class AlpacaRest(rest_client.RestClient):
         return self._names[order_id]
 
     def _learn_group(self, order: AlpacaOrder) -> Group | None:
-        """The group that it is in. Its first order may be replaced by another, which has the legs then."""
+        """Gives the order's group. If its first order is replaced, the new version has the legs."""
         keys = [each for each in (order.group_id, order.id, order.replaces) if each]
         group = next((self._groups[key] for key in keys if key in self._groups), None)
         if order.is_first and not (group and order.replaced_by):
@@ -108,7 +108,7 @@ class AlpacaRest(rest_client.RestClient):
         return group.first_id if group and order.is_linked else None
 
     async def _name(self, event: BrokerEvent, deadline: float) -> BrokerEvent:
-        """The client order id that an activity has may be one of Alpaca's making."""
+        """Names the event after its order, where the activity's client order id is of Alpaca's making."""
         if (order_id := event.broker_order_id) and rest_client.is_uuid(event.client_order_id or ""):
             client_order_id, _, parent, leg = await self._read_name(order_id, deadline)
             event = replace(event, client_order_id=client_order_id or None, parent=parent, leg=leg)
@@ -130,52 +130,52 @@ class AlpacaRest(rest_client.RestClient):
         return chain
 
     async def count_before(self, order: AlpacaOrder, deadline: float) -> Decimal:
-        """What the versions before this one have filled; it is over, and asked for once."""
+        """The quantity that earlier versions filled. Read once: they are over."""
         if order.replaces and order.id not in self._before:
             chain = await self.list_versions(order, deadline)
             rest_client.remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
         return self._before[order.id] if order.replaces else Decimal(0)
 
     async def list_orders(self, deadline: float, **query: str) -> list[AlpacaOrder]:
-        """Without those of options' legs, which have no symbol of their own and are never ours."""
+        """Leaves out orders of several option legs, which have no symbol of their own and are never ours."""
         orders: list[AlpacaOrder] = []
         while len(orders) < MAX_ORDERS:
             asked = {"limit": PAGE_ORDERS, "direction": "asc", **query}
             page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[msgspec.Raw])
             orders += self.read_rows(page, AlpacaOrder)
             if len(page) < PAGE_ORDERS:
-                told = [await self.adopt(order, deadline) for order in orders if order.symbol]
-                return end_pairs([part for order in told for part in order.parts])
+                adopted = [await self.adopt(order, deadline) for order in orders if order.symbol]
+                return end_pairs([part for order in adopted for part in order.parts])
             query.pop("after", None)
             query["after_order_id"] = rest_client.id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
     async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...] | None:
-        """None: one cannot be read, and would count as 0."""
+        """Gives None if one of them cannot be read: it would count as 0."""
         rows = (await self.ask("GET", "/v2/positions", deadline)).read(list[msgspec.Raw])
         positions = self.read_rows(rows, wire.AlpacaPosition)
-        told = tuple(wire.position_event(position, taken_at) for position in positions)
-        return told if len(told) == len(rows) else None
+        events = tuple(wire.position_event(position, taken_at) for position in positions)
+        return events if len(events) == len(rows) else None
 
     async def list_executions(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[AlpacaOrder] = ()
     ) -> list[BrokerEvent]:
-        """From the activities, which alone tell busts and corrections, and every execution by its id; where they are
-        not served, from the older list of fills. `orders`: until they changed, where that is later than `until` by a
-        clock that is slow."""
-        until = max([until, *(order.updated_at + TOLD_WITHIN for order in orders if order.updated_at)])
+        """Reads the activities, which alone have busts, corrections and the executions' ids; where they are not
+        served, the older list of fills. Reads on until the last change of `orders`, should a slow clock have made
+        `until` too early."""
+        until = max([until, *(order.updated_at + LISTED_WITHIN for order in orders if order.updated_at)])
         if since >= until:
             return []
-        if not self.tells_ids:
+        if not self.has_execution_ids:
             return await self._list_fills(since, until, deadline, orders)
-        # By the ids, which are made when an activity is told: it may be dated long before.
+        # By the ids, which are made when an activity is published: it may be dated long before.
         query = {"since_id": ulid.lowest(since), "until_id": ulid.highest(until)}
         answer = await self.ask("GET", ACTIVITIES, deadline, params=query)
         if answer.status in NOT_SERVED:
             self._refused_activities = answer.status
             return await self._list_fills(since, until, deadline, orders)
         if answer.status != 200:
-            raise rest_client.AnswerUnclear(f"Alpaca tells no executions: {ACTIVITIES} answers {answer.status}")
+            raise rest_client.AnswerUnclear(f"Alpaca lists no executions: {ACTIVITIES} answers {answer.status}")
         lines = answer.body.splitlines()
         if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
             raise rest_client.AnswerUnclear("Alpaca left executions out")
@@ -184,20 +184,20 @@ class AlpacaRest(rest_client.RestClient):
         return [await self._name(event, deadline) for event in events]
 
     @property
-    def tells_ids(self) -> bool:
-        """Whether listed executions have theirs."""
+    def has_execution_ids(self) -> bool:
+        """Whether the list of executions has their ids."""
         return not self._refused_activities
 
     @property
     def remark(self) -> str:
-        """Where executions come from."""
-        if self.tells_ids:
+        """Names the source of executions, for operators."""
+        if self.has_execution_ids:
             return f"executions come from {ACTIVITIES}{self._refused_fees}"
         why = f"{ACTIVITIES} answers {self._refused_activities}"
         return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}{self._refused_fees}"
 
     async def list_fees(self, since: datetime, deadline: float) -> list[BrokerEvent]:
-        """Fees in coins, by the older list alone: the activities' event stream names no symbol of theirs."""
+        """Reads fees in coins from the older list alone: the activities' event stream names no symbol for them."""
         query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
         try:
             rows, self._refused_fees = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS), ""
@@ -214,7 +214,7 @@ class AlpacaRest(rest_client.RestClient):
             rows = await self.read_pages(FILLS, deadline, query, PAGE_FILLS, MAX_FILLS)
         except rest_client.NotServed as error:
             answers = f"{ACTIVITIES} answers {self._refused_activities}, {error}"
-            raise rest_client.AnswerUnclear(f"Alpaca tells no executions: {answers}") from None
+            raise rest_client.AnswerUnclear(f"Alpaca lists no executions: {answers}") from None
         for fill in self.read_rows(rows, wire.FillActivity):
             if since <= fill.transaction_time < until:
                 order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)

@@ -133,7 +133,7 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
         return BrokerBalance(currency=self.currency, **money, as_of=as_of)
 
     def notices(self, skew: timedelta) -> tuple[str, ...]:
-        """What keeps it from trading. `skew`: between its clock and ours."""
+        """Lists the reasons why it cannot trade. `skew` is between its clock and ours."""
         blocks = {
             f"the account is {self.status}": self.status != "ACTIVE",
             "the account is blocked": self.account_blocked,
@@ -145,7 +145,7 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
 
 
 def frame_of(text: str | bytes) -> StreamFrame:
-    """A frame that cannot be read is one of updates, so that it is not passed over."""
+    """Gives an unreadable frame as one of updates, so that it is not passed over."""
     with contextlib.suppress(msgspec.MsgspecError):
         return msgspec.json.decode(text, type=StreamFrame)
     return StreamFrame(stream="trade_updates", data=msgspec.Raw(b""))
@@ -164,7 +164,7 @@ def answer_of(stream: str) -> Callable[[str | bytes], StreamState | None]:
 
 
 def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
-    """What an order's state says, under the keys that every source gives."""
+    """The events that an order's state implies, under the same keys whatever the source."""
     if order.status == "rejected":
         yield _event(order, _E.REPLACE_REJECTED if order.replaces else _E.REJECTED, "rejected")
         return
@@ -175,7 +175,7 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
         made = {"quantity": order.total, "price": order.price, "reason": port.REPLACED_BY_BROKER}
         yield event if order.total is None else replace(event, **made)
     if order.filled_qty and not order.replaces:
-        yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet told
+        yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet listed
     if kind := _PENDING.get(order.status):
         yield _event(order, kind, order.status)
     is_done = order.status == "done_for_day" and order.time_in_force == "day"
@@ -204,8 +204,8 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
 
 
 def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[BrokerEvent, ...]:
-    """`before`: what earlier versions filled, if known. ValueError: the update lacks what makes it one execution and no
-    other."""
+    """`before` is the quantity that earlier versions filled, if known. Raises ValueError if the update lacks what
+    identifies its execution."""
     kind, order = _EXECUTIONS.get(update.event), update.order
     if kind is None:
         return tuple(order_events(order))
@@ -217,19 +217,19 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
 
 
 def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
-    """None for what is no trade, such as a dividend. ValueError: it lacks what makes it one execution."""
+    """Gives none for a dividend and the like. Raises ValueError if it lacks what identifies its execution."""
     details, kind = activity.details, _EXECUTIONS.get(activity.details.execution_type or "")
     if kind is None:
         return ()
     event = execution_event("alpaca", kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
-    told = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
+    ids = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
     at = activity.executed_at if kind is _E.FILL else not_before(activity.event_id, activity.executed_at)
-    return (replace(event, **told, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at),)
+    return (replace(event, **ids, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at),)
 
 
 def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> BrokerEvent:
-    """An execution without its id is what its order's count says, at its price: it stands in for the execution's own
-    report, which the stream may have given already. `before`: what earlier versions filled."""
+    """An execution without its id, known by its order's count: it stands in for the execution's own report, which the
+    stream may have given already. `before` is the quantity that earlier versions filled."""
     return BrokerEvent(
         kind=_E.STATUS,
         dedupe_key=fill_key(order.id, fill.cum_qty),
@@ -243,7 +243,7 @@ def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> Broke
 
 
 def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
-    """ValueError: it is no longer what it was, or of no pair of coins."""
+    """Raises ValueError for a fee that was cancelled or corrected, or that is of no pair of coins."""
     if not fee.qty:
         return ()
     symbol = pair_of(fee.symbol or "")
@@ -259,8 +259,8 @@ def fill_key(order_id: str, counted: Decimal) -> str:
 
 
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
-    """The last version, with the events of all, and of its legs. Its quantity is what those before it filled, and what
-    it asks for."""
+    """The last version, with the events of all versions and legs. Its quantity is its own and what earlier versions
+    filled."""
     last, before = chain[-1], sum((order.filled_qty for order in chain[:-1]), Decimal(0))
     return OrderSnapshot(
         client_order_id=last.client_order_id or None,
@@ -273,10 +273,10 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
 
 
 def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> bool:
-    """Whether versions filled more than was told. The count of an order that has but one stands in for what was not."""
-    told = {each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0) for each in fills}
+    """Whether versions filled more than is listed. An order of one version has its count for what is missing."""
+    listed = {each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0) for each in fills}
     has_versions = len(chain) > 1 or chain[0].replaces is not None
-    return has_versions and sum(told.values()) < sum(order.filled_qty for order in chain)
+    return has_versions and sum(listed.values()) < sum(order.filled_qty for order in chain)
 
 
 def position_event(position: AlpacaPosition, taken_at: datetime) -> BrokerEvent:

@@ -40,8 +40,8 @@ def check(exchange: dict[str, Any]) -> list[str]:
     if answer is None and exchange["status"] < 400:
         wrong.append(f"{exchange['status']} is no answer of {template}")
     for kind in (answer or {}).get("content", ()):
-        place = f"{at}/responses/{exchange['status']}/content/{kind.replace('/', '~1')}/schema"
-        wrong += complaints(place, exchange["answer"])
+        pointer = f"{at}/responses/{exchange['status']}/content/{kind.replace('/', '~1')}/schema"
+        wrong += complaints(pointer, exchange["answer"])
     return [f"{method} {template}: {each}" for each in wrong]
 
 

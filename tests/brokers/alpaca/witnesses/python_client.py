@@ -24,8 +24,8 @@ from alpaca.trading.stream import TradingStream
 WAIT_SECONDS = 40
 
 
-def link(client: TradingClient, heard: Callable[[str], list[Any]]) -> dict[str, Any]:
-    """Orders with exits, and a pair that closes a position."""
+def trade_linked(client: TradingClient, heard: Callable[[str], list[Any]]) -> dict[str, Any]:
+    """Trades orders with exits, and a pair that closes a position."""
     exits = {"take_profit": TakeProfitRequest(limit_price=110), "stop_loss": StopLossRequest(stop_price=90)}
     terms = {"symbol": "ACME", "qty": 2, "time_in_force": TimeInForce.GTC, **exits}
     entry = client.submit_order(MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.BRACKET, **terms))
@@ -96,10 +96,10 @@ def main(url: str, key: str, secret: str) -> None:
     except APIError as error:
         refused = [error.status_code, error.code, error.message]
     closed = len(client.get_orders(GetOrdersRequest(status=QueryOrderStatus.CLOSED)))
-    linked = link(client, heard)
+    linked = trade_linked(client, heard)
     (position,) = client.get_all_positions()
     account = client.get_account()
-    told = {
+    understood = {
         "bought": [bought.status, bought.client_order_id, str(bought.qty)],
         "filled": [[each.event, str(each.qty), str(each.price), str(each.position_qty)] for each in filled[-1:]],
         "events": [each.event for each in filled],
@@ -113,7 +113,7 @@ def main(url: str, key: str, secret: str) -> None:
         "account": [account.status, account.trading_blocked],
         "clock": client.get_clock().is_open,
     }
-    print(json.dumps(told, default=str), flush=True)
+    print(json.dumps(understood, default=str), flush=True)
 
 
 main(*sys.argv[1:])
