@@ -1,4 +1,4 @@
-// What TypeScript's checker does not see: habits, and every way in which a text could become markup or code.
+// Rules for what TypeScript's checker does not see: habits, and every way in which a text could become markup or code.
 const browser = "AbortController AbortSignal CustomEvent DOMException Element Event EventTarget HTMLAnchorElement " +
   "HTMLElement HTMLInputElement HTMLSelectElement HTMLTextAreaElement Node ResizeObserver TextDecoderStream TextEncoder " +
   "URL URLSearchParams btoa clearTimeout crypto document fetch history location requestAnimationFrame sessionStorage " +

@@ -15,7 +15,7 @@ MAX_TABS = 80
 
 
 class Keyboard:
-    """Reaches what it wants with Tab alone, as a person does who sees where the focus is."""
+    """Reaches an element with Tab only, as a person does who sees the focus."""
 
     def __init__(self, screen: Screen) -> None:
         self.screen, self.page = screen, screen.page

@@ -37,7 +37,7 @@ def test_eslint_finds_nothing() -> None:
 
 
 def evaluate(module: str, expression: str) -> Any:
-    """What the expression over a module `m` is, as JSON, computed by Node.js."""
+    """The value of an expression over a module `m`, computed by Node.js."""
     if shutil.which("node") is None:
         pytest.skip("needs Node.js: apt-get install nodejs")
     text = f"import * as m from {json.dumps(str(STATIC / module))}; console.log(JSON.stringify({expression}))"

@@ -1,4 +1,4 @@
-// The types that the console's modules share, for TypeScript's checker alone: the browser gets no declarations.
+// The types that the console's modules share, only for TypeScript's checker: the browser gets no declarations.
 
 type Session = import("../../src/trading_intents/console/static/session.js").Session;
 type Api = import("../../src/trading_intents/console/static/api.js").Api;
@@ -10,7 +10,7 @@ type Json = Record<string, any>;
 type Amount = string | null | undefined;
 type Environment = "paper" | "live";
 
-// What the API sends, as far as the modules name its fields.
+// The API's objects, as far as the modules name their fields.
 type Account = Json & { id: string; name: string; environment: Environment; broker: string; connection: string };
 type Order = Json & { order_id: string; symbol: string; order_state: string; order_status: string; version: number; created_at: string };
 type Position = Json & { symbol: string; quantity: string; received_at: string };
@@ -81,7 +81,7 @@ interface FormOptions {
 // orders.js, status.js
 /** A sentence, and the class that colours it. */
 type Outcome = { text: string; look: string };
-/** What keeps an account's orders: in a word or two for the header, and as a sentence. */
+/** A reason why orders are not sent: in a word or two for the header, and as a sentence. */
 type Trouble = { name: string; text: string; look: string };
 
 // list.js
@@ -104,7 +104,7 @@ interface ListOptions<Row> {
   /** The rows; asked for whenever the list is sorted anew. */
   rows: () => Iterable<Row>;
   key: (row: Row) => string;
-  /** What is said when there are no rows. */
+  /** The text that is shown when there are no rows. */
   empty: string;
   /** A click, or Enter on the row. */
   onOpen?: (row: Row) => void;
@@ -140,7 +140,7 @@ interface StreamHandlers {
   open: (cursor: string, signal: AbortSignal) => Promise<Response>;
   onEvents: (events: StreamEvent[]) => void;
   onState: (state: StreamState, detail: string) => void;
-  /** What follows the cursor is no longer kept: begin anew. */
+  /** Events after the cursor are no longer kept: begin anew. */
   onGap: () => void;
 }
 
@@ -161,16 +161,16 @@ interface Context {
   readAccounts: () => Promise<void>;
   choose: (accountId: string) => void;
 }
-/** Who did actions; `prepare` reads the names of their keys, where that is allowed. */
+/** Names the principals of actions; `prepare` reads the names of their keys, where that is allowed. */
 type Names = { prepare: (actions: Json[]) => Promise<void>; describe: (action: Json) => string };
 type Submit = (command: Json) => Promise<Json>;
 type OpenView = (context: Context) => View;
 type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };
 interface BoundOptions extends Omit<FormOptions, "onSubmit"> {
   fields: Field[];
-  /** What is read, and which part of it is shown. */
-  place: string;
+  /** The resource that is read, and the part of it that is shown. */
+  url: string;
   part?: string;
   /** The call that sends the values; null where there is nothing to change. */
-  write: (values: Values, found: Json | null) => [method: string, place: string, body?: Json] | null;
+  write: (values: Values, found: Json | null) => [method: string, url: string, body?: Json] | null;
 }

@@ -22,12 +22,12 @@ from trading_intents.web.routes import Operation, Route, Tag
 
 PAGE = "index.html"
 MAX_CODE_BYTES = 1024
-# What a proxy adds: a request that came through one is not from this machine, whatever its other headers say.
+# Headers that a proxy adds: a request that came through one is not from this machine, whatever its other headers say.
 FORWARDING_HEADERS = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
 
 
 class ConsoleSettings(msgspec.Struct):
-    """Where users sign in; `client_id` is null where nobody does so by OpenID Connect."""
+    """The issuer at which users sign in; `client_id` is null where nobody does so by OpenID Connect."""
 
     issuer: str
     client_id: str | None
@@ -157,15 +157,15 @@ def _load_files(settings: Settings) -> Mapping[str, StaticFile]:
 
 
 def _issuer_origins(settings: Settings) -> list[str]:
-    """Where the browser asks for the issuer's metadata and tokens."""
+    """The origins at which the browser asks for the issuer's metadata and tokens."""
     assert settings.identity_provider_name != LOCAL_PROVIDER
     issuer = urlsplit(settings.identity_issuer)
     return list(dict.fromkeys((f"{issuer.scheme}://{issuer.netloc}", *settings.console_oidc_origins)))
 
 
 def _check_is_local(request: Request) -> None:
-    """Whoever reads this machine's terminal uses this machine's browser. Another site's page cannot send this: its
-    Origin is not our Host."""
+    """Refuses browsers of other machines: the link was printed in a terminal of this one. Another site's page cannot
+    send this: its Origin is not our Host."""
     host, origin = request.header(b"host") or "", request.header(b"origin") or ""
     try:
         name = urlsplit(f"//{host}").hostname or ""

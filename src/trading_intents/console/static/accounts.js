@@ -46,8 +46,8 @@ function credentialForm(api, base, names, storedId) {
     name: "credential", submit: storedId ? "Replace the secrets" : "Store the credential",
     fields: names.map((name) => ({ name, label: words(name), isRequired: true, isSecret: true })),
     onSubmit: async (secrets) => {
-      const place = storedId ? path`/credentials/${storedId}` : "/credentials";
-      await api.json("write_credentials", storedId ? "PATCH" : "POST", base + place, { body: { secrets } });
+      const target = storedId ? path`/credentials/${storedId}` : "/credentials";
+      await api.json("write_credentials", storedId ? "PATCH" : "POST", base + target, { body: { secrets } });
       form.clear();
       return "Stored. A worker connects with it.";
     },
@@ -113,7 +113,7 @@ async function openAccount(context, account) {
 function keysPanel(api) {
   const user = api.pick("api_keys");
   if (!user) return panel("API keys", hint("Listing and making keys takes a user's token with the role admin."));
-  const [place, shown] = [el("div", {}), el("div", { role: "status" })];
+  const [listed, shown] = [el("div", {}), el("div", { role: "status" })];
   const failed = el("p", { class: "failed", role: "alert" });
   /** @param {unknown} error */
   const fail = (error) => fill(failed, messageOf(error));
@@ -134,7 +134,7 @@ function keysPanel(api) {
 
   async function read() {
     const keys = await api.list("api_keys", "/v1/api-keys", MAX_KEYS);
-    fill(place, table("API keys", keys, {
+    fill(listed, table("API keys", keys, {
       Name: (key) => key.name, Environment: (key) => key.environment, "Ends with": (key) => key.hint,
       Permissions: (key) => key.permissions.join(", "),
       "Last used": (key) => (key.last_used_at ? `${showAge(key.last_used_at)} ago` : "never"),
@@ -170,7 +170,7 @@ function keysPanel(api) {
   const layOut = () => PERMISSIONS.forEach((name) => form.show(name, !form.text("permission_set")));
   layOut();
   void read().catch(fail);
-  return panel("API keys", place, failed, form.element, shown);
+  return panel("API keys", listed, failed, form.element, shown);
 }
 
 /** @type {(context: Context) => View} */

@@ -4,20 +4,20 @@ import { credentialHeaders } from "./session.js";
 
 const PAGE = 100;
 
-/** What the platform refused, as RFC 9457 tells it. */
+/** A refusal of the platform, as RFC 9457 describes it. */
 export class Problem extends Error {
-  /** @param {number} status @param {Json} told */
-  constructor(status, told) {
-    super(String(told.detail || told.title || `the platform answered ${status}`));
+  /** @param {number} status @param {Json} body */
+  constructor(status, body) {
+    super(String(body.detail || body.title || `the platform answered ${status}`));
     this.status = status;
     /** @type {FieldProblem[]} */
-    this.errors = Array.isArray(told.errors) ? told.errors : [];
+    this.errors = Array.isArray(body.errors) ? body.errors : [];
     /** @type {Trigger[]} */
-    this.triggered = Array.isArray(told.triggered) ? told.triggered : [];
+    this.triggered = Array.isArray(body.triggered) ? body.triggered : [];
   }
 }
 
-/** No answer came: whether the platform did it, nobody knows. */
+/** No answer came: the platform may have done it. */
 export class Unreachable extends Error {}
 
 /** No credential of this session may do it. */
@@ -26,9 +26,9 @@ export class NotAllowed extends Error {}
 /** @param {unknown} error */
 export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
 
-/** @type {(texts: TemplateStringsArray, ...parts: string[]) => string} What is filled in stays within its segment. */
+/** @type {(texts: TemplateStringsArray, ...parts: string[]) => string} Each part stays within its segment. */
 export function path(texts, ...parts) {
-  return texts.reduce((whole, text, place) => whole + encodeURIComponent(parts[place - 1] ?? "") + text);
+  return texts.reduce((whole, text, index) => whole + encodeURIComponent(parts[index - 1] ?? "") + text);
 }
 
 export class Api {
@@ -48,8 +48,8 @@ export class Api {
     return this._session.pick(policy, this._environment);
   }
 
-  /** @type {(policy: string, method: string, place: string, call?: Call) => Promise<Response>} */
-  async request(policy, method, place, call = {}) {
+  /** @type {(policy: string, method: string, url: string, call?: Call) => Promise<Response>} */
+  async request(policy, method, url, call = {}) {
     const credential = this.pick(policy);
     if (!credential) throw new NotAllowed("no credential of this session may do this");
     const query = new URLSearchParams();
@@ -65,7 +65,7 @@ export class Api {
     }
     let answer;
     try {
-      answer = await fetch(query.size ? `${place}?${query}` : place, options);
+      answer = await fetch(query.size ? `${url}?${query}` : url, options);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") throw error;
       throw new Unreachable("the platform cannot be reached");
@@ -75,29 +75,29 @@ export class Api {
     return answer;
   }
 
-  /** @type {(policy: string, method: string, place: string, call?: Call) => Promise<any>} */
-  async json(policy, method, place, call) {
-    const answer = await this.request(policy, method, place, call);
+  /** @type {(policy: string, method: string, url: string, call?: Call) => Promise<any>} */
+  async json(policy, method, url, call) {
+    const answer = await this.request(policy, method, url, call);
     return answer.status === 204 ? null : answer.json();
   }
 
-  /** @type {(policy: string, place: string, call?: Call) => Promise<any>} What a GET finds, or null. */
-  async find(policy, place, call) {
+  /** @type {(policy: string, url: string, call?: Call) => Promise<any>} The object that a GET finds, or null. */
+  async find(policy, url, call) {
     try {
-      return await this.json(policy, "GET", place, call);
+      return await this.json(policy, "GET", url, call);
     } catch (error) {
       if (error instanceof Problem && error.status === 404) return null;
       throw error;
     }
   }
 
-  /** @type {(policy: string, place: string, max: number, call?: Call) => AsyncGenerator<any[]>} */
-  async *pages(policy, place, max, call = {}) {
+  /** @type {(policy: string, url: string, max: number, call?: Call) => AsyncGenerator<any[]>} */
+  async *pages(policy, url, max, call = {}) {
     let cursor = null;
     for (let seen = 0; seen < max;) {
       const query = { ...call.query, limit: Math.min(PAGE, max - seen), next_cursor: cursor };
       /** @type {{data: any[], next_cursor: string | null}} */
-      const page = await this.json(policy, "GET", place, { ...call, query });
+      const page = await this.json(policy, "GET", url, { ...call, query });
       yield page.data;
       seen += page.data.length || PAGE;
       cursor = page.next_cursor;
@@ -105,10 +105,10 @@ export class Api {
     }
   }
 
-  /** @type {(policy: string, place: string, max: number, call?: Call) => Promise<any[]>} */
-  async list(policy, place, max, call) {
+  /** @type {(policy: string, url: string, max: number, call?: Call) => Promise<any[]>} */
+  async list(policy, url, max, call) {
     const rows = [];
-    for await (const page of this.pages(policy, place, max, call)) rows.push(...page);
+    for await (const page of this.pages(policy, url, max, call)) rows.push(...page);
     return rows;
   }
 }

@@ -46,18 +46,18 @@ const FILTERED = ["symbol", "order_status", "client_reference_id", "reason", "or
 
 /** @param {Context} context */
 function openCancelAll({ api, account, feed }) {
-  const place = path`/v1/accounts/${account.id}/intents/cancel-all`;
+  const url = path`/v1/accounts/${account.id}/intents/cancel-all`;
   const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN").length;
   const form = new Form({
     name: "cancel-all", submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
     isDangerous: true,
     onSubmit: async () => {
       let count = 0;
-      let told;
+      let answer;
       do {
-        told = await api.json("submit_intent", "POST", place, { body: {} });
-        count += told.intents.length;
-      } while (told.more && told.intents.length);
+        answer = await api.json("submit_intent", "POST", url, { body: {} });
+        count += answer.intents.length;
+      } while (answer.more && answer.intents.length);
       return `Accepted: ${count} cancels are on their way.`;
     },
   });

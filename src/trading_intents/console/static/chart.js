@@ -32,7 +32,7 @@ export class Samples {
     if (!Number.isFinite(value)) return;
     this.points.push([time, value]);
     if (this.points.length <= MAX_POINTS) return;
-    this.points = this.points.filter((_, place) => place % 2 === 0 || place > MAX_POINTS - KEPT_POINTS);
+    this.points = this.points.filter((_, index) => index % 2 === 0 || index > MAX_POINTS - KEPT_POINTS);
   }
 }
 
@@ -64,13 +64,13 @@ export class LineChart {
     const high = Math.max(...this._base, ...values, low + 1e-9);
     const x = (/** @type {number} */ time) => LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
     const y = (/** @type {number} */ value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-    const lines = series.map(({ points }, place) => {
+    const lines = series.map(({ points }, index) => {
       const corners = points.map(([time, value]) => `${x(time).toFixed(1)},${y(value).toFixed(1)}`);
-      return svg("polyline", { class: `series series-${place}`, points: corners.join(" ") });
+      return svg("polyline", { class: `series series-${index}`, points: corners.join(" ") });
     });
-    // The last value of each, so that one that came alone is seen too.
-    const ends = series.flatMap(({ points }, place) => {
-      const name = `series-${place}`;
+    // The last value of each, so that a single one is seen too.
+    const ends = series.flatMap(({ points }, index) => {
+      const name = `series-${index}`;
       return points.slice(-1).map(([time, value]) => svg("circle", { class: name, cx: x(time), cy: y(value), r: 3 }));
     });
     const right = width - RIGHT;
@@ -89,6 +89,6 @@ export class LineChart {
       return `${name} ${value === undefined ? "–" : this._show(value)}`;
     });
     this._svg.setAttribute("aria-label", `${this._title}: ${last.join(", ")}`);
-    this._legend.replaceChildren(...last.map((text, place) => el("span", { class: `key series-${place}` }, text)));
+    this._legend.replaceChildren(...last.map((text, index) => el("span", { class: `key series-${index}` }, text)));
   }
 }

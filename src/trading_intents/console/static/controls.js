@@ -44,9 +44,9 @@ const wholeNumber = (text) => (/^\d{1,15}$/.test(String(text)) ? Number(text) : 
 /** @type {(title: string, content: Node) => HTMLElement} */
 const section = (title, content) => el("section", {}, el("h3", {}, title), content);
 
-// A form over what one GET tells. Its write changes only the version that was shown.
+// A form for the answer of one GET. Its write changes only the version that was shown.
 /** @type {(api: Api, level: Level, options: BoundOptions) => HTMLElement} */
-function boundForm(api, level, { place, part, write, ...options }) {
+function boundForm(api, level, { url, part, write, ...options }) {
   /** @type {Json | null} */
   let found = null;
   const form = new Form({
@@ -64,8 +64,8 @@ function boundForm(api, level, { place, part, write, ...options }) {
     form.set(Object.fromEntries(values.map(([name, value]) => [name, Array.isArray(value) ? value.join(" ") : value])));
   }
   async function read() {
-    const told = await api.find("read_controls", place);
-    found = (part ? told?.[part] : told) ?? null;
+    const answer = await api.find("read_controls", url);
+    found = (part ? answer?.[part] : answer) ?? null;
     form.setReading(false);
     show();
   }
@@ -83,7 +83,7 @@ function switchForm(api, level) {
       { name: "manually_disabled", label: "Stop trading here", kind: "checkbox" },
       { name: "manual_reason", label: "Reason", max: 500 },
     ],
-    place: level.base,
+    url: level.base,
     part: level.level === "symbol" ? "manual" : "",
     write: (values) => ["PUT", level.base, { ...values, manual_reason: values.manual_reason || undefined }],
   });
@@ -99,7 +99,7 @@ function windowForm(api, level) {
     { name: "stale_order_millis", label: "Cancel orders older than, ms", isNumber: true },
   ];
   return boundForm(api, level, {
-    name: "window", submit: "Set the window", fields, place: level.base, part: "time",
+    name: "window", submit: "Set the window", fields, url: level.base, part: "time",
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -115,11 +115,11 @@ function windowForm(api, level) {
 
 /** @type {(api: Api, level: Level) => HTMLElement} */
 function limitsForm(api, level) {
-  const place = `${level.base}/limits`;
+  const url = `${level.base}/limits`;
   const fields = LIMITS.filter((field) => field.levels.split(" ").includes(level.level));
   return boundForm(api, level, {
     name: `limits-${level.level}`, submit: "Set the limits",
-    fields, place,
+    fields, url,
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -130,13 +130,13 @@ function limitsForm(api, level) {
         else if (name === "allowed_symbols") body[name] = String(value).split(/[\s,]+/);
         else body[name] = isWhole ? wholeNumber(value) : value;
       }
-      if (Object.keys(body).length) return ["PUT", place, body];
-      return found ? ["DELETE", place] : null;
+      if (Object.keys(body).length) return ["PUT", url, body];
+      return found ? ["DELETE", url] : null;
     },
   });
 }
 
-/** @type {(context: Context, level: Level) => View} What a halt will do, how far it is, and its end. */
+/** @type {(context: Context, level: Level) => View} Starts, shows and ends a halt. */
 function haltPanel({ api, feed }, level) {
   const policy = `halt_${level.level}`;
   const standing = el("div", { class: "halt", role: "status" });
@@ -223,7 +223,7 @@ function showWindow({ time }) {
 
 /** @type {(context: Context) => View} */
 function symbolsPanel({ api, account }) {
-  const place = path`/v1/controls/accounts/${account.id}/symbols`;
+  const url = path`/v1/controls/accounts/${account.id}/symbols`;
   const failed = el("p", { class: "failed", role: "alert" });
   /** @type {Json[]} */
   let rows = [];
@@ -231,7 +231,7 @@ function symbolsPanel({ api, account }) {
   /** @param {string} symbol */
   function open(symbol) {
     /** @type {Level} */
-    const level = { title: symbol, base: `${place}${path`/${symbol}`}`, write: "write_controls", level: "symbol" };
+    const level = { title: symbol, base: `${url}${path`/${symbol}`}`, write: "write_controls", level: "symbol" };
     const forms = [
       section("Switch", switchForm(api, level)),
       section("Trading window", windowForm(api, level)),
@@ -258,7 +258,7 @@ function symbolsPanel({ api, account }) {
 
   async function read() {
     try {
-      rows = await api.list("read_controls", place, MAX_SYMBOLS);
+      rows = await api.list("read_controls", url, MAX_SYMBOLS);
       fill(failed);
     } catch (error) {
       fill(failed, `The symbols cannot be read: ${messageOf(error)}`);

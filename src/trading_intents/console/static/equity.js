@@ -14,11 +14,11 @@ const RANGES = {
   week: { title: "Week", resolution: "1h", days: 7 },
   month: { title: "Month", resolution: "1h", days: 30 },
 };
-/** @type {[string, number][]} Where the last values before a day are looked for, until there are some. */
+/** @type {[string, number][]} The last values before a day are searched in these spans, one after the other. */
 const BEFORE = [["1m", HOUR_MILLIS], ["1h", DAY_MILLIS], ["1d", 1_500 * DAY_MILLIS]];
 const LINES = { equity: "Equity", realized_pnl: "Realized", unrealized_pnl: "Unrealized" };
 
-/** @type {(now: number, timeZone: string) => number} When the calendar day there began; days have 23 to 25 hours. */
+/** @type {(now: number, timeZone: string) => number} The start of the calendar day there; days have 23 to 25 hours. */
 export function beginDay(now, timeZone) {
   const wall = (/** @type {number} */ time) =>
     Date.parse(`${new Date(time).toLocaleString("sv", { timeZone }).replace(" ", "T")}Z`); // Swedes write ISO 8601
@@ -28,7 +28,7 @@ export function beginDay(now, timeZone) {
   return guess - (wall(guess) - day);
 }
 
-/** @type {(name: keyof typeof LINES, spans: Json[], now: number) => Samples} What was last recorded holds until now. */
+/** @type {(name: keyof typeof LINES, spans: Json[], now: number) => Samples} The last recorded value holds until now. */
 export function lineOf(name, spans, now) {
   const line = new Samples(LINES[name]);
   for (const span of spans) if (span[name] !== null) line.points.push([Date.parse(span.at), Number(span[name])]);
@@ -55,13 +55,13 @@ export function makeEquity({ api, account, feed, kept }, onDay) {
 
   /** @type {() => Promise<Day>} As the daily-loss limit has it: when it began, and the result that it counts from. */
   async function readDay() {
-    const place = path`/v1/controls/accounts/${account.id}/limits`;
-    const limits = api.pick("read_controls") ? await api.find("read_controls", place).catch(() => null) : null;
+    const url = path`/v1/controls/accounts/${account.id}/limits`;
+    const limits = api.pick("read_controls") ? await api.find("read_controls", url).catch(() => null) : null;
     const zone = limits?.timezone ?? "UTC";
     const begin = beginDay(Date.now(), zone);
     let last;
     for (const [resolution, millis] of BEFORE) last ??= (await readSpans(resolution, begin - millis, begin)).at(-1);
-    // What an account had made before it came here is no result of today.
+    // A result from before the account came here does not count for today.
     const hadSome = [...feed.positions.values()].some((each) => compareAmounts(each.opening_quantity, "0"));
     if (!last && hadSome) [last] = await readSpans("1m", begin);
     return { zone, begin, limits, base: sum([last?.realized_pnl, last?.unrealized_pnl]) };

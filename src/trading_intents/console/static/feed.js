@@ -35,13 +35,13 @@ export class AccountFeed extends EventTarget {
     /** @type {string | undefined} the credential that opened the stream */
     this.streamedBy = undefined;
     this.membership = 0; // grows when an order comes or goes
-    /** @type {Json[]} those that stand, of the account or its organization; another array with each that changes */
+    /** @type {Json[]} the active ones, of the account or its organization; a new array with each change */
     this.halts = [];
     /** @type {Map<string, Json>} the resumed ones too */
     this._halts = new Map();
-    /** @type {Set<string>} orders that were filled or refused and not told of yet */
+    /** @type {Set<string>} orders that were filled or refused, not announced yet */
     this.news = new Set();
-    /** @type {Set<string>} orders of which something was told since the last frame */
+    /** @type {Set<string>} orders of which events came since the last frame */
     this.touched = new Set();
     this._isScheduled = false;
     this._pruneAt = MAX_FINISHED_ORDERS + PRUNE_STEP; // orders
@@ -67,10 +67,10 @@ export class AccountFeed extends EventTarget {
     this._stream.stop();
   }
 
-  /** @type {() => Promise<Position[]>} The positions as they are now, with their prices, which no event tells. */
+  /** @type {() => Promise<Position[]>} The positions as they are now, with their prices, which no event has. */
   async readPositions() {
-    const place = path`/v1/accounts/${this.account.id}/positions`;
-    const positions = await this._api.list("read_intents", place, MAX_POSITIONS);
+    const url = path`/v1/accounts/${this.account.id}/positions`;
+    const positions = await this._api.list("read_intents", url, MAX_POSITIONS);
     for (const position of positions) this._keepPosition(position);
     return positions;
   }
@@ -81,35 +81,35 @@ export class AccountFeed extends EventTarget {
     return [...new Set(symbols)].filter((symbol) => Number(this.positions.get(symbol)?.quantity));
   }
 
-  /** How the account is connected, which no event tells. */
+  /** Reads how the account is connected, which no event says. */
   async readAccount() {
     if (!this._api.pick("read_accounts")) return;
-    const told = await this._api.find("read_accounts", path`/v1/accounts/${this.account.id}`);
-    Object.assign(this.account, told); // in place: views hold the object
+    const found = await this._api.find("read_accounts", path`/v1/accounts/${this.account.id}`);
+    Object.assign(this.account, found); // not replaced: views hold the object
     this.dispatchEvent(new Event("status"));
   }
 
   /** @param {StreamEvent[]} events */
   _take(events) {
     for (const { kind, data } of events) {
-      const told = plain(data[kind] ?? {});
+      const message = plain(data[kind] ?? {});
       if (kind === "status") this._onSubscribed();
-      else if (kind === "broker_order") this._keepOrder(told);
-      else if (kind === "intent_action") this._keepAction(told);
-      else if (kind === "broker_trade") this.touched.add(told.order_id);
-      else if (kind === "broker_position") this._keepPosition(told);
-      else if (kind === "halt") this._keepHalt(told);
+      else if (kind === "broker_order") this._keepOrder(message);
+      else if (kind === "intent_action") this._keepAction(message);
+      else if (kind === "broker_trade") this.touched.add(message.order_id);
+      else if (kind === "broker_position") this._keepPosition(message);
+      else if (kind === "halt") this._keepHalt(message);
     }
     this._schedule();
   }
 
-  /** A stream that resumes after the last event has told all that is missing; one that begins anew needs the lists. */
+  /** A stream that resumes after the last event brings all that is missing; one that begins anew needs the lists. */
   _onSubscribed() {
     if (this._hasSnapshot) this._become("live", "");
     else void this._load();
   }
 
-  /** The lists, read after the stream has begun: what changes meanwhile comes by it. */
+  /** Reads the lists, after the stream has begun: changes meanwhile come by it. */
   async _load() {
     const mine = ++this._snapshot;
     this._become("loading", "");
@@ -138,41 +138,41 @@ export class AccountFeed extends EventTarget {
 
   async _readHalts() {
     if (!this._api.pick("read_halts")) return;
-    for (const place of [path`/v1/controls/accounts/${this.account.id}/halt`, "/v1/controls/organization/halt"]) {
-      const halt = await this._api.find("read_halts", place);
+    for (const url of [path`/v1/controls/accounts/${this.account.id}/halt`, "/v1/controls/organization/halt"]) {
+      const halt = await this._api.find("read_halts", url);
       if (halt) this._keepHalt(halt);
     }
   }
 
-  /** @param {Json} told */
-  _keepHalt(told) {
-    const known = this._halts.get(told.id);
-    if (known && Date.parse(known.updated_at) > Date.parse(told.updated_at)) return;
-    this._halts.set(told.id, told);
+  /** @param {Json} halt */
+  _keepHalt(halt) {
+    const known = this._halts.get(halt.id);
+    if (known && Date.parse(known.updated_at) > Date.parse(halt.updated_at)) return;
+    this._halts.set(halt.id, halt);
     this.halts = [...this._halts.values()].filter(({ state }) => state !== "resumed");
     this.dispatchEvent(new Event("status"));
   }
 
-  /** @param {Json} told */
-  _keepOrder(told) {
-    const version = Number(told.version ?? 0);
-    const known = this.orders.get(told.order_id);
+  /** @param {Json} message */
+  _keepOrder(message) {
+    const version = Number(message.version ?? 0);
+    const known = this.orders.get(message.order_id);
     if (known && known.version > version) return;
-    const created = told.created_at ?? known?.created_at ?? told.received_at;
-    // In place: lists hold the object. What an event leaves out is not known any more.
+    const created = message.created_at ?? known?.created_at ?? message.received_at;
+    // The object is not replaced: lists hold it. A field that an event leaves out is not known any more.
     const order = known ?? /** @type {Order} */ ({});
     const before = order.order_status;
-    for (const name of Object.keys(order)) if (!(name in told)) delete order[name];
-    Object.assign(order, told, { version, created_at: created });
+    for (const name of Object.keys(order)) if (!(name in message)) delete order[name];
+    Object.assign(order, message, { version, created_at: created });
     if (!known) {
-      this.orders.set(told.order_id, order);
+      this.orders.set(message.order_id, order);
       this.membership += 1;
     }
-    this.touched.add(told.order_id);
-    if (before && before !== order.order_status && NEWS.includes(order.order_status)) this.news.add(told.order_id);
+    this.touched.add(message.order_id);
+    if (before && before !== order.order_status && NEWS.includes(order.order_status)) this.news.add(message.order_id);
   }
 
-  /** @param {Json} action a CREATE's order is shown before its broker has heard of it */
+  /** @param {Json} action a CREATE's order is shown before its broker has received it */
   _keepAction(action) {
     const id = action.intent_id;
     this.touched.add(id);
@@ -181,11 +181,11 @@ export class AccountFeed extends EventTarget {
     this._keepOrder({ ...action, ...sent, order_id: id });
   }
 
-  /** @param {Json} told */
-  _keepPosition(told) {
-    const known = this.positions.get(told.symbol);
-    if (known && known.received_at > told.received_at) return;
-    this.positions.set(told.symbol, /** @type {Position} */ ({ ...known, ...told }));
+  /** @param {Json} message */
+  _keepPosition(message) {
+    const known = this.positions.get(message.symbol);
+    if (known && known.received_at > message.received_at) return;
+    this.positions.set(message.symbol, /** @type {Position} */ ({ ...known, ...message }));
     this._schedule();
   }
 
@@ -198,7 +198,7 @@ export class AccountFeed extends EventTarget {
     this._schedule();
   }
 
-  /** The oldest finished orders go, so that a day of trading does not fill the memory. */
+  /** Drops the oldest finished orders, so that a day of trading does not fill the memory. */
   _prune() {
     if (this.orders.size < this._pruneAt) return;
     const finished = [...this.orders.values()].filter((order) => order.order_state !== "OPEN");

@@ -106,14 +106,14 @@ export class KeyedList {
     this._sortedAt = now;
     this._isUnsorted = false;
     this._rows = [...this._options.rows()];
-    const place = this._options.columns.findIndex((column) => column.id === this._sortBy);
-    const compare = this._options.columns[place]?.compare;
+    const sortedColumn = this._options.columns.findIndex((column) => column.id === this._sortBy);
+    const compare = this._options.columns[sortedColumn]?.compare;
     const { leader = (/** @type {Row} */ row) => row, compareGrouped = () => 0 } = this._options;
     const sign = this._isDescending ? -1 : 1;
     if (compare)
       this._rows.sort((one, other) => sign * compare(leader(one), leader(other)) || compareGrouped(one, other));
     [...this._head.children].forEach((cell, column) => {
-      const sorted = column !== place ? "none" : this._isDescending ? "descending" : "ascending";
+      const sorted = column !== sortedColumn ? "none" : this._isDescending ? "descending" : "ascending";
       if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted);
     });
     this._grid.setAttribute("aria-rowcount", String(this._rows.length + 1));
@@ -142,13 +142,13 @@ export class KeyedList {
     const tails = this._options.columns.map(({ isNumber }, column) =>
       isNumber ? Math.max(0, ...cells.map((ofRow) => tailOf(ofRow[column]?.text ?? ""))) : 0,
     );
-    inSight.forEach((row, place) => this._show(row, first + place, cells[place] ?? [], tails));
+    inSight.forEach((row, index) => this._show(row, first + index, cells[index] ?? [], tails));
     if (this._shown.has(this._active)) this._grid.setAttribute("aria-activedescendant", this._id(this._active));
     else this._grid.removeAttribute("aria-activedescendant");
   }
 
-  /** @type {(row: Row, place: number, told: Cell[], tails: number[]) => void} Decimals line up by their `tails`. */
-  _show(row, place, told, tails) {
+  /** @type {(row: Row, rowIndex: number, content: Cell[], tails: number[]) => void} Decimals line up by their `tails`. */
+  _show(row, rowIndex, content, tails) {
     const { columns, key, rowClass, isTall } = this._options;
     const id = key(row);
     let shown = this._shown.get(id);
@@ -160,16 +160,16 @@ export class KeyedList {
       this._shown.set(id, shown);
     }
     const { element, cells } = shown;
-    const moved = `translateY(${this._tops[place]}px)`;
+    const moved = `translateY(${this._tops[rowIndex]}px)`;
     if (element.style.transform !== moved) {
       element.style.transform = moved;
-      element.setAttribute("aria-rowindex", String(place + 2));
+      element.setAttribute("aria-rowindex", String(rowIndex + 2));
     }
     const looks = [rowClass?.(row), isTall?.(row) && "tall", id === this._active && "active"];
     setClass(element, ["row", ...looks].filter(Boolean).join(" "));
     cells.forEach((cell, index) => {
       const column = /** @type {Column<Row>} */ (columns[index]);
-      const { text, class: own = "" } = told[index] ?? asCell("");
+      const { text, class: own = "" } = content[index] ?? asCell("");
       setText(cell, padTail(text, tails[index] ?? 0));
       if (column.isLong && cell.title !== text) cell.title = text;
       setClass(cell, `cell c-${column.id}${column.isNumber ? " number" : ""} ${own}`);
@@ -228,8 +228,8 @@ export class KeyedList {
   }
 }
 
-/** @type {(told: string | Cell) => Cell} */
-const asCell = (told) => (typeof told === "string" ? { text: told } : told);
+/** @type {(content: string | Cell) => Cell} */
+const asCell = (content) => (typeof content === "string" ? { text: content } : content);
 
 /** @type {(element: Element, name: string) => void} */
 function setClass(element, name) {

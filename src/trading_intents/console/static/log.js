@@ -29,7 +29,7 @@ export function openLog({ api, account, feed, names }) {
   const actions = new Map();
   /** @type {Map<number, string>} */
   const verdicts = new Map();
-  const place = path`/v1/accounts/${account.id}/intents`;
+  const url = path`/v1/accounts/${account.id}/intents`;
   let cursor = "";
   let newest = 0;
   let queue = Promise.resolve(); // one reading after the other
@@ -92,17 +92,17 @@ export function openLog({ api, account, feed, names }) {
   async function readOlder() {
     const query = { order: "desc", limit: PAGE, next_cursor: cursor };
     /** @type {{data: Action[], next_cursor: string | null}} */
-    const page = await api.json("read_intents", "GET", place, { query });
+    const page = await api.json("read_intents", "GET", url, { query });
     cursor = page.next_cursor ?? "";
     older.disabled = !cursor;
     await keep(page.data);
   }
 
-  /** What came since, without a hole: the newest page, and those before it until one joins what is here. */
+  /** Reads newer actions without a hole: the newest page, and those before it until one joins the actions here. */
   async function readNewer() {
     const known = newest;
     if (!known) return readOlder();
-    for await (const page of api.pages("read_intents", place, MAX_NEWER, { query: { order: "desc" } })) {
+    for await (const page of api.pages("read_intents", url, MAX_NEWER, { query: { order: "desc" } })) {
       await keep(page);
       if (page.some(({ seq }) => seq <= known + 1)) return undefined;
     }

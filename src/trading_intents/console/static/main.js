@@ -157,7 +157,7 @@ class Page {
     if (!account) this._say(`These credentials may read no trading account. ${advice}`);
   }
 
-  /** What every credential may see, together. */
+  /** Reads the accounts of all credentials together. */
   async _readAccounts() {
     const changes = this._changes;
     /** @type {Map<string, Account>} */
@@ -174,7 +174,7 @@ class Page {
       el("option", { value: id }, `${environment === "live" ? "LIVE" : "paper"} · ${name}${closed ? " (closed)" : ""}`),
     );
     const shown = [...this._picker.options];
-    if (shown.length === options.length && options.every((option, place) => option.isEqualNode(shown[place] ?? null)))
+    if (shown.length === options.length && options.every((option, index) => option.isEqualNode(shown[index] ?? null)))
       return; // a list that is open stays open
     fill(this._picker, ...options);
     const chosen = this._feed?.account.id ?? "";
@@ -223,8 +223,8 @@ class Page {
     const wanted = location.hash.replace("#/", "");
     const [name, view] = allowed.find(([candidate]) => candidate === wanted) ?? allowed[0] ?? [];
     if (!name || !view) return;
-    const links = allowed.map(([key, { title }], place) =>
-      el("a", { href: `#/${key}`, "aria-current": key === name ? "page" : null, title: `Alt+${place + 1}` }, title),
+    const links = allowed.map(([key, { title }], index) =>
+      el("a", { href: `#/${key}`, "aria-current": key === name ? "page" : null, title: `Alt+${index + 1}` }, title),
     );
     fill(this._nav, ...links);
     document.title = `${environment === "live" ? "LIVE · " : ""}${feed ? `${feed.account.name} · ` : ""}${view.title}`;
@@ -267,7 +267,7 @@ class Page {
     fill(this._notice, el("span", { class: "hint" }, showClock(new Date())), " ", el("span", { class: look }, text));
   }
 
-  /** Tells of fills and refusals, wherever the orders were placed; of many at once a refusal, else the last. */
+  /** Announces fills and refusals, wherever the orders were placed; of many at once a refusal, else the last. */
   _showNews() {
     const feed = this._feed;
     const orders = [...(feed?.news ?? [])].flatMap((id) => feed?.orders.get(id) ?? []);
@@ -310,8 +310,8 @@ class Page {
       this._route();
       document.getElementById(field)?.focus();
     }
-    const place = event.altKey && !event.ctrlKey ? Number(event.code.replace("Digit", "")) : NaN;
-    const link = this._nav.children[place - 1];
+    const number = event.altKey && !event.ctrlKey ? Number(event.code.replace("Digit", "")) : NaN;
+    const link = this._nav.children[number - 1];
     if (!(link instanceof HTMLAnchorElement)) return;
     event.preventDefault();
     link.click();

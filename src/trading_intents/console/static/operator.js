@@ -51,8 +51,8 @@ export function quantileBetween(before, now, name, quantile, labels = {}) {
   const counts = edges.map((le) => total(now, bucket, { ...labels, le }) - total(before, bucket, { ...labels, le }));
   const all = counts.at(-1) ?? 0;
   if (all <= 0) return NaN;
-  const place = counts.findIndex((count) => count >= all * quantile);
-  return edge(String(edges[place])) * 1000;
+  const index = counts.findIndex((count) => count >= all * quantile);
+  return edge(String(edges[index])) * 1000;
 }
 
 /** @type {(samples: Sample[]) => [string, string][]} The figures, each with its title. */
@@ -137,13 +137,13 @@ export function openOperator({ api }) {
 
   async function readHealth() {
     try {
-      const told = await api.json("outbox_health", "GET", "/v1/accounts/outbox/health");
+      const answer = await api.json("outbox_health", "GET", "/v1/accounts/outbox/health");
       const counts = cards([
-        ["Pending", `${told.pending}`], ["Processing", `${told.processing}`], ["Failed", `${told.failed}`],
-        ["Oldest pending", showAge(told.oldest_pending_at)], ["Oldest claim", showAge(told.oldest_claim_at)],
-        ["Oldest failed", showAge(told.oldest_failed_at)],
+        ["Pending", `${answer.pending}`], ["Processing", `${answer.processing}`], ["Failed", `${answer.failed}`],
+        ["Oldest pending", showAge(answer.oldest_pending_at)], ["Oldest claim", showAge(answer.oldest_claim_at)],
+        ["Oldest failed", showAge(answer.oldest_failed_at)],
       ]);
-      const entries = table("Rows by status and event", told.entries, {
+      const entries = table("Rows by status and event", answer.entries, {
         Status: (entry) => entry.status, Event: (entry) => entry.event_type, Rows: (entry) => String(entry.count),
         "Most attempts": (entry) => String(entry.max_attempts),
         Oldest: (entry) => `${showAge(entry.oldest_created_at)} ago`,

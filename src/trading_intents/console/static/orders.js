@@ -1,4 +1,4 @@
-// How an order is described to people: its side and price, why it is as it is, and what became of it.
+// Describes an order to people: its side and price, the reason of its status, and its outcome.
 
 import { showAmount, showAverage, words } from "./amounts.js";
 

@@ -1,4 +1,4 @@
-// Positions and money: what is held, what it is worth, what today brought; and closing one.
+// Positions and money: quantities, values and the result of today; and closing a position.
 
 import { compareAmounts, showAge, showAmount, showAverage, showMoney, showTime, subtract, sum } from "./amounts.js";
 import { path } from "./api.js";
@@ -16,11 +16,11 @@ const result = (amount) => ({ text: showMoney(amount), class: ["loss", "", "gain
 const isHeld = (position) => compareAmounts(position.quantity, "0") !== 0;
 
 /** @param {Position} position a report from before our last fill is no difference, and shown with its time */
-export function describeReport({ differs, quantity, broker_quantity: told, broker_sent_at: at }) {
-  if (!told) return "not reported";
-  if (differs) return { text: `differs: ${showAmount(told)}`, class: "warn" };
-  if (compareAmounts(told, quantity) === 0) return "agrees";
-  return { text: `${showAmount(told)} ${at ? `at ${showTime(at)}` : "before our last fill"}`, class: "old" };
+export function describeReport({ differs, quantity, broker_quantity: reported, broker_sent_at: at }) {
+  if (!reported) return "not reported";
+  if (differs) return { text: `differs: ${showAmount(reported)}`, class: "warn" };
+  if (compareAmounts(reported, quantity) === 0) return "agrees";
+  return { text: `${showAmount(reported)} ${at ? `at ${showTime(at)}` : "before our last fill"}`, class: "old" };
 }
 
 /** @type {Column<Position>[]} */
@@ -50,13 +50,13 @@ export function explainDay({ zone, begin, limits }) {
 /** @type {(context: Context, position: Position) => void} */
 function openClosing({ api, account }, position) {
   const { symbol, quantity } = position;
-  const place = path`/v1/accounts/${account.id}/positions/${symbol}/close`;
+  const url = path`/v1/accounts/${account.id}/positions/${symbol}/close`;
   const headers = { "idempotency-key": makeIdempotencyKey() }; // of this dialog: pressing the button again asks again
   const form = new Form({
     name: "close", submit: `Close ${account.environment === "live" ? "LIVE position " : ""}${symbol}`,
     isDangerous: true,
     onSubmit: async () => {
-      const answer = await api.json("submit_intent", "POST", place, { body: {}, headers });
+      const answer = await api.json("submit_intent", "POST", url, { body: {}, headers });
       return `Accepted: a market order closes it, action ${answer.seq} of the account.`;
     },
   });
@@ -115,12 +115,12 @@ export function openPositions(context) {
     const positions = [...feed.positions.values()];
     const isPriced = positions.every((position) => !isHeld(position) || position.unrealized_pnl !== null);
     const open = isPriced ? showMoney(sum(positions.map((position) => position.unrealized_pnl))) : "a price is missing";
-    // What never had a price counts with what is realized, as for the limit.
+    // A position that never had a price counts with its realized result, as for the limit.
     const made = sum(positions.flatMap((position) => [position.realized_pnl, position.unrealized_pnl]));
     const figures = cards([
       ["Cash", showMoney(balance.cash)], ["Buying power", showMoney(balance.buying_power)],
       ["Equity", showMoney(balance.equity)], ["Currency", balance.currency],
-      ["Balance told", balance.as_of ? `${showAge(balance.as_of)} ago` : "never"],
+      ["Balance reported", balance.as_of ? `${showAge(balance.as_of)} ago` : "never"],
       ["Today", day && showMoney(subtract(made, day.base))],
       ["Unrealized", open],
     ]);

@@ -52,20 +52,20 @@ async function fetchToken(settings, form) {
   const { token_endpoint: endpoint } = await discover(settings);
   const body = new URLSearchParams({ client_id: settings.client_id ?? "", ...form });
   const answer = await fetch(endpoint, { method: "POST", body });
-  const told = await answer.json();
-  if (!answer.ok) throw new Error(String(told.error_description ?? told.error ?? "the issuer refused"));
-  return told;
+  const token = await answer.json();
+  if (!answer.ok) throw new Error(String(token.error_description ?? token.error ?? "the issuer refused"));
+  return token;
 }
 
-/** @type {(settings: ConsoleSettings, session: Session, told: Json) => Promise<void>} */
-async function keepToken(settings, session, told) {
-  let refresh = told.refresh_token;
+/** @type {(settings: ConsoleSettings, session: Session, token: Json) => Promise<void>} */
+async function keepToken(settings, session, token) {
+  let refresh = token.refresh_token;
   const renew = async () => {
     const again = await fetchToken(settings, { grant_type: "refresh_token", refresh_token: refresh });
     refresh = again.refresh_token ?? refresh;
     return String(again.access_token);
   };
-  await session.add(String(told.access_token), refresh ? renew : null);
+  await session.add(String(token.access_token), refresh ? renew : null);
   sessionStorage.setItem(SIGNED_IN, "1");
 }
 
@@ -80,10 +80,10 @@ export async function finishSignIn(settings, session) {
   if (link) {
     const headers = { "content-type": "application/json" };
     const answer = await fetch("/console/session", { method: "POST", headers, body: JSON.stringify({ code: link }) });
-    const told = await answer.json();
-    if (!answer.ok) throw new Error(String(told.detail ?? "the link does not hold"));
-    await session.add(told.api_key);
-    return session.add(told.access_token);
+    const issued = await answer.json();
+    if (!answer.ok) throw new Error(String(issued.detail ?? "the link does not hold"));
+    await session.add(issued.api_key);
+    return session.add(issued.access_token);
   }
   const code = query.get("code");
   if (!code && !query.get("error")) {

@@ -1,4 +1,4 @@
-// The one status of the account that is followed: its stream, its broker's connection and the halts that stand.
+// The one status of the account that is followed: its stream, its broker's connection and its active halts.
 
 import { showAge, showClock, showTime } from "./amounts.js";
 
@@ -8,14 +8,14 @@ const WAITS = "an order is accepted, waits, and is given up when it has waited t
 
 /** @type {Record<string, [name: string, why: string]>} */
 export const CONNECTIONS = {
-  connected: ["Connected", "orders are sent, and what the broker tells is recorded"],
+  connected: ["Connected", "orders are sent, and the broker's reports are recorded"],
   connecting: ["Broker connecting", "a worker opens the session, or sends orders without the broker's updates"],
   disconnected: ["Broker away", "no worker has opened it, or the broker cannot be reached; a worker tries again"],
   credential_missing: ["No credential", "the broker wants a credential, and none is stored"],
   credential_rejected: ["Credential refused", "the broker refuses the stored credential: replace its secrets"],
 };
 
-/** @type {(account: Account, halts: Json[], bare?: string[]) => Trouble[]} What is wrong, the worst first. */
+/** @type {(account: Account, halts: Json[], bare?: string[]) => Trouble[]} The account's troubles, the worst first. */
 export function troublesOf(account, halts, bare = []) {
   if (account.closed_at) return [{ name: "Closed", text: "The account is closed for good.", look: "away" }];
   const troubles = halts.map(({ scope, account_id: id, created_at: since, reason }) => {
@@ -38,7 +38,7 @@ export function describeStatus({ state, since }, troubles) {
   return { text: names.join(" · ") || STREAMS.live, look: `${state} ${troubles[0]?.look ?? ""}`.trim() };
 }
 
-/** @type {(account: Account, halts: Json[]) => string} What a trader should know before sending an order. */
+/** @type {(account: Account, halts: Json[]) => string} The warning that a trader sees before sending an order. */
 export function warningOf(account, halts) {
   if (halts.length) return "Trading is halted: new orders are refused.";
   if (account.connection === "credential_missing") return "No credential is stored: orders are refused.";

@@ -1,4 +1,4 @@
-// One order's story: its terms, actions and trades, who did what; and its replace and cancel.
+// One order's history: its terms, its actions with their principals, its trades; and its replace and cancel.
 
 import { showAmount, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
@@ -62,7 +62,7 @@ export function openStory(context, orderId) {
       ["Price", describePrice(now)], ["Filled", `${showAmount(now.filled_quantity)} at ${describeAverage(now)}`],
       ["Flags", (now.flags ?? []).join(", ")], ["Reference", now.client_reference_id],
       ["Broker's id", now.external_order_id], ["Intent", orderId],
-      ["Created", showTime(now.created_at)], ["Last heard", showTime(now.received_at)],
+      ["Created", showTime(now.created_at)], ["Last reported", showTime(now.received_at)],
     ]);
     const group = table("Linked orders", family(), {
       Order: (each) => (each.order_id === orderId ? `${nameOf(each)} (this one)` : nameOf(each)),

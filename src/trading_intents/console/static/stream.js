@@ -4,7 +4,7 @@ import { NotAllowed, Problem, messageOf } from "./api.js";
 
 const FIRST_WAIT_MILLIS = 500;
 const MAX_WAIT_MILLIS = 10_000;
-const SILENCE_MILLIS = 25_000; // a heartbeat comes after 10 quiet seconds
+const SILENCE_MILLIS = 25_000; // a heartbeat comes after 10 seconds without events
 
 /** Reads `text/event-stream` from pieces of text that are cut anywhere. */
 export class EventParser {

@@ -59,7 +59,7 @@ export function specOf(values) {
   return { [kind]: spec };
 }
 
-// What an order would cost, beside what there is for it; null where nothing can be said.
+// The cost of an order, beside the buying power; null where nothing can be said.
 /** @type {(values: Values, quote: Json, power: Amount, held: Amount) => Outcome | null} */
 export function estimate({ symbol, order_side: side, kind, quantity, ...prices }, quote, power, held) {
   const market = (side === "BUY" ? quote.ask : quote.bid) ?? quote.price;
@@ -181,7 +181,7 @@ export function makeTicket(context) {
     else setText(outcome, "");
   }
 
-  /** What became of the order that was sent last, until it is final or another is begun. */
+  /** Shows the outcome of the order that was sent last, until it is final or another is begun. */
   function showOutcome() {
     setText(warning, warningOf(account, feed.halts));
     if (!followed) return;
@@ -208,7 +208,7 @@ export function makeTicket(context) {
   const offers = (name, { order_side: side, kind }) =>
     Boolean(broker[name]?.order_sides.includes(side) && broker[name].order_kinds.includes(kind));
 
-  /** @type {(values: Values) => Json} What the broker is to link to the order. */
+  /** @type {(values: Values) => Json} The legs that the broker is to link to the order. */
   function linksOf(values) {
     const isBuy = values.order_side === "BUY";
     const base = hasLimit(String(values.kind)) ? values.limit_price : ((isBuy ? quote.ask : quote.bid) ?? quote.price);
@@ -251,7 +251,7 @@ export function makeTicket(context) {
     setText(cost, "");
   }
 
-  /** What the controls and limits would answer to what stands in the form. */
+  /** Shows what the controls and limits would answer to the order in the form. */
   async function evaluate() {
     const mine = ++asked;
     const { values } = form;
@@ -262,11 +262,11 @@ export function makeTicket(context) {
     let shown;
     try {
       const body = { account_id: account.id, symbol: values.symbol, command };
-      const told = await api.json("read_controls", "POST", "/v1/controls/evaluate", { body });
+      const answer = await api.json("read_controls", "POST", "/v1/controls/evaluate", { body });
       /** @type {Trigger[]} */
-      const triggered = told.triggered;
+      const triggered = answer.triggered;
       const passes = command ? "Controls and limits let this pass." : "Controls let this symbol trade.";
-      shown = told.allowed
+      shown = answer.allowed
         ? [el("p", { class: "passes" }, passes)]
         : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail} (${trigger.reason})`));
     } catch (error) {
@@ -286,24 +286,24 @@ export function makeTicket(context) {
     return found || ((await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query })) ?? {});
   }
 
-  /** @type {(told: Json) => Child[]} */
-  function describeQuote(told) {
+  /** @type {(found: Json) => Child[]} */
+  function describeQuote(found) {
     const shown = (/** @type {string} */ title, /** @type {Amount[]} */ ...amounts) =>
       el("span", {}, `${title} ${amounts.map(showAmount).join(" × ")}`);
-    const prices = told.bid
-      ? [shown("Bid", told.bid, told.bid_size), shown("Ask", told.ask, told.ask_size)]
-      : [shown("Reference", told.price)];
-    return [...prices, el("span", { class: "hint" }, `${told.source}, ${showAge(told.as_of)} ago`)];
+    const prices = found.bid
+      ? [shown("Bid", found.bid, found.bid_size), shown("Ask", found.ask, found.ask_size)]
+      : [shown("Reference", found.price)];
+    return [...prices, el("span", { class: "hint" }, `${found.source}, ${showAge(found.as_of)} ago`)];
   }
 
   async function showPrice() {
     const symbol = form.text("symbol");
     let text = symbol && api.pick("read_accounts") ? "No price is known." : "";
     /** @type {Json} */
-    const told = await readQuote(symbol).catch(() => ((text = "The price cannot be read now."), {}));
+    const found = await readQuote(symbol).catch(() => ((text = "The price cannot be read now."), {}));
     if (form.text("symbol") !== symbol) return;
-    quote = told;
-    fill(price, ...(told.as_of ? describeQuote(told) : [el("span", { class: "hint" }, text)]));
+    quote = found;
+    fill(price, ...(found.as_of ? describeQuote(found) : [el("span", { class: "hint" }, text)]));
     showCost();
   }
 

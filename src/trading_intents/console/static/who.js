@@ -1,4 +1,4 @@
-// Who did something: "you", the name of a key where an admin looks, else the id.
+// Names the principal of an action: "you", the name of a key where an admin looks, else the id.
 
 import { words } from "./amounts.js";
 
