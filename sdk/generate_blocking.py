@@ -109,7 +109,7 @@ def arguments(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 
 
 def imports(tree: ast.Module, used: set[str], module: str) -> list[str]:
-    """What the asynchronous module imports and this one uses, the classes that it wraps, and the loop."""
+    """Imports of the asynchronous module that this one uses, the classes that it wraps, and the loop."""
     own = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     found = [f"from trading_intents_client.asynchronous.{module} import {name}" for name in sorted(own & used)]
     found.append("from trading_intents_client.blocking.loop import LoopThread")

@@ -286,7 +286,7 @@ class RateLimited(TradingError):
 
     @property
     def limit(self) -> str:
-        """Whose limit it was."""
+        """The owner of the limit: principal, organization or address."""
         return self.problem.limit
 
 

@@ -45,7 +45,7 @@ async def _used_today(client: AsyncTradingClient) -> Decimal | None:
 
 
 def left_of(each: Triggered, quantity: Decimal | None, used_today: Decimal | None) -> Decimal | None:
-    """How much would pass now; None where that is no number, or cannot be known from the refusal."""
+    """The amount that would pass now; None where that is no number, or not known from the refusal."""
     limit, asked = _amount(each.limit), _amount(each.asked)
     if limit is None:
         return None

@@ -316,7 +316,7 @@ class AsyncAccount:
     def events(
         self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
     ) -> AsyncEventStream:
-        """What happens to the account, as it happens; after a break it goes on where it was.
+        """The account's events, as they happen; after a lost connection it resumes after the last one.
 
         `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
         """
@@ -324,7 +324,7 @@ class AsyncAccount:
         return AsyncEventStream(source, self._snapshot, after, self._transport.options.max_retries)
 
     async def _snapshot(self, cursor: str | None) -> GapEvent:
-        """From which a stream goes on that missed events."""
+        """The state from which a stream goes on that missed events."""
         orders = [order async for order in self.orders(state=OrderState.OPEN)]
         positions = [position async for position in self.positions()]
         return GapEvent(orders=tuple(orders), positions=tuple(positions), cursor=cursor)

@@ -66,7 +66,7 @@ class AsyncTradingClient:
 
     @property
     def url(self) -> str:
-        """Where the platform is."""
+        """The platform's URL."""
         return self._transport.url
 
     @property
@@ -118,7 +118,7 @@ class AsyncTradingClient:
         return await self._transport.call("POST", "/v1/accounts", TradingAccount, body=body)
 
     def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> AsyncEventStream:
-        """What happens in all accounts of the organization, over gRPC: it needs the extra `grpc`."""
+        """The events of all accounts of the organization, over gRPC: it needs the extra `grpc`."""
 
         async def snapshot(cursor: str | None) -> GapEvent:
             found = [await self.account(account.id)._snapshot(cursor) async for account in self.accounts()]

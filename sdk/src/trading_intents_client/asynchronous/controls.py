@@ -39,7 +39,7 @@ def limits_body(limits: Limits | KeyLimits) -> dict[str, object]:
 
 
 class AsyncAccountControls:
-    """What stops trading in an account."""
+    """Controls, limits and halts of an account."""
 
     def __init__(self, transport: Transport, account_id: str) -> None:
         self._transport, self._account_id = transport, account_id
@@ -55,7 +55,7 @@ class AsyncAccountControls:
         return await self._transport.call("PUT", self._path, Control, body=body, headers=if_match(version))
 
     async def evaluate(self, symbol: str | None = None, command: Command | None = None) -> Evaluation:
-        """What controls, and with a command limits, would answer now. It changes nothing."""
+        """The answer that controls, and with a command limits, would give now. It changes nothing."""
         body = {"account_id": self._account_id} | given_fields(symbol=symbol, command=command)
         return await self._transport.call("POST", "/v1/controls/evaluate", Evaluation, body=body)
 

@@ -11,7 +11,7 @@ from trading_intents_client.types.market import PostedQuote, Quote, ReferencePri
 
 
 class AsyncMarket:
-    """What things cost."""
+    """Quotes of the paper broker, and reference prices."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport

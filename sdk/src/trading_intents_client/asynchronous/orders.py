@@ -30,7 +30,7 @@ MAX_AT_ONCE = 50  # commands of a basket
 
 
 class OrderAccount(Protocol):
-    """What an order needs of its account."""
+    """The methods of an account that an order needs."""
 
     async def submit(
         self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None

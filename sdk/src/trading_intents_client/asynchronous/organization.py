@@ -15,13 +15,13 @@ CONTROL = "/v1/controls/organization"
 
 
 class AsyncOrganization:
-    """What concerns all accounts of the organization."""
+    """Controls, limits and keys that concern all accounts of the organization."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def caller(self) -> Caller:
-        """Whose the client's credential is, and what it may call."""
+        """The owner of the client's credential, and what it may call."""
         return await self._transport.call("GET", "/v1/caller", Caller)
 
     async def find(self, provider: str, provider_id: str) -> OrganizationRecord:

@@ -13,7 +13,7 @@ from trading_intents_client.types.operations import Health, IssuedToken, OutboxH
 
 
 class AsyncPlatform:
-    """What operators ask."""
+    """Requests of operators: health, brokers, tokens."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -43,11 +43,11 @@ class AsyncPlatform:
         return (await self._transport.send("GET", "/")).text
 
     async def outbox_health(self) -> OutboxHealth:
-        """How far the accounts queue is behind, for service accounts and internal admins."""
+        """The backlog of the accounts queue, for service accounts and internal admins."""
         return await self._transport.call("GET", "/v1/accounts/outbox/health", OutboxHealth)
 
     def brokers(self, *, order: SortOrderName | None = None) -> AsyncPages[Broker]:
-        """What each broker can do."""
+        """The brokers, each with its capabilities."""
         return AsyncPages(self._transport, "/v1/brokers", Broker, query(order=order))
 
     async def issue_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
@@ -55,7 +55,7 @@ class AsyncPlatform:
         return await self._transport.fetch_token(client_id, client_secret, scope)
 
     async def provider_metadata(self) -> dict[str, Any]:
-        """Where the embedded identity provider's endpoints are."""
+        """The endpoints of the embedded identity provider."""
         return await self._transport.call("GET", "/.well-known/openid-configuration", dict[str, Any])
 
     async def provider_keys(self) -> dict[str, Any]:

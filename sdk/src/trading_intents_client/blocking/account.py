@@ -318,7 +318,7 @@ class Account:
     def events(
         self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
     ) -> EventStream:
-        """What happens to the account, as it happens; after a break it goes on where it was.
+        """The account's events, as they happen; after a lost connection it resumes after the last one.
 
         `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
         """

@@ -68,7 +68,7 @@ class TradingClient:
 
     @property
     def url(self) -> str:
-        """Where the platform is."""
+        """The platform's URL."""
         return self._wrapped.url
 
     @property
@@ -111,5 +111,5 @@ class TradingClient:
         )
 
     def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> EventStream:
-        """What happens in all accounts of the organization, over gRPC: it needs the extra `grpc`."""
+        """The events of all accounts of the organization, over gRPC: it needs the extra `grpc`."""
         return EventStream(self._loop, self._wrapped.events(after=after, kinds=kinds))

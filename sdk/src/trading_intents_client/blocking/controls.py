@@ -20,7 +20,7 @@ from trading_intents_client.types.enums import SortOrderName
 
 
 class AccountControls:
-    """What stops trading in an account."""
+    """Controls, limits and halts of an account."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncAccountControls) -> None:
         self._loop, self._wrapped = loop, wrapped
@@ -37,7 +37,7 @@ class AccountControls:
         return self._loop.run(lambda: self._wrapped.set(disabled=disabled, reason=reason, version=version))
 
     def evaluate(self, symbol: str | None = None, command: Command | None = None) -> Evaluation:
-        """What controls, and with a command limits, would answer now. It changes nothing."""
+        """The answer that controls, and with a command limits, would give now. It changes nothing."""
         return self._loop.run(lambda: self._wrapped.evaluate(symbol, command))
 
     def limits(self) -> LimitsRecord:

@@ -60,7 +60,7 @@ class EventStream:
 
     @property
     def last_error(self) -> TradingError | None:
-        """Why the last connection ended; None while there is one."""
+        """The error that ended the last connection; None while there is one."""
         return self._wrapped.last_error
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from trading_intents_client.types.market import PostedQuote, Quote, ReferencePri
 
 
 class Market:
-    """What things cost."""
+    """Quotes of the paper broker, and reference prices."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncMarket) -> None:
         self._loop, self._wrapped = loop, wrapped

@@ -13,7 +13,7 @@ from trading_intents_client.types.enums import EnvironmentName, PermissionName, 
 
 
 class Organization:
-    """What concerns all accounts of the organization."""
+    """Controls, limits and keys that concern all accounts of the organization."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncOrganization) -> None:
         self._loop, self._wrapped = loop, wrapped
@@ -22,7 +22,7 @@ class Organization:
         return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
 
     def caller(self) -> Caller:
-        """Whose the client's credential is, and what it may call."""
+        """The owner of the client's credential, and what it may call."""
         return self._loop.run(self._wrapped.caller)
 
     def find(self, provider: str, provider_id: str) -> OrganizationRecord:

@@ -12,7 +12,7 @@ from trading_intents_client.types.operations import Health, IssuedToken, OutboxH
 
 
 class Platform:
-    """What operators ask."""
+    """Requests of operators: health, brokers, tokens."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncPlatform) -> None:
         self._loop, self._wrapped = loop, wrapped
@@ -45,11 +45,11 @@ class Platform:
         return self._loop.run(self._wrapped.home_page)
 
     def outbox_health(self) -> OutboxHealth:
-        """How far the accounts queue is behind, for service accounts and internal admins."""
+        """The backlog of the accounts queue, for service accounts and internal admins."""
         return self._loop.run(self._wrapped.outbox_health)
 
     def brokers(self, *, order: SortOrderName | None = None) -> Pages[Broker]:
-        """What each broker can do."""
+        """The brokers, each with its capabilities."""
         return Pages(self._loop, self._wrapped.brokers(order=order), lambda item: item)
 
     def issue_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
@@ -57,7 +57,7 @@ class Platform:
         return self._loop.run(lambda: self._wrapped.issue_token(client_id, client_secret, scope))
 
     def provider_metadata(self) -> dict[str, Any]:
-        """Where the embedded identity provider's endpoints are."""
+        """The endpoints of the embedded identity provider."""
         return self._loop.run(self._wrapped.provider_metadata)
 
     def provider_keys(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def event_line(event: Event) -> str:
 
 
 def event_time(event: Event) -> datetime:
-    """When it happened; now, if it does not say."""
+    """The time at which the event happened; now, if it has none."""
     found: datetime | None = None
     match event:
         case ActionEvent(action=action):

@@ -17,7 +17,7 @@ DEMO_ACCOUNT = "sim"
 
 
 class Login(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept in the user's configuration folder. It holds a key: it is never shown."""
+    """The login in the user's configuration folder. It holds a key, so it is never shown."""
 
     url: str
     api_key: str

@@ -59,7 +59,7 @@ def explain(code: str | None) -> str | None:
 
 
 def order_reason(order: Any) -> str | None:
-    """What the broker said or what kept the order (`detail`), else the code's own sentence."""
+    """The broker's or the platform's own explanation (`detail`), else the sentence of the code."""
     detail, code = order.detail, order.reason
     said = f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)
     return ", ".join(filter(None, ("UNPROTECTED" if "unprotected" in order.flags else None, said))) or None

@@ -12,12 +12,12 @@ from trading_intents_client import Account, EquityPoint, Forbidden, NotFound, Po
 from trading_intents_client.cli.tables import amount, rounded
 
 ZERO = Decimal(0)
-# Where the last values before a day are looked for, until there are some.
+# The last values before a day are searched in these spans, one after the other.
 BEFORE = {"1m": timedelta(hours=1), "1h": timedelta(days=1), "1d": timedelta(days=1500)}
 
 
 class DayResult(Struct, frozen=True):
-    """What was made, realized and unrealized, since 00:00 in a time zone."""
+    """The result, realized and unrealized, since 00:00 in a time zone."""
 
     result: Decimal
     zone: str
@@ -27,7 +27,7 @@ class DayResult(Struct, frozen=True):
 
 
 def read_today(account: Account, positions: Iterable[Position]) -> DayResult | None:
-    """None: the caller may not read the account's equity."""
+    """Gives None if the caller may not read the account's equity."""
     zone = None
     with suppress(NotFound, Forbidden):  # there are no limits, or the caller may not read them
         zone = account.controls.limits().timezone
@@ -36,7 +36,7 @@ def read_today(account: Account, positions: Iterable[Position]) -> DayResult | N
     try:
         last = _last_before(account, begin)
         if last is None and any(each.opening_quantity for each in held):
-            # What it had made before it came here is no result of today.
+            # A result from before the account came here does not count for today.
             last = next(iter(account.equity(resolution="1m", start=begin).data), None)
     except Forbidden:
         return None
@@ -44,7 +44,7 @@ def read_today(account: Account, positions: Iterable[Position]) -> DayResult | N
 
 
 def begin_day(now: datetime, zone: str | None) -> datetime:
-    """When the calendar day there began. A zone that is not known here counts as UTC."""
+    """The time at which the calendar day began in the zone. A zone that is not known here counts as UTC."""
     known: tzinfo = UTC
     with suppress(LookupError, ValueError, OSError):
         known = ZoneInfo(zone or "UTC")

@@ -44,7 +44,7 @@ class AsyncEventStream:
 
     @property
     def last_error(self) -> TradingError | None:
-        """Why the last connection ended; None while there is one."""
+        """The error that ended the last connection; None while there is one."""
         return self._last_error
 
     async def __aenter__(self) -> Self:

@@ -106,7 +106,7 @@ class OrderWaits(Generic[Order]):
         return found
 
     async def _or_failure(self, wanted: Awaitable[T]) -> T:
-        """What is wanted, or the error that ended the stream."""
+        """Gives the wanted result, or raises the error that ended the stream."""
         reader, task = self._reader, asyncio.ensure_future(wanted)
         assert reader is not None
         try:

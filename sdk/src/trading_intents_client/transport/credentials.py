@@ -89,7 +89,7 @@ TokenFetch = Callable[[str, str, str | None], Awaitable[IssuedToken]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the platform is, and who calls."""
+    """The platform's URL, and the caller's credentials."""
 
     url: str
     credentials: Credentials

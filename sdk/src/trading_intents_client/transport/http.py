@@ -29,7 +29,7 @@ CONNECT_SECONDS = 2.0
 READ_SECONDS = 10.0
 MAX_CONNECTIONS = 100
 MAX_RETRIES = 2
-# The stream has a heartbeat after 10 quiet seconds.
+# The stream has a heartbeat after 10 seconds without events.
 STREAM_READ_SECONDS = 25.0
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 # httpx lets errors of TLS out, and under uvloop an AttributeError of a connection that was reset at once.
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Options:
-    """How requests are sent."""
+    """Timeouts, retries and transports of requests."""
 
     connect_seconds: float = CONNECT_SECONDS
     read_seconds: float = READ_SECONDS
@@ -89,7 +89,7 @@ class Transport:
             await session.streams.aclose()
 
     def order_waits(self) -> dict[str, Any]:
-        """Who waits for orders, by account: they belong to an event loop, as the connections do."""
+        """The waits for orders, by account: they belong to an event loop, as the connections do."""
         return self._here().order_waits
 
     def _http(self) -> httpx.AsyncClient:

@@ -25,7 +25,7 @@ Random = Callable[[], float]  # from 0 to 1
 
 
 class Repeat(Enum):
-    """What makes a request safe to repeat."""
+    """The reason why a request is safe to repeat."""
 
     READ = "it changes nothing"
     KEYED = "its Idempotency-Key makes it the same command"

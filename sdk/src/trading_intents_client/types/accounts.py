@@ -34,7 +34,7 @@ class TradingAccount(Struct, frozen=True, kw_only=True):
 
 
 class Credential(Struct, frozen=True, kw_only=True):
-    """What the platform stores to act at the broker. `fields` are names only: secrets are never answered."""
+    """The stored secrets that the platform uses at the broker. `fields` are names only: secrets are never answered."""
 
     id: str
     account_id: str
@@ -58,7 +58,7 @@ class LinkedOrders(Struct, frozen=True, kw_only=True):
 
 
 class Broker(Struct, frozen=True, kw_only=True):
-    """What a broker can do, and which secrets its accounts need."""
+    """A broker: its capabilities, and the secrets that its accounts need."""
 
     name: str
     environments: tuple[Environment, ...]
@@ -100,7 +100,7 @@ class CreatedApiKey(ApiKey, frozen=True, kw_only=True):
 
 
 class KeyValidation(Struct, frozen=True, kw_only=True):
-    """Whose a key is."""
+    """The owner and the rights of a key."""
 
     id: str
     organization_id: str
@@ -121,7 +121,7 @@ class OrganizationRecord(Struct, frozen=True, kw_only=True):
 
 
 class Caller(Struct, frozen=True, kw_only=True):
-    """Whose the credential is. `policies` names what it may call."""
+    """The owner of the credential. `policies` names what it may call."""
 
     principal_type: PrincipalType
     principal_id: str

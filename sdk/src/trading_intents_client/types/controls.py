@@ -57,7 +57,7 @@ class Triggered(Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """What controls and limits would answer."""
+    """The answer that controls and limits would give."""
 
     allowed: bool
     triggered: tuple[Triggered, ...]
@@ -102,7 +102,7 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
 
 
 class KeyUsed(Struct, frozen=True, kw_only=True):
-    """What a key has used: since 00:00 UTC, and in the last 60 seconds."""
+    """The used part of a key's budget: since 00:00 UTC, and in the last 60 seconds."""
 
     daily_notional: Decimal
     orders_last_minute: int
@@ -120,7 +120,7 @@ class KeyLimitsRecord(KeyLimits, frozen=True, kw_only=True):
 
 
 class HaltWaiting(Struct, frozen=True, kw_only=True):
-    """What a halt waits for."""
+    """An order or a position that a halt waits for."""
 
     account_id: str
     symbol: str | None = None

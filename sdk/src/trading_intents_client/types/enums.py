@@ -29,7 +29,7 @@ class Environment(OpenEnum):
 
 
 class ConnectionState(OpenEnum):
-    """How an account is connected to its broker."""
+    """The state of an account's connection to its broker."""
 
     CONNECTED = "connected"
     CONNECTING = "connecting"
@@ -39,7 +39,7 @@ class ConnectionState(OpenEnum):
 
 
 class Permission(OpenEnum):
-    """What an API key may do."""
+    """A right of an API key."""
 
     INTENT_READ = "intent:read"
     INTENT_EDIT = "intent:edit"
@@ -60,7 +60,7 @@ class PermissionSet(OpenEnum):
 
 
 class OrderSide(OpenEnum):
-    """Which way an order trades."""
+    """The side of an order."""
 
     BUY = "BUY"
     SELL = "SELL"
@@ -88,7 +88,7 @@ class OrderType(OpenEnum):
 
 
 class TimeInForce(OpenEnum):
-    """How long an order works."""
+    """The time that an order stays open."""
 
     DAY = "DAY"
     GOOD_TILL_CANCEL = "GOOD_TILL_CANCEL"
@@ -100,7 +100,7 @@ class TimeInForce(OpenEnum):
 
 
 class RouteStrategy(OpenEnum):
-    """Where a broker sends an order: `SMART` leaves it to the broker."""
+    """The venue that a broker sends an order to: `SMART` leaves it to the broker."""
 
     SMART = "SMART"
     AMEX = "AMEX"
@@ -127,7 +127,7 @@ FINAL_STATES = frozenset({OrderState.CLOSED, OrderState.REJECTED})
 
 
 class OrderStatus(OpenEnum):
-    """How far an order is. `UNKNOWN`: the broker's answer was lost, and is being looked up."""
+    """The status of an order. `UNKNOWN`: the broker's answer was lost, and is being looked up."""
 
     PENDING_NEW = "PENDING_NEW"
     NEW = "NEW"
@@ -145,7 +145,7 @@ FINAL_STATUSES = frozenset({OrderStatus.FILLED, OrderStatus.CANCELLED, OrderStat
 
 
 class OrderFlag(OpenEnum):
-    """What is unusual about an order."""
+    """Marks something unusual about an order."""
 
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
@@ -155,7 +155,7 @@ class OrderFlag(OpenEnum):
 
 
 class TradeFlag(OpenEnum):
-    """What is unusual about an execution."""
+    """Marks something unusual about an execution."""
 
     CORRECTED = "corrected"
     BUSTED = "busted"
@@ -165,7 +165,7 @@ class TradeFlag(OpenEnum):
 
 
 class ActionType(OpenEnum):
-    """What a command does."""
+    """The type of a command."""
 
     CREATE = "CREATE"
     REPLACE = "REPLACE"
@@ -173,7 +173,7 @@ class ActionType(OpenEnum):
 
 
 class PrincipalType(OpenEnum):
-    """Who commanded; `SYSTEM` is the platform itself."""
+    """The type of caller that sent a command; `SYSTEM` is the platform itself."""
 
     API_KEY = "API_KEY"
     USER = "USER"
@@ -191,7 +191,7 @@ class TimeWindow(OpenEnum):
 
 
 class HaltState(OpenEnum):
-    """How far a halt is."""
+    """The progress of a halt."""
 
     CANCELLING = "cancelling"
     CLOSING = "closing"
@@ -200,14 +200,14 @@ class HaltState(OpenEnum):
 
 
 class QuoteSource(OpenEnum):
-    """Where a paper quote comes from."""
+    """The source of a paper quote."""
 
     WALK = "walk"
     POSTED = "posted"
 
 
 class PriceSource(OpenEnum):
-    """Where a reference price comes from."""
+    """The source of a reference price."""
 
     POSTED = "posted"
     TRADE = "trade"

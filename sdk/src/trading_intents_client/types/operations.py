@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """What a process says of itself."""
+    """The health that a process reports."""
 
     status: str
 
@@ -23,7 +23,7 @@ class OutboxEntry(Struct, frozen=True, kw_only=True):
 
 
 class OutboxHealth(Struct, frozen=True, kw_only=True):
-    """How far the accounts queue is behind, over all organizations."""
+    """The backlog of the accounts queue, over all organizations."""
 
     entries: tuple[OutboxEntry, ...]
     pending: int

@@ -63,7 +63,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
 
 class OrderRecord(Struct, frozen=True, kw_only=True):
-    """What the broker made of an intent's actions. Its id is the intent's."""
+    """The order of an intent, as its broker last reported it. Its id is the intent's."""
 
     order_id: str
     intent_id: str
@@ -128,7 +128,7 @@ class Trade(Struct, frozen=True, kw_only=True):
 
 
 class Position(Struct, frozen=True, kw_only=True):
-    """What the account holds of a symbol; negative for a short position. Prices are None where none is known."""
+    """The account's position in a symbol; negative for a short one. Prices are None where none is known."""
 
     symbol: str
     quantity: Decimal
@@ -147,7 +147,7 @@ class Position(Struct, frozen=True, kw_only=True):
 
 
 class EquityPoint(Struct, frozen=True, kw_only=True):
-    """What the account was worth at the end of the span that began at `at`."""
+    """The account's worth at the end of the span that began at `at`."""
 
     at: datetime
     equity: Decimal | None
@@ -185,14 +185,14 @@ class CancelledAll(Struct, frozen=True, kw_only=True):
 
 
 class SymbolActions(Struct, frozen=True, kw_only=True):
-    """How many actions a symbol had."""
+    """The number of actions of a symbol."""
 
     symbol: str
     actions: int
 
 
 class SymbolFilled(Struct, frozen=True, kw_only=True):
-    """How much of a symbol was traded."""
+    """The traded quantity of a symbol."""
 
     symbol: str
     quantity: Decimal
@@ -200,7 +200,7 @@ class SymbolFilled(Struct, frozen=True, kw_only=True):
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """How many commands controls and limits refused."""
+    """The number of commands that controls and limits refused."""
 
     total: int
     by_reason: dict[str, int]

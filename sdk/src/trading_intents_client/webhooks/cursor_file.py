@@ -11,7 +11,7 @@ from trading_intents_client.errors import NotConfigured
 
 
 class DeliveredCursor(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds. A file of another account would skip that account's events."""
+    """The content of the file. A file of another account would skip that account's events."""
 
     account_id: str
     cursor: str

@@ -17,7 +17,7 @@ MAX_ANSWER_BYTES = 1 << 16
 
 
 class WebhookTarget:
-    """Where events go. Only its host is shown: a path or a query may hold a secret of the receiver's."""
+    """The receiver of events. Only its host is shown: a path or a query may hold a secret of the receiver's."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from trading_intents_client.cli.tables import amount
 
 
 class Exported(StrEnum):
-    """What can be exported."""
+    """The records that can be exported."""
 
     ORDERS = "orders"
     TRADES = "trades"
