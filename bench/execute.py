@@ -40,7 +40,7 @@ POLL_SECONDS = 0.02
 
 @dataclass
 class Wave:
-    """What a number of orders at once came to."""
+    """The results of a number of orders sent at once."""
 
     per_second: float
     accepted_per_second: float
@@ -110,7 +110,7 @@ class Market:
         return sent, filled
 
     def stages(self, orders: int) -> dict[str, float]:
-        """Where the time of the last lone orders went: medians in milliseconds, by the database's clock."""
+        """The stages of the last orders that were sent one by one: medians in milliseconds, by the database's clock."""
         rows = self.database.execute(
             """
             SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000, extract(epoch FROM j.at - c.sent_at) * 1000,
@@ -220,14 +220,14 @@ def market(*roles: str, **settings: str) -> Iterator[Market]:
 
 def measure_one_process() -> dict[str, Any]:
     with market("api,stream,worker") as here:
-        found: dict[str, Any] = {"yardstick": [], "alone": [], "waves": {wave: [] for wave in WAVES}}
+        found: dict[str, Any] = {"yardstick": [], "one_client": [], "waves": {wave: [] for wave in WAVES}}
         here.open_accounts(1)
         here.lone(20)
         found["idle"] = here.idle_transactions()
         for _ in range(ROUNDS):
             here.bench.psql("CHECKPOINT")
             found["yardstick"].append(here.bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
-            found["alone"].append(here.bench.pgbench(STATEMENTS, 1))
+            found["one_client"].append(here.bench.pgbench(STATEMENTS, 1))
             found.setdefault("lone", []).append(here.lone(LONE_ORDERS))
             for wave in WAVES:
                 here.open_accounts(wave[0])
@@ -260,7 +260,7 @@ def main() -> int:
 
 def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
     out = Console()
-    base, alone = best(found["yardstick"])["per_second"], best(found["alone"])["p50_ms"]
+    base, one_client = best(found["yardstick"])["per_second"], best(found["one_client"])["p50_ms"]
     table = Table(
         "accounts x symbols",
         "filled and booked/s",
@@ -291,7 +291,7 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
             f"{each.row_versions:.1f} ({each.hot_updates:.1f})",
             str(each.stale),
         )
-    out.print(f"yardstick {base:.0f}/s, alone {alone:.2f} ms")
+    out.print(f"yardstick {base:.0f}/s, pgbench of 1 client {one_client:.2f} ms")
     out.print(table)
     lone = min(found["lone"], key=lambda each: statistics.median(each[1]))
     sent, filled = (statistics.median(each) for each in lone)
@@ -309,12 +309,12 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
         Bar("service CPU an order, microseconds", middle.service_us, 700, 440, False),
         Bar("PostgreSQL CPU an order, microseconds", middle.postgres_us, 550, 360, False),
         Bar("stale in a burst", found["burst"].stale, 0, 0, False),
-        Bar("lone POST until submit, p50, x pgbench alone", sent / alone, 12, 8, False),
-        Bar("lone POST until FILLED, p50, likewise", filled / alone, 25, 20, False),
+        Bar("lone POST until submit, p50, x pgbench of 1 client", sent / one_client, 12, 8, False),
+        Bar("lone POST until FILLED, p50, likewise", filled / one_client, 25, 20, False),
         Bar("its p99 / p50", late / filled, 3, 2, False),
         Bar("accepted/s while workers execute, x yardstick", found["sustained"][0] / base, 0.45, 1.0, True),
         Bar("its p99, milliseconds", found["sustained"][1], 100, 40, False),
-        Bar("a lone order beside 10,000 queued / alone", beside / filled, 10, 4, False),
+        Bar("a lone order beside 10,000 queued / without them", beside / filled, 10, 4, False),
         Bar("transactions/s of an idle platform", found["idle"], 5, 2, False),
     ]
     shown = Table("bar", "measured", "bar", "goal", "met")

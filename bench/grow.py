@@ -142,7 +142,7 @@ async def fill(owner: asyncpg.Connection, account: Account) -> None:
 
 
 async def count_finished(owner: asyncpg.Connection) -> None:
-    """What the execution side adds when an order becomes final."""
+    """Adds the rows that the execution side adds when an order becomes final."""
     await owner.execute(
         """
         INSERT INTO stats_buckets

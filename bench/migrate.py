@@ -83,7 +83,7 @@ AT_ONCE = {
 
 @dataclass
 class Submits:
-    """How long each took, and what else than 202 was answered."""
+    """The time that each submit took, and the answers other than 202."""
 
     seconds: list[float] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)

@@ -260,16 +260,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
         bench.psql(TABLES)
         headers, accounts = provision(bench)
-        yardstick, alone, one = [], [], []
+        yardstick, one_client, one = [], [], []
         posts: dict[int, list[dict[str, Any]]] = {n: [] for n in CONNECTIONS}
         for _ in range(ROUNDS):
             bench.psql("CHECKPOINT")  # so that what the last round logged can be used again, as it is in a long run
             yardstick.append(bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
             one.append(bench.pgbench(ONE_STATEMENT, YARDSTICK_CLIENTS))
-            alone.append(bench.pgbench(STATEMENTS, 1))
+            one_client.append(bench.pgbench(STATEMENTS, 1))
             for connections in CONNECTIONS:
                 posts[connections].append(bench.post(headers, accounts, connections))
-    return report(yardstick, one, alone, posts)
+    return report(yardstick, one, one_client, posts)
 
 
 def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 def report(
     yardstick: list[dict[str, float]],
     one: list[dict[str, float]],
-    alone: list[dict[str, float]],
+    one_client: list[dict[str, float]],
     posts: dict[int, list[dict[str, Any]]],
 ) -> int:
     out, base = Console(), best(yardstick)["per_second"]
@@ -298,9 +298,9 @@ def report(
     )
     raw.add_row(
         "pgbench, statements, 1 client",
-        f"{best(alone)['per_second']:.0f}",
+        f"{best(one_client)['per_second']:.0f}",
         "",
-        f"{best(alone)['p50_ms']:.2f}",
+        f"{best(one_client)['p50_ms']:.2f}",
         "",
         "",
         "",
@@ -317,10 +317,10 @@ def report(
             f"{top['postgres_us']:.0f}",
         )
     out.print(raw)
-    at_64 = best(posts[64])
+    at_64, p50 = best(posts[64]), min(r["p50_ms"] for r in posts[1])
     bars = [
         Bar("accepted/s at 64 connections, x yardstick", at_64["per_second"] / base, 1.1, 4.0, True),
-        Bar("p50 alone / pgbench alone", min(r["p50_ms"] for r in posts[1]) / best(alone)["p50_ms"], 6.0, 1.5, False),
+        Bar("p50 of 1 connection / pgbench of 1 client", p50 / best(one_client)["p50_ms"], 6.0, 1.5, False),
     ]
     table = Table("bar", "measured", "bar", "goal", "met")
     for bar in bars:
