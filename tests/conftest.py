@@ -60,7 +60,7 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A run of marked tests alone need not import the files that have none."""
+    """Ignores files without a marked test where only marked tests run: they need not be imported."""
     wanted = re.findall(r"(?<!not )\b(deadline|slow)\b", config.option.markexpr)
     if not wanted or not collection_path.name.startswith("test_"):
         return None
@@ -78,7 +78,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """What was collected stays: looking through it again and again for garbage takes a tenth of the time."""
+    """Freezes the collected tests: searching them for garbage again and again takes a tenth of the time."""
     if MAKING in session.config.stash:
         session.config.stash[MAKING].join()
     gc.collect()

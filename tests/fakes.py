@@ -54,7 +54,7 @@ class ManualClock:
 
 
 class Act(StrEnum):
-    """What the fake venue does with one command."""
+    """The fake venue's treatment of one command."""
 
     ANSWER = "answer"  # taken, and acknowledged
     DROP = "drop"  # taken, and the answer is lost

@@ -35,7 +35,7 @@ COMMAND = (sys.executable, "-m", PROGRAM)
 
 
 def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
-    """Ours alone: nothing that the developer's shell happens to set."""
+    """Only our own variables: none that the developer's shell happens to set."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
     clean["PYTHONPATH"] = os.pathsep.join(paths)
@@ -72,7 +72,7 @@ class Platform:
         return self._provision(lambda parts: user_token(parts, user, organization or None)).reveal()
 
     def provision(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What `apply` does, without the command where that is possible: set-ups need it some hundred times."""
+        """Does what `apply` does, without the command where that is possible: set-ups need it some hundred times."""
         if not self._is_external:
             return self.apply(document)
         wanted = read_document(json.dumps(document).encode())
@@ -81,7 +81,7 @@ class Platform:
 
     @property
     def _is_external(self) -> bool:
-        """Whose PostgreSQL is its own would leave it to us, if it ended while we are connected."""
+        """Whether the database is external. A platform that ends while we are connected would leave its own to us."""
         return f"{PREFIX}DATABASE_URL" in self.environ
 
     def _provision(self, work: Callable[[Infrastructure], Awaitable[T]]) -> T:

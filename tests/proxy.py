@@ -21,7 +21,7 @@ RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class Verdict(Enum):
-    """What becomes of something that a client sends."""
+    """The proxy's treatment of data that a client sends."""
 
     PASS = "it passes"
     HOLD = "it is held, and so is everything else, until the proxy works again"

@@ -105,7 +105,7 @@ class RawHttp:
         self._read_headers()
 
     def limit(self, seconds: float) -> None:
-        """How long each wait for the other side may last."""
+        """Limits each wait for the other side."""
         self._socket.settimeout(seconds)
 
     def is_usable(self) -> bool:

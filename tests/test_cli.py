@@ -35,7 +35,7 @@ def invoke(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> Resu
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """What doctor says of each subject, its state first."""
+    """The lines of `doctor` by subject, the state first."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         state, subject, rest = re.split(r" +", line, maxsplit=2)

@@ -34,7 +34,7 @@ MAX_STRATEGY_LINES = 60
 
 @pytest.fixture(scope="module")
 def folder(platform: Platform) -> Path:
-    """Where `make run` was typed."""
+    """The folder in which `make run` was typed."""
     return Path(platform.environ[f"{PREFIX}DATA_DIR"]).parent
 
 

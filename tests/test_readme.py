@@ -55,7 +55,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
 
 
 def blocks_of(document: str, platform: Platform) -> list[str]:
-    """What a reader pastes, for this platform's addresses; `make` lines have a test of their own."""
+    """The commands that a reader pastes, for this platform's addresses; `make` lines have a test of their own."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     text = "\0".join(re.sub(r"^make .*\n", "", block, flags=re.MULTILINE) for block in blocks)
     text = text.replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode()).replace(DOCUMENTED_GRPC, platform.grpc)

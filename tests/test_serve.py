@@ -284,7 +284,7 @@ def paste(command: str, folder: Path) -> str:
 
 
 def read_until(file: int, goal: str) -> str:
-    """What a terminal shows up to the goal, without its colours."""
+    """The text that a terminal shows up to the goal, without its colours."""
     shown = b""
     while goal.encode() not in shown:
         shown += os.read(file, 65536)

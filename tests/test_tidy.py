@@ -59,7 +59,7 @@ Complaints = dict[str, object]
 
 
 def complaints(paths: list[Path], look: Callable[[Path], object]) -> Complaints:
-    """What is wrong with each file that something is wrong with."""
+    """The findings of `look`, by file; files without one are left out."""
     return {str(path.relative_to(ROOT)): found for path in paths if (found := look(path))}
 
 

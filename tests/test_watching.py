@@ -99,7 +99,7 @@ def test_every_warning_of_the_source_is_documented_and_no_other() -> None:
 
 
 def events(path: Path) -> Iterator[str]:
-    """What the file logs as a warning or worse. A function may hand its text on: then its callers say it."""
+    """The file's log events of level warning or worse. A function may be handed the text: then its callers have it."""
     constants = {
         target.id: node.value
         for node in tree_of(path).body

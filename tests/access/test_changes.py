@@ -31,12 +31,12 @@ def status(client: httpx.Client, headers: Headers, path: str = "/v1/organization
 
 
 def within_a_second(condition: Callable[[], bool]) -> None:
-    """Asked all the time, so that every process has it cached when the change comes."""
+    """Asks all the time, so that every process has cached the key when the change comes."""
     eventually(condition, WITHIN_SECONDS)
 
 
 def detail(client: httpx.Client, headers: Headers) -> str:
-    """Why a key is refused at an endpoint for users: its kind while it verifies, else itself."""
+    """The refusal of a key at an endpoint for users: for its kind while the key is valid, else for the key itself."""
     text: str = client.get("/v1/api-keys", headers=headers).json()["detail"]
     return text
 

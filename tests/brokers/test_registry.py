@@ -66,7 +66,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def discover() -> tuple[Registry, dict[str, str]]:
-    """What is found, and why the others were left out."""
+    """The brokers that are found, and the reasons why others were left out."""
     out = StringIO()
     registry = installed_brokers(make_log("error", out), lambda name: {f"{name.upper()}_X": "1"})
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
@@ -74,7 +74,7 @@ def discover() -> tuple[Registry, dict[str, str]]:
 
 
 def test_our_own_brokers_are_installed_ones() -> None:
-    """What cannot trade is not listed: nothing is but these, unless a package adds it."""
+    """Only brokers that can trade are listed: these, and those that a package adds."""
     registry, left_out = discover()
     assert [each.name for each in registry.all()] == ["alpaca", "paper"]
     assert left_out == {}

@@ -50,7 +50,7 @@ class Recording:
     faults: list[Fault] = field(default_factory=list)
 
     def of(self, run: CompletedTest) -> "Recording":
-        """What happened while this test ran."""
+        """The requests and faults while this test ran."""
         requests = [each for each in self.requests if run.began <= each.at < run.ended]
         return Recording([run], requests, [each for each in self.faults if run.began <= each.at < run.ended])
 

@@ -29,7 +29,7 @@ CONNECTED_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Course:
-    """How many accounts are made, at which pace by each client, and what becomes of each worker meanwhile."""
+    """The number of accounts, the pace of each client, and the faults of each worker meanwhile."""
 
     count: int
     pace_seconds: float

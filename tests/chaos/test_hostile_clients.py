@@ -20,7 +20,7 @@ from tests.tenants import PLENTY
 
 HONEST_CLIENTS = 4
 PAUSE_SECONDS = 0.04
-ALONE_SHARE = 0.1
+BASELINE_SHARE = 0.1
 END_SECONDS = 30
 # Attacks that hold their connections end after HOLD_SECONDS; each kind must have been made and ended.
 SHORT_SECONDS = 6
@@ -103,8 +103,8 @@ def attacked(honest: Honest, seconds: float) -> Iterator[subprocess.Popen[str]]:
 # Takes more than five seconds: attackers and honest clients share the platform for SHORT_SECONDS of them.
 @pytest.mark.parametrize("seconds", [SHORT_SECONDS, pytest.param(600, marks=pytest.mark.chaos)])
 def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: int) -> None:
-    asyncio.run(honest.run(seconds * ALONE_SHARE))
-    alone_millis, alone_mb = honest.p99_millis, max(honest.memory_mb)
+    asyncio.run(honest.run(seconds * BASELINE_SHARE))
+    baseline_millis, baseline_mb = honest.p99_millis, max(honest.memory_mb)
     with attacked(honest, seconds) as attackers:
         asyncio.run(honest.run(seconds))
         assert attackers.stdout
@@ -113,13 +113,13 @@ def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: 
     half = len(honest.memory_mb) // 2
     early_mb, late_mb = max(honest.memory_mb[:half]), max(honest.memory_mb[half:])
     print(
-        f"\n{len(honest.millis)} honest submits: p99 {alone_millis:.1f} ms alone, {honest.p99_millis:.1f} ms beside "
-        f"{done['made']}, answered {done['answers']}; memory {alone_mb:.0f} MB alone, {early_mb:.0f}, {late_mb:.0f} MB"
+        f"\n{len(honest.millis)} honest submits: p99 {baseline_millis:.1f} ms before, {honest.p99_millis:.1f} ms "
+        f"beside {done['made']}, answered {done['answers']}; memory {baseline_mb:.0f}, {early_mb:.0f}, {late_mb:.0f} MB"
     )
     assert len(done["made"]) >= 6
     assert set(done["answers"]) <= {"200", "400", "404", "405"}
-    assert late_mb <= alone_mb + MAX_GROWTH_MB
+    assert late_mb <= baseline_mb + MAX_GROWTH_MB
     if seconds > 60:
         assert late_mb <= early_mb + MAX_LATE_GROWTH_MB
-        assert honest.p99_millis <= max(MAX_SLOWDOWN * alone_millis, MIN_LIMIT_MILLIS)
+        assert honest.p99_millis <= max(MAX_SLOWDOWN * baseline_millis, MIN_LIMIT_MILLIS)
     assert not [line for line in honest.platform.logs if not line.startswith("{") or '"level": "error"' in line]

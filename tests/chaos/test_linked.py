@@ -28,7 +28,7 @@ PAUSE_SECONDS = 0.05
 
 @dataclass
 class Trader:
-    """What callers do, by chance; each call is repeated while the database is away."""
+    """Calls chosen by chance; each is repeated while the database is away."""
 
     processes: WorkerProcesses
     chance: random.Random

@@ -278,9 +278,9 @@ STATES = st.builds(
 def test_it_never_raises_and_each_level_is_judged_alone(
     level: TradingLimits, asked: AskedOrder, met: LimitState
 ) -> None:
-    alone = [judge(applied(**{name: level}), asked, met, NOW) for name in ALL]
+    separately = [judge(applied(**{name: level}), asked, met, NOW) for name in ALL]
     together = judge(applied(level, level, level), asked, met, NOW)
-    assert together == tuple(each for found in alone for each in found)
+    assert together == tuple(each for found in separately for each in found)
     assert all(isinstance(each, Triggered) for each in together)
 
 

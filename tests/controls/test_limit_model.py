@@ -155,7 +155,7 @@ class Course:
             self.note(str(answer.json()["intent_id"]), side)
 
     def note(self, intent: str, side: str) -> None:
-        """What the broker made of it, which has rules of its own."""
+        """Notes what the broker made of the order: it has rules of its own."""
         self.model.accepted += 1
         pending = {"PENDING_NEW", "PENDING_REPLACE"}
         eventually(lambda: self.trader.order(intent)["order_status"] not in pending, WAIT_SECONDS)

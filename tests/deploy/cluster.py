@@ -87,12 +87,12 @@ class Load:
         self._reading.start()
 
     def until_more(self, more: int = 10) -> None:
-        """Until orders are accepted that were not when this began."""
+        """Waits until further orders are accepted."""
         count = len(self.lines)
         eventually(lambda: len(self.lines) >= count + more, COMMAND_SECONDS)
 
     def finish(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """What was accepted, and the summary."""
+        """Ends the load, and gives the accepted orders and the summary."""
         self._process.send_signal(2)
         self._reading.join()
         *accepted, summary = [json.loads(line) for line in self.lines]

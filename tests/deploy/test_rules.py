@@ -147,7 +147,7 @@ def test_every_alert_fires_while_its_fault_lasts_and_clears_after_it(tmp_path: P
 
 
 def promtool_test(alert: str, watched: Watched) -> dict[str, object]:
-    """No alert fires at the end of the healthy time; this one alone does at the end of the fault; none at the end."""
+    """No alert fires at the end of the healthy time, only this one at the end of the fault, and none at the end."""
     ends = [HEALTHY_STEPS, HEALTHY_STEPS + FAULTY_STEPS, HEALTHY_STEPS + FAULTY_STEPS + HEALED_STEPS]
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
     return {

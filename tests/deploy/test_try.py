@@ -90,7 +90,7 @@ def test_the_end_of_one_cluster_leaves_those_beside_it_alone(tmp_path: Path) -> 
 
 
 def make_fault(cluster: Cluster, load: Load, fault: Fault) -> tuple[float, float]:
-    """When it began, and when orders were accepted again after it."""
+    """Makes a fault; gives the times at which it began and at which orders were accepted again."""
     cluster.run("healthy")
     load.until_more()
     began_at = time.monotonic()

@@ -32,7 +32,7 @@ LIMIT_SECONDS = 30.0
 
 
 async def assert_true_books(database: Database, bust_reopens: bool = True) -> int:
-    """How many orders there are; all of them, their trades and the positions hold, or it fails."""
+    """Fails unless all orders, their trades and the positions are consistent. Gives the number of orders."""
     orders = 0
     after = UUID(int=0)
     while groups := await _page(database, after):
@@ -147,7 +147,7 @@ async def _assert_true_positions(database: Database) -> None:
 
 
 async def assert_true_exposures(database: Database) -> None:
-    """What is counted of open orders is what the orders say, whether an account has limits or not."""
+    """Fails unless the counts of open orders equal the orders, whether an account has limits or not."""
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
         kept = await tx.fetch(
             "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"

@@ -153,7 +153,7 @@ async def test_a_correction_counts_what_commits_while_it_waits(urls: Urls, books
 
 
 async def _add_legs(books: Books, chance: random.Random, symbol: str) -> None:
-    """Whatever they show: filled in part, active or not, under REPLACE, ended."""
+    """Adds legs in every state: filled in part, active or not, under REPLACE, ended."""
     parent = await books.create("10", limit="10", symbol=symbol)
     for _ in range(6):
         side = chance.choice(("BUY", "SELL", "SELL_SHORT"))

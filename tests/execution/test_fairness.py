@@ -83,12 +83,12 @@ async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
     venue = SlowVenue()
     async with open_in_process(urls, accounts=2, venue=venue) as in_process, executing(in_process):
         slow, fast = in_process.in_process_writer.accounts
-        alone = await time_create_and_cancel(in_process, fast)
+        unloaded = await time_create_and_cancel(in_process, fast)
         venue.slow.add(slow)
         await asyncio.gather(*(in_process.create(account=slow) for _ in range(QUEUED)))
         beside = await time_create_and_cancel(in_process, fast)
-        for before, after in zip(alone, beside, strict=True):
-            assert after <= max(2 * before, before + MARGIN_SECONDS), (alone, beside)
+        for before, after in zip(unloaded, beside, strict=True):
+            assert after <= max(2 * before, before + MARGIN_SECONDS), (unloaded, beside)
         waiting = await in_process.in_process_writer.owner.fetchval(
             "SELECT count(*) FROM outbox WHERE lane = $1 AND finished_at IS NULL", slow
         )

@@ -49,7 +49,7 @@ class LimitedAccount:
         await service._put(tx, organization, account.id, "", wanted, None, account)
 
     async def losses(self) -> list[str]:
-        """Why the account is halted once all losses are judged."""
+        """The reasons of the account's halts once all losses are judged."""
         await self.judge._judge_all()
         await self.judge._judge_all()  # the first may have begun the day
         owner = self.in_process.in_process_writer.owner

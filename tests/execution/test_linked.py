@@ -43,7 +43,7 @@ async def shown(books: Books, orders: list[Sent]) -> list[str]:
 
 
 def named(leg: Leg, kind: EventKind, broker_order_id: str, parent: Sent | None = None, **more: Any) -> BrokerEvent:
-    """What a venue says of a leg that it has named itself; `parent` is said by answers, look-ups and snapshots."""
+    """A report on a leg that the venue has named itself; answers, look-ups and snapshots have its `parent`."""
     key = str(more.pop("key", f"{kind}/{broker_order_id}"))
     known: dict[str, Any] = {"parent": parent.client_order_id, "leg": leg} if parent else {}
     return reported(kind, None, key, broker_order_id=broker_order_id, **known, **more)

@@ -49,7 +49,7 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
 
 
 async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(urls: Urls) -> None:
-    """Each part of it meets the loss alone, with one command or one event."""
+    """Each part meets the loss with one command or one event."""
     metrics = Metrics()
     async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
         await in_process.until_status(await in_process.create(), "NEW")
@@ -363,7 +363,7 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
 async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which look-ups are due is read while the order's own is under way, and acted upon once that has ended."""
+    """The due look-ups are read while the order's own is under way, and acted upon once that has ended."""
     monkeypatch.setattr(session, "LOOKUP_SECONDS", 60.0)  # it waits until the test lets it go
     async with open_in_process(urls) as in_process, executing(in_process):
         owner, venue = in_process.in_process_writer.owner, in_process.venue

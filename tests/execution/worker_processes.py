@@ -73,7 +73,7 @@ class WorkerProcesses:
     def script(
         self, kind: str, chance: str = "1", command: str | None = None, millis: int = 0, remaining: int | None = None
     ) -> None:
-        """What the paper broker shall do wrong, on all accounts."""
+        """Makes the paper broker fail in this way, on all accounts."""
         for account in self.accounts:
             self.tables.execute(
                 "INSERT INTO paper_faults (account_id, kind, chance, command, millis, remaining)"
@@ -98,7 +98,7 @@ class WorkerProcesses:
         return found
 
     def statuses(self, with_reason: bool = False) -> dict[str, int]:
-        """How many orders have each status; `with_reason` counts `REJECTED not_delivered` apart from `REJECTED`."""
+        """The number of orders by status; `with_reason` counts `REJECTED not_delivered` apart from `REJECTED`."""
         rows = self.tables.fetch(
             """
             SELECT concat_ws(' ', order_status, CASE WHEN $1::boolean THEN reason END) AS status, count(*)

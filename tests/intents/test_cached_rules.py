@@ -43,7 +43,7 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
 
 
 async def reasons(local: InProcessWriter, account: int = 0) -> list[str]:
-    """Why the account's next order is refused."""
+    """The reasons why the account's next order is refused."""
     outcome = await local.submit(local.create(local.accounts[account]))
     return list(map(str, outcome.reasons)) if isinstance(outcome, ControlRejected) else []
 

@@ -102,7 +102,7 @@ class Market:
         return bool(self.tables.fetch(IDLE, table)[0]["backends"])
 
     def recorded(self) -> list[int]:
-        """How many actions each account has, without a gap."""
+        """The number of actions of each account, without a gap."""
         rows = self.tables.fetch("SELECT count(*) AS rows, max(seq) AS seq FROM actions GROUP BY account_id ORDER BY 1")
         assert all(row["rows"] == row["seq"] for row in rows)
         return [row["rows"] for row in rows]

@@ -145,7 +145,7 @@ async def test_an_account_that_is_held_keeps_no_other_of_its_organization_waitin
 async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:
-    """Whoever records a fill of a limited account holds its count of open orders."""
+    """A transaction that records a fill of a limited account holds its count of open orders."""
     limited, others = in_process_writer.accounts[0], await creates_of(in_process_writer, 3)
     await in_process_writer.owner.execute(
         "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"

@@ -65,7 +65,7 @@ class Budget:
         return used["daily_notional"], used["orders_last_minute"]
 
     def answered(self, body: Body) -> list[tuple[str, Any, Any]]:
-        """What the key's limits say; evaluate says the same before, and changes nothing."""
+        """The answer of the key's limits; evaluate answers the same before, and changes nothing."""
         question = {"account_id": self.trader.account["id"]} | body
         judged = self.tenants.client.post("/v1/controls/evaluate", json=question, headers=self.trader.headers).json()
         answer = self.trader.submit(body)

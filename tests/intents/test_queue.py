@@ -122,7 +122,7 @@ async def other_create(in_process_writer: InProcessWriter) -> Submission:
 
 @pytest.mark.parametrize("is_cancel", [False, True], ids=["creates", "cancels"])
 async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls, is_cancel: bool) -> None:
-    """What comes behind thousands of commands of one organization is in the first batch all the same."""
+    """A command behind thousands of another organization is in the first batch all the same."""
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         other, answered, done = await other_create(in_process_writer), list[str](), asyncio.Event()
         account = in_process_writer.accounts[0]

@@ -155,7 +155,7 @@ def test_an_account_disabled_or_closed_here_is_so_there_at_once(
 def test_closing_an_account_and_trading_on_it_never_both_succeed(
     tenants: Tenants, second: Platform, open_client: OpenClient
 ) -> None:
-    """Whoever comes first, no closed account has an open order."""
+    """Neither order of the two leaves a closed account with an open order."""
     outcomes = set()
     for _ in range(30):
         trading_client = open_client()

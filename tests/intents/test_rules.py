@@ -224,7 +224,7 @@ async def test_another_organizations_rules_are_no_concern_of_ours(local: InProce
 
 
 async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> None:
-    """What the server itself finds in the statement, against what it finds in the triggers."""
+    """Compares the columns that the server finds in the statement with those that it finds in the triggers."""
     read = re.sub(r"\$\d(::\w+)?", r"NULL\1", statements._READ_RULES)
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")

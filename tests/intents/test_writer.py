@@ -38,7 +38,7 @@ async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
 
 
 async def whole(in_process_writer: InProcessWriter) -> list[int]:
-    """What was appended is complete: one order, one row in the queue and two events an action, seqs without a gap."""
+    """Checks that each action has one order, one row in the queue and two events, and that seqs have no gap."""
     actions = await in_process_writer.owner.fetch("SELECT account_id, seq FROM actions ORDER BY account_id, seq")
     by_account: dict[UUID, list[int]] = {}
     for account, seq in actions:

@@ -84,7 +84,7 @@ class Table:
         )
 
     async def make_due(self) -> None:
-        """What waits for its next attempt."""
+        """Makes the rows due that wait for their next attempt."""
         await self.connection.execute(
             "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending' AND attempts > 0"
         )

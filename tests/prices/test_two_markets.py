@@ -14,7 +14,7 @@ def price_for(client: TradingClient, symbol: str, **query: str) -> Any:
 
 
 def reasons(client: TradingClient, symbol: str, price: str) -> list[str]:
-    """Why a SELL at that price would be refused."""
+    """The reasons why a SELL at that price would be refused."""
     command = create(limit("1", price), symbol=symbol, order_side="SELL")["command"]
     body = {"account_id": client.account["id"], "command": command}
     answer = client.client.post("/v1/controls/evaluate", json=body, headers=client.headers)

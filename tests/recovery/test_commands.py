@@ -93,7 +93,7 @@ class BackedUp:
     made: tuple[Path, ...]
 
     def copy(self, backup: Path, to: Path) -> Path:
-        """The one backup alone, which a test may damage."""
+        """A folder with only the one backup, which a test may damage."""
         to.mkdir(parents=True)
         return copy_folder(backup, to / backup.name)
 

@@ -117,7 +117,7 @@ BROWSERS_ONLY = re.compile(r"(GET|POST) /(console.*|page\.css)")
 
 @pytest.fixture(scope="module")
 def described(tenants: Tenants) -> dict[str, Any]:
-    """Without what is for browsers alone: the console, and the style of pages."""
+    """The endpoints, without those that only browsers need: the console, and the style of pages."""
     document: dict[str, Any] = tenants.client.get("/openapi.json").json()
     return {
         f"{method.upper()} {path}": operation

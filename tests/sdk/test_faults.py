@@ -40,7 +40,7 @@ FAULTS: list[Verdict | bytes] = [
 
 
 class FaultyNetwork:
-    """What becomes of each request, by chance."""
+    """A network that fails requests by chance."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance, self.faults = chance, 0

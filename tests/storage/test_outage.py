@@ -78,7 +78,7 @@ async def keep_writing(database: Database, numbers: Iterator[int], outcomes: Out
 
 
 async def keep_reading(database: Database, outcomes: Outcomes) -> None:
-    """What was confirmed before a read is in it."""
+    """Reads all the time, and checks that each read has the rows that were confirmed before it."""
     while True:
         expected = set(outcomes.confirmed)
         try:

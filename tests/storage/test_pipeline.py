@@ -319,7 +319,7 @@ def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
 async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     login: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was sent last: a process that stopped runs no timers of its own."""
+    """The server ends it by a timer of its own: a stopped process runs none, whatever it sent last."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
     await asyncio.gather(*(send_no_rest(login, parts) for parts in (1, 2, 3)))
 

@@ -37,14 +37,14 @@ EPOCH = UUID(int=7)
 async def test_events_are_numbered_in_their_order_for_each_organization(
     database: Database, organizations: list[OrganizationId]
 ) -> None:
-    one, other, quiet, _ = organizations
+    one, other, without_events, _ = organizations
     async with database.service.transaction(organizations) as tx:
         await append(tx, [event(one, b"a"), event(other, b"b"), event(one, b"c")])
         await append(tx, [event(one, b"d")])
     async with database.worker.transaction() as tx:
         assert await payloads(tx, one) == [(1, b"a"), (2, b"c"), (3, b"d")]
         assert await payloads(tx, other) == [(1, b"b")]
-        assert [(await read_head(tx, organization))[1] for organization in (one, other, quiet)] == [3, 1, 0]
+        assert [(await read_head(tx, organization))[1] for organization in (one, other, without_events)] == [3, 1, 0]
 
 
 def payload_of(logged: LoggedEvent) -> bytes:

@@ -52,7 +52,7 @@ def limited(
 
 
 def refused(platform: Platform, bucket: str) -> float:
-    """How often this limit was reached."""
+    """The number of times that this limit was reached."""
     found = re.search(rf'^ti_rate_limited_total{{bucket="{bucket}"}} (.*)', platform.client.get("/metrics").text, re.M)
     return float(found[1]) if found else 0.0
 

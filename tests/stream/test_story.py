@@ -129,7 +129,7 @@ def test_primed_then_live_while_orders_keep_coming(
 
 
 def key_of(event: Any) -> tuple[str, ...] | None:
-    """Whose state the event is, if it is one."""
+    """The order or position whose state the event is, if it is one."""
     match kind_of(event):
         case "broker_order":
             return ("order", event.broker_order.order_id)

@@ -49,6 +49,6 @@ def run(environ: dict[str, str | None]) -> Command:
 
 
 def lines(done: Result) -> list[Any]:
-    """What `--json` printed."""
+    """The objects that `--json` printed."""
     assert done.exit_code == 0, done.output
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -29,7 +29,7 @@ Choose = Callable[[int], Answer]
 
 @dataclass
 class Receiver:
-    """What arrived, faults included: a receiver may have worked on what it then failed to answer."""
+    """A webhook receiver. It notes failed attempts too: a receiver may have worked on one that it did not answer."""
 
     url: str
     choose: Choose

@@ -15,7 +15,7 @@ HEADER = frozenset({8, 34, 35, 43, 49, 52, 56, 122})
 
 @dataclass
 class MemoryStore:
-    """What a session has stored, while a test runs. It sends all of the application's messages again."""
+    """A session's messages and numbers in memory. It sends all of the application's messages again."""
 
     sent: list[SentMessage] = field(default_factory=list)
     received: list[ReceivedMessage] = field(default_factory=list)

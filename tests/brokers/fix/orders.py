@@ -52,7 +52,7 @@ async def expect_working(broker: FixBroker, other: Counterparty) -> None:
 
 
 async def until_ended(broker: FixBroker) -> str:
-    """Why the session is over."""
+    """Waits until the session has ended, and gives the reason."""
     assert broker._running
     assert broker._session
     async with asyncio.timeout(WAIT_SECONDS):

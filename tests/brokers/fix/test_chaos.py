@@ -112,7 +112,7 @@ class Run:
         return ours == {name: (each.next_in, each.next_out) for name, each in numbers.items()}
 
     def check(self) -> int:
-        """What the platform shows is what the venue has. Gives how many orders there were."""
+        """Compares the platform's orders with the venue's. Gives their number."""
         rows: dict[str, Any] = {}
         for row in self.tables.fetch(
             """

@@ -107,7 +107,7 @@ async def _read_until_heartbeat(other: Counterparty) -> None:
 
 
 async def test_what_waits_for_a_gap_is_bounded(connector: Connector, other: Counterparty) -> None:
-    """What has no room is not lost: it is sent again with the rest."""
+    """A message that has no room is not lost: it is sent again with the rest."""
     broker = await opened(connector, other)
     missing = other.next_out
     tracemalloc.start()
@@ -179,7 +179,7 @@ async def test_a_report_without_a_header_field_is_rejected_and_kept(connector: C
 
 @pytest.mark.parametrize("order_id", ["V\0-1", "V" * 60_000, "'; DROP TABLE fix_in; --", "\x7f\xe4"])
 async def test_a_report_with_any_id_is_kept(connector: Connector, other: Counterparty, order_id: str) -> None:
-    """What no table can hold must not end the session each time it is sent again."""
+    """An id that no table can hold must not end the session each time it is sent again."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     other.report(await other.expect("D"), more={37: order_id})

@@ -127,7 +127,7 @@ class Market:
         return self.book.orders[number]
 
     def said(self) -> str:
-        """What happened since it was last asked: `1 fill 5@101, 2 cancelled immediate_or_cancel`."""
+        """Lists the events since the last call: `1 fill 5@101, 2 cancelled immediate_or_cancel`."""
         said = []
         for each in self.book.events:
             event = each.event

@@ -66,7 +66,7 @@ steps = st.lists(
 
 
 def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
-    """What the step brought."""
+    """Runs the step, and gives its events."""
     name, what = step
     book, before = market.book, len(market.book.events)
     if name == "submit":
@@ -165,7 +165,7 @@ def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, 
             assert entry.status is PaperOrderStatus.WORKING or entry.filled or not exits_of(orders, entry)
         for order in orders.values():
             other = pair_of(orders, order)
-            assert other is None or order.status is PaperOrderStatus.WORKING, "one of a pair works on alone"
+            assert other is None or order.status is PaperOrderStatus.WORKING, "one of a pair works on without the other"
             assert other is None or other.leaves == order.leaves
 
 
