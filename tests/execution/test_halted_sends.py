@@ -115,7 +115,7 @@ async def test_nothing_is_marked_after_the_halt_is_answered(urls: Urls) -> None:
             late = "SELECT count(*) FROM commands WHERE action_type = 'CREATE' AND sent_at > $1"
             assert await owner.fetchval(late, answered_at) == 0
             await resume(in_process, found)
-            await owner.execute("TRUNCATE commands")
+            await owner.execute("DELETE FROM commands")
 
 
 async def _has_sent(owner: asyncpg.Connection) -> bool:
