@@ -24,6 +24,7 @@ RENEW_SECONDS = TOKEN_SECONDS / 3
 EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
 KINDS = ("SUBMITS", "CANCELS", "WRITES", "READS")
 LIMITS = (*KINDS, "FAILURES", *(f"ORGANIZATION_{kind}" for kind in KINDS))
+SHARED_PLATFORMS = {"working_tenants", "platform"}  # the latter is that of tests/started_dirs.py
 PLENTY = {f"RATE_LIMIT_{limit}": "100000/100000" for limit in LIMITS}
 
 
@@ -139,9 +140,22 @@ def tenants_database(databases: Databases) -> Iterator[Urls]:
 
 
 @pytest.fixture(scope="session")
-def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+def working_tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
     with made_tenants(tenants_database, tmp_path_factory.mktemp("tenants")) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def tenants(working_tenants: Tenants) -> Tenants:
+    """On a platform that executes orders."""
+    return working_tenants
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that share a platform with a worker come last: it lives until all tests are done, and even idle takes of
+    the processor, the more the more accounts tests have made."""
+    last = {item.path for item in items if not SHARED_PLATFORMS.isdisjoint(getattr(item, "fixturenames", ()))}
+    items.sort(key=lambda item: item.path in last)
 
 
 @pytest.fixture(autouse=True)
