@@ -134,20 +134,25 @@ def made_tenants(urls: Urls, folder: Path, **changes: str) -> Iterator[Tenants]:
 
 
 @pytest.fixture(scope="session")
-def tenants_database(databases: Databases) -> Iterator[Urls]:
+def working_database(databases: Databases) -> Iterator[Urls]:
     with databases() as urls:
         yield urls
 
 
 @pytest.fixture(scope="session")
-def working_tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with made_tenants(tenants_database, tmp_path_factory.mktemp("tenants")) as made:
+def working_tenants(working_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+    with made_tenants(working_database, tmp_path_factory.mktemp("tenants")) as made:
         yield made
 
 
 @pytest.fixture(scope="session")
+def tenants_database(working_database: Urls) -> Urls:
+    return working_database
+
+
+@pytest.fixture(scope="session")
 def tenants(working_tenants: Tenants) -> Tenants:
-    """On a platform that executes orders."""
+    """On a platform that executes orders. A folder that needs no worker has its own."""
     return working_tenants
 
 

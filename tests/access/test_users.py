@@ -36,9 +36,15 @@ def tables(urls: Urls) -> Iterator[Tables]:
         yield tables
 
 
+@pytest.fixture(scope="session")
+def tenants(working_tenants: Tenants) -> Tenants:
+    """The worker ends the memberships of a deleted user."""
+    return working_tenants
+
+
 @pytest.fixture
-def tenants_tables(tenants_database: Urls) -> Iterator[Tables]:
-    with closing(Tables(tenants_database.owner)) as tables:
+def tenants_tables(working_database: Urls) -> Iterator[Tables]:
+    with closing(Tables(working_database.owner)) as tables:
         yield tables
 
 
