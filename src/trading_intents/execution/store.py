@@ -218,7 +218,8 @@ async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float)
     query = """
         SELECT order_id, account_id FROM (
             SELECT * FROM orders
-            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY uncovered_since
+            WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
+            ORDER BY uncovered_since OFFSET 0
         ) AS uncovered
         WHERE account_id = ANY ($1::uuid[]) LIMIT $3
     """
