@@ -129,8 +129,8 @@ class FixBroker:
             raise BrokerUnavailable(f"the venue at {address} cannot be reached: {cause_of(error)}") from None
 
     async def _explain_refusal(self, session: FixSession, ended: SessionEnded) -> None:
-        """Why there is no session. A venue that expects a higher number than ours, as after a restore of the database,
-        gets it with the next logon."""
+        """Says why there is no session. A venue that expects a higher number than ours, as after a restore of the
+        database, gets it with the next logon."""
         if any(part in ended.logout.lower() for part in self._venue.refused_logon):
             raise AuthFailed(str(ended))
         found, numbers = _EXPECTED.search(ended.logout), session.numbers

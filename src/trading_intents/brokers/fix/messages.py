@@ -145,7 +145,7 @@ def parse_time(text: str) -> datetime | None:
 
 
 class SessionEnded(Exception):
-    """Why a session is over, scrubbed. `logout`: the counterparty's own words, if it sent some."""
+    """Says why a session is over, scrubbed. `logout`: the counterparty's own words, if it sent some."""
 
     def __init__(self, reason: str, logout: str = "") -> None:
         super().__init__(reason)
@@ -239,8 +239,8 @@ ENDING = frozenset({-2, -1, 9, 10})  # the session is over
 
 
 def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> tuple[int, int | None] | None:
-    """Why a message cannot be taken: a reason, and the tag. Looks at what every message must have, in the order that
-    the standard gives."""
+    """Says why a message cannot be taken: a reason, and the tag. Looks at what every message must have, in the
+    standard's order."""
     if message.get(8) != rules.begin_string:
         return -1, None
     if message.number(34) is None:

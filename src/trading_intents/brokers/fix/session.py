@@ -25,8 +25,8 @@ MAX_QUEUED = 500  # messages that wait for a gap to be filled; those after them 
 
 @dataclass
 class _Batch:
-    """What is stored together, then delivered, written and answered. `resend`: the first and last number that the
-    counterparty wants again."""
+    """Messages that are stored together, then delivered, written and answered. `resend`: the first and last number that
+    the counterparty wants again."""
 
     received: list[messages.ReceivedMessage] = field(default_factory=list)
     sent: list[messages.SentMessage] = field(default_factory=list)

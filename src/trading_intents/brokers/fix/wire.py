@@ -125,7 +125,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def last_reset(self, now: datetime) -> datetime | None:
-        """When the numbers last began at 1, by the venue's schedule."""
+        """The time when the numbers last began at 1, by the venue's schedule."""
         if self.reset == "never":
             return None
         zone = ZoneInfo(self.time_zone)
@@ -173,7 +173,7 @@ def is_absent(message: FixMessage) -> bool:
 
 
 def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
-    """What a message reports. ValueError, AssertionError: it lacks what makes it one event and no other."""
+    """The events that a message reports. ValueError, AssertionError: it lacks what makes it one event and no other."""
     message, epoch = received.message, received.epoch
     if received.refused:
         refusal = refusal_code(message), message.get(58) or None
@@ -203,7 +203,7 @@ def refusal_event(
 
 
 def _end_of(message: FixMessage) -> EventKind | None:
-    """How an order has ended, but for its being filled. The end of the day ends an order that is for the day."""
+    """The end of an order that was not filled. The end of the day ends an order that is for the day."""
     is_over_today = message.get(39) == "3" and message.get(59) == "0"
     return _E.EXPIRED if is_over_today else _ENDS.get(message.get(39))
 
