@@ -31,6 +31,7 @@ from trading_intents.controls.routes import control_routes
 from trading_intents.errors import InternalError, PlatformError
 from trading_intents.execution.restored.marking import keep_marking
 from trading_intents.execution.service import Execution
+from trading_intents.execution.upkeep import keep_up
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import key_routes, organization_route, provider_routes, user_route
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
@@ -41,7 +42,6 @@ from trading_intents.ids import IdMaker, id_maker, id_text_maker
 from trading_intents.intents.http import intent_routes, submit_route
 from trading_intents.intents.reductions import reduction_routes
 from trading_intents.intents.service import Intents
-from trading_intents.intents.upkeep import keep_up
 from trading_intents.intents.writing.state.batch_state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions

@@ -17,9 +17,9 @@ from tests.intents.in_process_writer import PRICES
 from tests.kept_connections import open_owner
 from tests.waiting import eventually_async
 from trading_intents.clock import SystemClock
+from trading_intents.execution.upkeep import keep_up
 from trading_intents.ids import id_text
 from trading_intents.intents import store
-from trading_intents.intents.upkeep import keep_up
 from trading_intents.secret import Secret
 from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store

@@ -10,11 +10,11 @@ from trading_intents.brokers.port import Outcome
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.execution.dispatcher import Dispatcher, SendLimits
-from trading_intents.execution.drift import CHECK_SECONDS, DriftCheck
 from trading_intents.execution.halting.worker import HaltWorker
 from trading_intents.execution.model import COMMANDS
 from trading_intents.execution.reconciler import FOUND, Reconciler
 from trading_intents.execution.recorder import Recorder
+from trading_intents.execution.sessions.drift import CHECK_SECONDS, DriftCheck
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.leases import CHANNEL, Leases
 from trading_intents.ids import IdMaker

@@ -1,5 +1,5 @@
-"""Background work on the intents' tables: rolls up counts, makes and drops partitions of events, and prunes old
-rows."""
+"""Background work of a worker on all features' tables: rolls up counts, makes and drops partitions of events, prunes
+old rows, records equity and checks exposures."""
 
 import asyncio
 
@@ -59,7 +59,7 @@ async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics
         return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
     def on_error(work: str, error: Exception) -> None:
-        log.warning("intents upkeep failed", work=work, reason=reason_of(error))
+        log.warning("upkeep failed", work=work, reason=reason_of(error))
 
     exposures, equity = ExposureCheck(pool, clock, metrics, log), EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:
