@@ -140,7 +140,7 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
     baseline, beside = Latencies(), dict[str, Latencies]()
     asyncio.run(site.measured.run(2 * BASELINE_SECONDS, baseline))
     began_mb = memory_mb(site.platform)
-    grown = dict[str, float]()
+    grown, most = dict[str, float](), dict[str, float]()
     phases = {name: (name,) for name in NAMES} | {"all": NAMES, "all again": NAMES}
     for label, names in phases.items():
         answers: dict[str, dict[str, int]] = {}
@@ -151,6 +151,7 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
         asyncio.run(site.measured.run(RECOVERY_SECONDS, Latencies()))
         asyncio.run(site.measured.run(BASELINE_SECONDS, baseline))
         grown[label] = memory_mb(site.platform) - began_mb
+        most[label] = max(grown[label], during_mb - began_mb)
         read, submit = beside[label].p99_millis
         print(
             f"{label}: p99 {read:.1f}, {submit:.1f} ms, +{during_mb - began_mb:.0f}, +{grown[label]:.0f} MB, {answers}"
@@ -170,5 +171,6 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
     }
     assert slow == {}
     assert max(grown.values()) <= MAX_GROWTH_MB
-    assert grown["all again"] <= grown["all"] + MAX_GROWTH_AGAIN_MB
+    # Not what "all" had left: an allocator gives memory back when it likes, and once only between the two.
+    assert grown["all again"] <= most["all"] + MAX_GROWTH_AGAIN_MB
     assert not [line for line in site.platform.logs if not line.startswith("{") or '"level": "error"' in line]
