@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.web.conftest import Order, Site
 from trading_intents.errors import InvalidJson, ValidationFailed
-from trading_intents.web.body import MAX_DEPTH, MAX_PARTS, convert, read_json
+from trading_intents.web.body import MAX_DEPTH, MAX_PARTS, MAX_VALUES, convert, read_json
 
 URL = "/v1/places/here/orders"
 ADA = {"x-name": "ada"}
@@ -26,7 +26,7 @@ JSON = {"content-type": "application/json"}
         b"{",
         b"nul",
         b"[" + b"[]," * (MAX_PARTS - 1) + b"[]]",
-        b"[" + b"1," * MAX_PARTS + b"1]",
+        b"[" + b"1," * MAX_VALUES + b"1]",
         b"{'a':1}",
         b'{"a":1,}',
         b'{"a":NaN}',
@@ -71,8 +71,8 @@ def test_what_cannot_be_read_is_invalid_json(text: bytes) -> None:
         b"[" * MAX_DEPTH + b"]" * MAX_DEPTH,
         b"[" + b"[]," * (MAX_PARTS - 2) + b"[]]",
         b'["' + b"[" * 2 * MAX_PARTS + b'"]',
-        b"[" + b"1," * (MAX_PARTS - 1) + b"1]",
-        b'["' + b"," * 2 * MAX_PARTS + b'"]',
+        b"[" + b"1," * (MAX_VALUES - 1) + b"1]",
+        b'["' + b"," * 2 * MAX_VALUES + b'"]',
         b"[" + b",".join([b"[]"] * 100) + b"]",
         b"[" + b"9" * 64 + b',"' + b"9" * 65 + b'"]',
         rb'{"\u003A":"\\u003a","\\\u003a":":"}',
