@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import io
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from tests.fakes import ManualClock
 from trading_intents.config import Rate, Settings
 from trading_intents.errors import Forbidden, NotFound, Unauthorized, Unavailable, VersionConflict
+from trading_intents.loops import collect_rarely
 from trading_intents.telemetry import Metrics, make_log, render_metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.operations import description_routes, operations_routes
@@ -224,3 +226,13 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, fast=fast),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )
+
+
+@pytest.fixture
+def rare_collections() -> Iterator[None]:
+    """Has garbage collected as rarely as by a process that serves: a test's has many objects to go through."""
+    thresholds = gc.get_threshold()
+    collect_rarely()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)

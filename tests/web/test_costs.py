@@ -26,7 +26,7 @@ TRIES = 20  # the least counts: other programs on the machine make each of them 
 BODIES = documents(MAX_BODY_BYTES)
 TEXT_BYTES = 32 * 1024  # of all headers together
 
-pytestmark = pytest.mark.deadline
+pytestmark = [pytest.mark.deadline, pytest.mark.usefixtures("rare_collections")]
 
 PARSERS: dict[str, Callable[[str], Any]] = {
     "amount": parse_amount,

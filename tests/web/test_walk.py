@@ -44,7 +44,7 @@ HEADER_BYTES = 28 * 1024
 HEADERS = (b"if-match", b"idempotency-key", b"last-event-id", b"if-none-match", b"authorization", b"x-api-key")
 SAMPLES = 4  # of the shapes at each path, for a route; the next route gets others
 
-pytestmark = pytest.mark.deadline
+pytestmark = [pytest.mark.deadline, pytest.mark.usefixtures("rare_collections")]
 
 
 @dataclass
