@@ -22,7 +22,7 @@ export function fill(element, ...children) {
   for (const child of children) if (child) element.append(child);
 }
 
-/** @type {(element: Element, text: string) => void} Does nothing if the element has the text: it is not laid out again. */
+/** @type {(element: Element, text: string) => void} Nothing if the element has the text: no layout then. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -28,7 +28,7 @@ export function beginDay(now, timeZone) {
   return guess - (wall(guess) - day);
 }
 
-/** @type {(name: keyof typeof LINES, spans: Json[], now: number) => Samples} The last recorded value holds until now. */
+/** @type {(name: keyof typeof LINES, spans: Json[], now: number) => Samples} The last value holds until now. */
 export function lineOf(name, spans, now) {
   const line = new Samples(LINES[name]);
   for (const span of spans) if (span[name] !== null) line.points.push([Date.parse(span.at), Number(span[name])]);

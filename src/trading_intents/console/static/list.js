@@ -147,7 +147,7 @@ export class KeyedList {
     else this._grid.removeAttribute("aria-activedescendant");
   }
 
-  /** @type {(row: Row, rowIndex: number, content: Cell[], tails: number[]) => void} Decimals line up by their `tails`. */
+  /** @type {(row: Row, rowIndex: number, content: Cell[], tails: number[]) => void} Decimals line up by `tails`. */
   _show(row, rowIndex, content, tails) {
     const { columns, key, rowClass, isTall } = this._options;
     const id = key(row);
