@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests import fork_server
+from tests.stalls import STALLS, Stalls
 
 SHARED = pytest.StashKey[Path]()
 NUMBER_BYTES = 4
@@ -83,6 +84,7 @@ class Workers:
     count: int = 0
 
     def __post_init__(self) -> None:
+        self.stalls = self.session.config.stash[STALLS] = Stalls()  # forks, so it is made before the pipes
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
         files, deadlines = defaultdict[Path, Unit](list), defaultdict[Path | str, Unit](list)
@@ -113,6 +115,7 @@ class Workers:
             for running in self.running.values():
                 os.kill(running.pid, signal.SIGINT)  # each tears its fixtures down
                 os.waitpid(running.pid, 0)
+            self.stalls.stop()
 
     def _start(self) -> None:
         ours, theirs = Pipe(duplex=False)

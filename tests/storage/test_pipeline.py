@@ -167,7 +167,11 @@ async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     assert "wrong" not in str(unavailable.value)
 
 
-async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(urls: Urls) -> None:
+async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("CONNECT_LIMIT_SECONDS", "RUN_LIMIT_SECONDS"):
+        monkeypatch.setattr(module, limit, 60)  # connections end by the proxy alone
     asked = [Statement("BEGIN"), Statement("SELECT 1"), Statement("SELECT 2"), Statement("COMMIT")]
     with proxied(urls.login) as (proxy, url):
         pipeline = Pipeline(url, SERVICE_ROLE)

@@ -26,6 +26,7 @@ OLDEST_SERVER_VERSION = 150_000
 TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 # Callers learn within 3 s that the database is unavailable: acquire and BEGIN together take less.
 ACQUIRE_LIMIT_SECONDS = 2.0
+START_LIMIT_SECONDS = 10.0  # for the first connection: nobody waits for an answer yet
 BEGIN_LIMIT_SECONDS = 0.9
 COMMAND_LIMIT_SECONDS = 2.5
 ROLLBACK_LIMIT_SECONDS = 1.0
@@ -270,7 +271,7 @@ async def open_pool(
 ) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
-            url.reveal(), timeout=ACQUIRE_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
+            url.reveal(), timeout=START_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
         )
         register_array_types(connection)
         try:
@@ -284,7 +285,7 @@ async def open_pool(
 
     connections = ConnectionPool(connect, size, is_fair)
     with explain_refusals("TRADING_INTENTS_DATABASE_URL and _WORKER_URL, migrate"):
-        connections.give_back(await connections.take(ACQUIRE_LIMIT_SECONDS))
+        connections.give_back(await connections.take(START_LIMIT_SECONDS))
     try:
         yield Pool(connections, role, metrics, history)
     finally:
