@@ -147,9 +147,17 @@ async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
         kept = [thing for thing in gc.get_objects(generation=0) if isinstance(thing, HttpConnection)]
         return not any(connection._app is site.app for connection in kept)
 
+    async def has_new_date() -> bool:
+        writer.write(GET)
+        dates.add((await read_answer(reader))[1]["date"])
+        return len(dates) > 1
+
+    dates = set[str]()
     gc.collect()  # what other tests have kept is of an older generation then
     gc.disable()
     try:
+        async with connected(site) as (reader, writer):  # until all connections were looked at, once a second
+            await eventually_async(has_new_date, LIMIT_SECONDS)
         for data in (GET, GET[:10], CHUNKED + b"0\r\nabc", b"nonsense\r\n\r\n", b""):
             async with connected(site) as (_, writer):
                 writer.write(data)

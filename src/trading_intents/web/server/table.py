@@ -144,12 +144,15 @@ class ConnectionTable:
 
     async def tick(self) -> None:
         """Runs once a second: renews the date header, and ends connections that are past a deadline."""
-        loop = asyncio.get_running_loop()
         while True:
             self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
-            for connection in list(self.connections):
-                connection.check(loop.time())
+            self._check_deadlines()
             await asyncio.sleep(1)
+
+    def _check_deadlines(self) -> None:  # apart, so that the last connection is not kept while the loop sleeps
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            connection.check(now)
 
     async def close(self) -> None:
         tasks = [task for connection in list(self.connections) if (task := connection.finish())]
