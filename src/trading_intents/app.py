@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from trading_intents import __version__
 from trading_intents.accounts.credentials import Credentials
-from trading_intents.accounts.http import account_routes, broker_route, credential_routes
+from trading_intents.accounts.http import account_routes, broker_route, credential_routes, find_account
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
@@ -73,7 +73,8 @@ from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics, TrafficLog, render_metrics
 from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
 from trading_intents.web.operations import description_routes, make_request_series, operations_routes
-from trading_intents.web.routes import Route
+from trading_intents.web.request import Request
+from trading_intents.web.routes import Policy, Route
 from trading_intents.web.routing import App
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import connection_limits, max_grpc_connections
@@ -162,6 +163,7 @@ class Features:
 
     callers: Callers
     gates: Mapping[str, Gate]
+    accounts: Accounts
     limits: Limits
     routes: tuple[Route, ...]
     event_routes: tuple[Route, ...]
@@ -227,7 +229,7 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     files = certificate_files(settings, "TLS", infra.metrics, infra.log) if "stream" in settings.roles else None
     grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, files)
     streamed = event_routes(gates["stream"], streams, infra.log)
-    return Features(callers, gates, limits, routes, streamed, directory, tools, writer, hub, grpc)
+    return Features(callers, gates, accounts, limits, routes, streamed, directory, tools, writer, hub, grpc)
 
 
 def build_workers(
@@ -349,7 +351,12 @@ def build_app(infra: Infrastructure, features: Features, render: RenderMetrics =
     routes += description_routes(public, routes, __version__, settings.http_url)
     make_request_series(infra.metrics.requests, routes)
     addresses = ClientAddress(settings.trusted_proxies)
-    app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log)
+
+    async def find_path_account(request: Request, policy: Policy) -> None:
+        assert isinstance(policy, Gate)
+        await find_account(request, policy, features.accounts)
+
+    app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log, find_path_account)
     return app
 
 

@@ -1,5 +1,6 @@
 """GET /v1/organizations/by-provider: service accounts read any, users their own, nobody learns of others."""
 
+import httpx
 import pytest
 
 from tests.access.test_api_keys import STAMP
@@ -45,15 +46,18 @@ def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants
 
 
 @pytest.mark.parametrize(
-    ("named", "status"), [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 401), ("", 401)]
+    ("named", "status"), [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 404), ("", 400)]
 )
 def test_the_organization_a_service_account_names_must_be_an_id(tenants: Tenants, named: str, status: int) -> None:
-    # The endpoint takes no service account at all, but a body that cannot be read is refused first.
     headers = tenants.callers["service_unnamed"] | {"x-organization-id": named}
-    assert tenants.client.get("/v1/api-keys", headers=headers).status_code == status
+    answer = tenants.client.get("/v1/accounts", headers=headers)
+    assert answer.status_code == status
+    assert "ratelimit" in answer.headers, "it counts in the limits of its own"
 
 
 def test_the_organization_header_of_anyone_else_is_ignored(tenants: Tenants) -> None:
-    headers = tenants.callers["admin"] | {"x-organization-id": tenants.organization("org_other")["id"]}
-    shown = tenants.client.get("/v1/api-keys", headers=headers).json()["data"]
-    assert {k["organization_id"] for k in shown} == {tenants.organization("org_acme")["id"]}
+    (admin,) = tenants.callers["admin"].items()
+    for named in (tenants.organization("org_other")["id"], "nonsense", ""):
+        headers = [admin, ("x-organization-id", named), ("x-organization-id", named)]
+        shown = httpx.get(f"{tenants.platform.url}/v1/api-keys", headers=headers).json()["data"]
+        assert {k["organization_id"] for k in shown} == {tenants.organization("org_acme")["id"]}

@@ -7,7 +7,9 @@ import pytest
 
 from tests.tenants import Tenants
 
-ACCOUNT = f"/v1/accounts/{uuid.UUID(int=1)}"
+UNKNOWN = str(uuid.UUID(int=1))
+PAYLOAD = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
+CREATE = {"command": {"type": "CREATE", "payload": PAYLOAD}}
 # By the contract: probes are never refused, and two endpoints answer errors in plain text. Pages are for browsers.
 ANY_QUERY = {
     "/console",
@@ -32,7 +34,24 @@ def operations(tenants: Tenants) -> list[tuple[str, str, dict[str, Any]]]:
     return [(method.upper(), path, answered) for path, methods in paths.items() for method, answered in methods.items()]
 
 
-def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants) -> None:
+@pytest.fixture(scope="module")
+def account(tenants: Tenants) -> str:
+    made = {"name": "query", "broker": "paper", "environment": "paper"}
+    return str(call(tenants, "POST", "/v1/accounts", "key_all", json=made).json()["id"])
+
+
+def test_an_account_is_looked_for_before_the_query_is_checked(tenants: Tenants, account: str) -> None:
+    wrong, unknown = {"zzz": "1"}, f"/v1/accounts/{UNKNOWN}"
+    for path in (unknown, f"{unknown}/events", f"/v1/controls/accounts/{UNKNOWN}/limits"):
+        assert call(tenants, "GET", path, "key_all", params=wrong).status_code == 404
+    assert call(tenants, "GET", f"/v1/accounts/{account}", "key_live", params=wrong).status_code == 403
+    assert call(tenants, "POST", f"{unknown}/intents", "key_all", json=CREATE, params=wrong).status_code == 404
+    for caller, id_, status in (("key_all", UNKNOWN, 404), ("key_live", account, 403), ("key_all", account, 422)):
+        answer = call(tenants, "GET", f"/v1/accounts/{id_}/events", caller, params={"kinds": "nonsense"})
+        assert answer.status_code == status
+
+
+def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants, account: str) -> None:
     seen = 0
     for method, path, answered in operations(tenants):
         if path in ANY_QUERY:
@@ -45,7 +64,7 @@ def test_every_operation_refuses_an_unknown_parameter(tenants: Tenants) -> None:
         caller = (
             "none" if not answered["security"] else "key_all" if {"api_key": []} in answered["security"] else "admin"
         )
-        filled = path
+        filled = path.replace("{account_id}", account)
         for parameter in answered["parameters"]:
             filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
         answer = call(tenants, method, filled, caller, params={"zzz": "1"}, **bodies)
@@ -77,8 +96,8 @@ def test_plain_text_endpoints_ignore_a_query(tenants: Tenants) -> None:
         ("create_after", "created_after"),
     ],
 )
-def test_a_near_name_is_suggested(tenants: Tenants, given: str, near: str) -> None:
-    answer = call(tenants, "GET", f"{ACCOUNT}/orders", "key_all", params={given: "open"})
+def test_a_near_name_is_suggested(tenants: Tenants, account: str, given: str, near: str) -> None:
+    answer = call(tenants, "GET", f"/v1/accounts/{account}/orders", "key_all", params={given: "open"})
     assert answer.status_code == 422
     [error] = answer.json()["errors"]
     assert (error["pointer"], error["did_you_mean"]) == (f"?{given}", near)
@@ -96,16 +115,12 @@ def test_each_unknown_name_is_reported(tenants: Tenants) -> None:
     assert [error["pointer"] for error in answer.json()["errors"]] == ["?a", "?b"]
 
 
-def test_a_submit_with_a_query_is_refused_and_writes_nothing(tenants: Tenants) -> None:
-    made = call(
-        tenants, "POST", "/v1/accounts", "key_all", json={"name": "query", "broker": "paper", "environment": "paper"}
-    ).json()["id"]
-    payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
-    command = {"command": {"type": "CREATE", "payload": payload}}
+def test_a_submit_with_a_query_is_refused_and_writes_nothing(tenants: Tenants, account: str) -> None:
+    url = f"/v1/accounts/{account}/intents"
     for _ in range(2):  # the second is of a caller that is known by then
-        answer = call(tenants, "POST", f"/v1/accounts/{made}/intents", "key_all", json=command, params={"dry_run": "1"})
+        answer = call(tenants, "POST", url, "key_all", json=CREATE, params={"dry_run": "1"})
         assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "?dry_run")
-    assert call(tenants, "GET", f"/v1/accounts/{made}/intents", "key_all").json()["data"] == []
+    assert call(tenants, "GET", url, "key_all").json()["data"] == []
 
 
 def test_a_missing_permission_is_answered_before_the_query_is_checked(tenants: Tenants) -> None:

@@ -37,7 +37,7 @@ class LossyAccount:
         body = {"bid": bid, "ask": ask, "bid_size": "1000", "ask_size": "1000"}
         self._admin("PUT", f"/v1/paper/quotes/{self.symbol}", body)
 
-    def put_limit(self, loss: str, **more: str) -> None:
+    def put_limit(self, loss: str, **more: str | int) -> None:
         self._admin("PUT", f"/v1/controls/accounts/{self.id}/limits", {"max_daily_loss": loss} | more)
 
     def until_baseline(self) -> None:
@@ -79,7 +79,7 @@ def account(tenants: Tenants, tables: Tables) -> LossyAccount:
     return LossyAccount(tenants, tables)
 
 
-def test_reaching_it_halts_the_account_once_for_a_day_and_limit(
+def test_reaching_it_halts_the_account_once_for_a_day_and_version(
     tenants: Tenants, tables: Tables, account: LossyAccount
 ) -> None:
     other = LossyAccount(tenants, tables)
@@ -108,7 +108,9 @@ def test_reaching_it_halts_the_account_once_for_a_day_and_limit(
     other.quote("94", "96")
     eventually(lambda: other.halts() == 1, WAIT_SECONDS)  # all accounts were judged again
     assert account.reasons(account.order("BUY", limit("1", "1"))) == ["max_daily_loss"]
-    assert account.halts() == 2, "once for a day and limit"
+    assert account.halts() == 2, "once for a day and version of the limits"
+    account.put_limit("60", max_open_orders=100)
+    eventually(lambda: account.halts() == 3, WAIT_SECONDS)
 
 
 def test_a_limit_counts_from_its_answer_on(account: LossyAccount) -> None:

@@ -64,19 +64,19 @@ async def test_a_key_is_verified_for_15_minutes_after_each_look_up(
 
 async def test_a_token_is_verified_until_it_fails(callers: Callers, issuer: Issuer, clock: ManualClock) -> None:
     token = issuer.token(issuer.claims(exp=int(clock.now().timestamp()) + 2 * QUARTER_HOUR))
-    await callers.by_token(token, None)
+    await callers.by_token(token)
     clock.advance(QUARTER_HOUR)
     assert callers.is_verified(token)
     assert not callers.is_verified(token[:-1])
     clock.advance(1)
     assert not callers.is_verified(token)
-    await callers.by_token(token, None)
+    await callers.by_token(token)
     clock.advance(QUARTER_HOUR - 60)
-    await callers.by_token(token, None)
+    await callers.by_token(token)
     clock.advance(60 + LEEWAY_SECONDS)
     assert callers.is_verified(token)
     with pytest.raises(Unauthorized):
-        await callers.by_token(token, None)
+        await callers.by_token(token)
     assert not callers.is_verified(token)
 
 
@@ -86,5 +86,5 @@ async def test_the_memory_of_verified_credentials_is_bounded(
     monkeypatch.setattr(service, "MAX_RECENT", 2)
     tokens = [issuer.token(issuer.claims(sub=f"user {number}")) for number in range(3)]
     for token in tokens:
-        await callers.by_token(token, None)
+        await callers.by_token(token)
     assert [callers.is_verified(token) for token in tokens] == [False, True, True]

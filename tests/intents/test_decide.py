@@ -1,5 +1,6 @@
 """decide(): a pure rule. By table in the order of its checks, and for any state that can be made up."""
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from decimal import Decimal
@@ -191,13 +192,15 @@ def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
 def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
     earlier = EarlierAction("mine", INTENT, 7)
     is_abandoned = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
-    for command in ALL:
-        made = decide(
-            submission(command, idempotency_key="k", body_digest="mine"),
-            state(**is_abandoned, order=order(status="FILLED")),
-            NOW,
-        )
-        assert made == Replayed(INTENT, 7)
+    lower = structs.replace(KEPT, quantity="0.1")  # a fill of its pair did that, so the REPLACE would be refused
+    since: tuple[dict[str, Any], ...] = (
+        {"order": order(status="FILLED")},
+        {"broker": None},
+        {"order": order(spec=lower, is_linked=True)},
+    )
+    for command, change in itertools.product(ALL, since):
+        asked = submission(command, idempotency_key="k", body_digest="mine")
+        assert decide(asked, state(**is_abandoned | change), NOW) == Replayed(INTENT, 7)
 
 
 uuids = st.sampled_from([ACCOUNT, INTENT, UUID(int=0)])

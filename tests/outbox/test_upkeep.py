@@ -15,7 +15,7 @@ from trading_intents.telemetry import Metrics, make_log
 LIMIT_SECONDS = 20
 
 
-@pytest.mark.parametrize(("queue", "gone", "kept"), [(Queue.INTENTS, "6 min", "4 min"), (Queue.USERS, "8 d", "6 d")])
+@pytest.mark.parametrize(("queue", "gone", "kept"), [(Queue.INTENTS, "11 min", "9 min"), (Queue.USERS, "8 d", "6 d")])
 async def test_finished_rows_go_by_themselves(pool: Pool, table: Table, queue: Queue, gone: str, kept: str) -> None:
     lane = uuid.uuid4() if queue is Queue.INTENTS else None
     await put_rows(pool, *(new_row(queue=queue, lane=lane) for _ in range(3)))

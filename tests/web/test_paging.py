@@ -23,7 +23,8 @@ async def test_a_reader_sees_every_row_once(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "rows"), [(None, 50), ("1", 1), ("0", 1), ("100", 100), ("101", 100), ("9" * 5000, 100), ("007", 7)]
+    ("limit", "rows"),
+    [(None, 50), ("1", 1), ("0", 1), ("100", 100), ("101", 100), ("9" * 5000, 100), ("007", 7), ("0" * 20 + "3", 3)],
 )
 async def test_the_limit_is_clamped(site: Site, limit: str | None, rows: int) -> None:
     answer = await site.client.get("/v1/lists/ada", params={} if limit is None else {"limit": limit})

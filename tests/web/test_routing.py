@@ -40,6 +40,8 @@ async def test_bytes_that_are_no_text_in_a_path_are_not_found(site: Site) -> Non
         ("/healthz?" + "%41" * 2730, 200),
         ("/healthz?" + "%41" * 2731, 414),
         ("/v1/limited?" + "&" * 8193, 414),
+        ("/v1/limited?" + "a" * 60_000, 414),
+        ("/" + "x" * 60_000, 414),
     ],
     ids=lambda given: str(given)[:20],
 )

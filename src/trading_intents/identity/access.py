@@ -93,6 +93,7 @@ RULES = {
         replace(
             _writing("halt_account", _P.CONTROL_EDIT),
             meaning="an API key with control:edit (and intent:edit for close_positions); an admin",
+            service=Refuse.AS_401,
         ),
         Rule("halt_organization", "an admin", user=ADMIN),
         _reading("read_halts", _P.CONTROL_READ),
@@ -126,7 +127,7 @@ RULES = {
             meaning="a paper API key with account:read; a user; a service account with account:read",
             environment=Environment.PAPER,
         ),
-        _writing("write_reference_prices", _P.CONTROL_EDIT),
+        replace(_writing("write_reference_prices", _P.CONTROL_EDIT), service=Refuse.AS_401),
         _with_any_credential("brokers"),
         _with_any_credential("read_caller"),
         _reading("stream", _P.STREAM_READ),
@@ -151,17 +152,13 @@ class Gate:
         if key is not None:
             caller = await self._callers.by_key(key)
         elif bearer is not None:
-            named = request.header(b"x-organization-id") if self._rule.names_organization else None
-            caller = await self._callers.by_token(bearer, named)
+            caller = await self._callers.by_token(bearer)
         else:
             raise errors.Unauthorized("send an API key as x-api-key, or a bearer token")
-        request.caller = caller  # also of a kind that is refused: it counts in the limits of its own
+        request.caller = caller  # also one that is refused: it counts in the limits of its own
         check_kind(self._rule, caller)
-        is_service = isinstance(caller.principal, model.ServicePrincipal)
-        if is_service and self.names_organization and not request.header(b"x-organization-id"):
-            raise errors.InvalidRequest(
-                "the header x-organization-id is missing; a service account names the organization that it reads"
-            )
+        if self.names_organization and isinstance(caller.principal, model.ServicePrincipal):
+            request.caller = await self._callers.in_organization(caller, request.header(b"x-organization-id"))
 
     def is_verified(self, request: Request) -> bool:
         """Whether this process verified the credential lately."""
@@ -234,7 +231,9 @@ def check_kind(rule: Rule, caller: model.Caller) -> None:
             taken: object = rule.key
         case model.UserPrincipal():
             taken = rule.user
-            if rule.user_needs_organization and caller.organization is None:
+            # An organization that is not known here is not an internal one: 403 where that is asked.
+            named = caller.organization or (rule.internal and caller.principal.organization)
+            if rule.user_needs_organization and not named:
                 raise errors.Unauthorized("the token names no organization that is known here")
         case model.ServicePrincipal():
             taken = rule.service

@@ -27,7 +27,6 @@ from trading_intents.web.request import FORM, MAX_FORM_BYTES, NO_STORE, Answer, 
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
-MAX_VALIDATION_BYTES = 8 * 1024  # no credential is needed
 MAX_BASIC_CHARACTERS = 2 * 1024
 
 
@@ -156,7 +155,6 @@ class KeyHandlers:
         body=KeyToValidate,
         answer=KeyValidation,
         bucket=Bucket.READS,
-        max_body_bytes=MAX_VALIDATION_BYTES,
         errors=(errors.InvalidApiKey,),
     )
     async def validate_api_key(self, request: Request) -> Answer:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from trading_intents import errors
 from trading_intents.clock import Clock
 from trading_intents.config import LOCAL_PROVIDER
@@ -65,14 +67,12 @@ class Callers:
         self._used[record.key.id] = self._clock.monotonic()
         return record.caller
 
-    async def by_token(self, token: str, organization: str | None) -> model.Caller:
-        """`organization` is the one that a service account reads; a user's comes from the token."""
+    async def by_token(self, token: str) -> model.Caller:
+        """A user's organization comes from the token; a service account has none yet: see `in_organization`."""
         token_digest = digest(token)
         try:
             claims = await self._verifier.verify(token)
-            caller = await (
-                self._service(claims, organization) if claims.is_service else self._user(claims, token_digest)
-            )
+            caller = await (self._service(claims) if claims.is_service else self._user(claims, token_digest))
         except errors.Unauthorized:
             self._note_verified(token_digest, False)
             raise
@@ -124,21 +124,26 @@ class Callers:
         principal = model.UserPrincipal(claims.subject, claims.organization, role)
         return model.Caller(principal, record.organization, claims.expires_at, claims.issued_at, token_digest)
 
-    async def _service(self, claims: model.Claims, named: str | None) -> model.Caller:
+    async def in_organization(self, service: model.Caller, named: str | None) -> model.Caller:
+        """The service account as a caller of the organization that it names: of none, if there is no such one."""
+        if not named:
+            raise errors.InvalidRequest(
+                "the header x-organization-id is missing; a service account names the organization that it reads"
+            )
+        organization_id = parse_id(named)
+        if organization_id is None:
+            raise errors.InvalidRequest(f"x-organization-id {ID_RULE}")
+        read = self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
+        return replace(service, organization=await read)
+
+    async def _service(self, claims: model.Claims) -> model.Caller:
         scopes = claims.scopes
         if self._local:
             account = await self._services.get(claims.subject, lambda: self._read_service(claims.subject))
             if account is None or account.disabled:
                 raise errors.Unauthorized("the service account is not known")
             scopes &= account.scopes
-        organization = await self._named(named) if named else None
-        return model.Caller(model.ServicePrincipal(claims.subject, scopes), organization, claims.expires_at)
-
-    async def _named(self, text: str) -> model.OrganizationRecord | None:
-        organization_id = parse_id(text)
-        if organization_id is None:
-            raise errors.InvalidRequest(f"x-organization-id {ID_RULE}")
-        return await self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
+        return model.Caller(model.ServicePrincipal(claims.subject, scopes), None, claims.expires_at)
 
     async def _read_key(self, text: str, key_digest: bytes) -> model.KeyRecord | None:
         if not is_key(text):

@@ -13,7 +13,7 @@ PRUNE_SECONDS = 60.0
 MEASURE_SECONDS = 10.0
 WEEK_SECONDS = 7 * 24 * 3600
 # Orders and commands say all that a finished row of the intents says, of which there are hundreds a second.
-KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 300, Queue.USERS: WEEK_SECONDS}
+KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 600, Queue.USERS: WEEK_SECONDS}
 
 
 async def keep_up(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> None:

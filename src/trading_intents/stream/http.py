@@ -73,7 +73,12 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
         """Follow an account's events as they happen."""
         feed = _EventFeed(streams, request, log)
         try:
-            account_id, kinds = request.params["account_id"], _kinds(request.query.get("kinds"))
+            account_id = request.params["account_id"]
+            try:
+                kinds = _kinds(request.query.get("kinds"))
+            except ValidationFailed:
+                await streams.find_account(request, account_id)  # 404 and 403 come first
+                raise
             requested = SubscribeRequest(account_id, kinds, resume_after=request.header(b"last-event-id") or "")
             await streams.subscribe(feed.stream, requested)
         except BaseException:

@@ -8,6 +8,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from trading_intents import errors
+from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.identity.access import Gate, caller_of
 from trading_intents.identity.model import ApiKeyPrincipal
@@ -143,14 +144,17 @@ class Streams:
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
             return Subscription(None, environment, requested.kinds, None)
         symbol = parse_symbol(requested.symbol) if requested.symbol else None
-        account = await self._accounts.find(
+        account = await self.find_account(request, requested.account)
+        return Subscription(account.id, None, requested.kinds, symbol)
+
+    async def find_account(self, request: Request, account_id: str) -> Account:
+        return await self._accounts.find(
             AccountTarget(
-                caller.organization_id,
-                parse_id(requested.account),
+                caller_of(request).organization_id,
+                parse_id(account_id),
                 lambda account: self._gate.permit_object(request, account.environment),
             )
         )
-        return Subscription(account.id, None, requested.kinds, symbol)
 
     def _leave(self, stream: Stream, account_id: UUID | None) -> StreamScope | None:
         """Ends a scope's subscription, and records the last seq that it got."""

@@ -10,7 +10,7 @@ from prometheus_client import Counter
 
 from trading_intents.clock import Clock
 from trading_intents.config import Rate, Settings
-from trading_intents.errors import RateLimited, StartupRefused, Unauthorized
+from trading_intents.errors import InvalidRequest, RateLimited, StartupRefused, Unauthorized
 from trading_intents.web.request import Headers, Incoming, Request
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -115,15 +115,15 @@ class Limits:
     ) -> None:
         """Identifies the caller. A credential takes a token of its address before it is looked up and gives it back
         unless it fails, so that requests side by side cannot share one. A credential that was verified lately needs
-        none. A caller who is known, and refused for its kind, counts in its own `bucket`."""
+        none. A caller who is known, and refused, counts in its own `bucket`."""
         is_token_taken = not verifier.is_verified(request) and self._take_failure(verifier, request, verifies_late)
         is_failed = False
         try:
             await verifier.identify(request)
-        except Unauthorized:
-            is_failed = request.caller is None
-            if request.caller and bucket:
-                self.take(bucket, request.caller.limit_key, request.caller.organization_limit_key)
+        except (Unauthorized, InvalidRequest) as error:
+            is_failed = request.caller is None and isinstance(error, Unauthorized)
+            if (caller := request.caller) and bucket:
+                request.headers_out += self.take(bucket, caller.limit_key, caller.organization_limit_key)
             raise
         finally:
             if is_token_taken and not is_failed:

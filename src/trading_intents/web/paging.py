@@ -179,7 +179,8 @@ def read_limit(text: str | None) -> int:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit()):
         raise InvalidRequest("limit must be a whole number, zero or more; 1 to 100 rows are answered")
-    return MAX_LIMIT if len(text) > 9 else max(1, min(MAX_LIMIT, int(text)))
+    digits = text.lstrip("0") or "0"
+    return MAX_LIMIT if len(digits) > 9 else max(1, min(MAX_LIMIT, int(digits)))
 
 
 def _tag(list_name: str, position: str) -> bytes:

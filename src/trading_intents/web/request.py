@@ -20,6 +20,7 @@ T = TypeVar("T")
 Headers = list[tuple[bytes, bytes]]
 MAX_PATH_BYTES = 2 * 1024  # as it was sent, like the query
 MAX_QUERY_BYTES = 8 * 1024
+MAX_TARGET_BYTES = MAX_PATH_BYTES + len("?") + MAX_QUERY_BYTES
 MAX_FORM_BYTES = 8 * 1024
 MAX_FIELDS = 50  # of a query or a form
 MAX_ENTITY_TAGS = 32

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import unquote_to_bytes
 
 from trading_intents import errors
@@ -12,17 +12,21 @@ from trading_intents.loops import LoopTurns, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
-from trading_intents.web.problem import PROBLEM
+from trading_intents.web.problem import PROBLEM, ErrorShape
 from trading_intents.web.request import JSON, NO_STORE, Answer, Headers, Incoming, PendingRequest, Request
-from trading_intents.web.routes import Respond, Route
+from trading_intents.web.routes import Policy, Respond, Route
 from trading_intents.web.validation import unknown_parameters
 
 MAX_REFUSALS_LOGGED = 10  # a second, of requests that could not be read
 MAX_FAILURES_LOGGED = 100  # a second, of requests that could not be served
 DISK_FAILED_SECONDS = 5.0  # for this long after a failure the disk counts as failed
 
+FindAccount = Callable[[Request, Policy], Awaitable[object]]
+
 
 class App:
+    """`find_account` raises what a path gets whose account is not there, or not the caller's."""
+
     def __init__(
         self,
         routes: Iterable[Route],
@@ -31,11 +35,12 @@ class App:
         clock: Clock,
         metrics: Metrics,
         log: Log,
+        find_account: FindAccount | None = None,
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
         self._limits, self.client_address, self._clock = limits, client_address, clock
-        self.metrics, self._log = metrics, log
+        self.metrics, self._log, self._find_account = metrics, log, find_account
         self._turns = LoopTurns[str | None]()  # of organizations, and of all requests without a caller together
         self._in_flight: set[object] = set()
         self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
@@ -95,16 +100,16 @@ class App:
     async def _answer(self, incoming: Incoming) -> tuple[Route | None, Request, Answer]:
         address = self.client_address.address(incoming)
         try:
+            incoming.check_target()
             if incoming.refusal:
                 raise incoming.refusal
-            incoming.check_target()
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except errors.PlatformError as error:
             request = Request(incoming, {}, address)
             await self._turns.take(None)
             if incoming.refusal:
                 self._log_refusal(request, incoming.refusal)
-            return None, request, PROBLEM.answer(error, request.id)
+            return None, request, self._table.error_shape(incoming.raw_path).answer(error, request.id)
         request = Request(incoming, params, address)
         try:
             answer = await self._serve(route, request)
@@ -153,7 +158,10 @@ class App:
             caller = request.caller
             await self._turns.take(None if caller is None else caller.organization_limit_key or caller.limit_key)
         try:
-            self._check(route, request)
+            if unknown := self._check(route, request):
+                if self._find_account and "account_id" in request.params:
+                    await self._find_account(request, route.policy)  # 404 and 403 come first
+                raise unknown
         except errors.PlatformError:
             if bucket and route.operation.is_counted_by_handler:
                 request.headers_out += self._take(bucket, request)
@@ -161,8 +169,9 @@ class App:
         answer = await route.handle(request)
         return answer_csv(request, answer, columns) if columns and prefers_csv(request) else answer
 
-    def _check(self, route: Route, request: Request) -> None:
-        """Reads the request, and raises what keeps it from its handler."""
+    def _check(self, route: Route, request: Request) -> errors.ValidationFailed | None:
+        """Reads the request, and raises what keeps it from its handler; gives a refusal that the path's object comes
+        before."""
         if route.operation.body is not None and route.operation.body_media is JSON:
             request.read_json(route.operation.max_body_bytes, route.operation.is_body_optional)
         elif route.operation.body is not None:
@@ -175,8 +184,7 @@ class App:
             if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
                 parameter.check(given)
         route.policy.permit(request)
-        if unknown:
-            raise unknown
+        return unknown
 
     async def _identify(self, route: Route, request: Request) -> None:
         if route.policy.public:
@@ -235,6 +243,11 @@ class _Table:
             self._shapes[group] = shapes[shape]
             group += 1 + shape.count("{}")
         self._expression = re.compile("|".join(alternatives).encode())
+
+    def error_shape(self, raw_path: bytes) -> ErrorShape:
+        """Gives the form of a path's errors, whatever the method."""
+        routes = self._literal.get(raw_path, {}).values()
+        return next((route.operation.error_shape for route, _ in routes), PROBLEM)
 
     def match_fast(self, method: str, raw_path: bytes) -> tuple[Route, str] | None:
         for wanted, expression, route in self._fast:

@@ -153,7 +153,7 @@ class LimitsService:
         if not present and account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
             raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
         if account and not symbol:
-            await self._follow_loss_limit(tx, account, present.limits if present else NO_LIMIT, limits)
+            await self._follow_loss_limit(tx, account, limits)
         return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
 
     async def _remove(
@@ -162,14 +162,12 @@ class LimitsService:
         present = _there(await store.find_limits(tx, owner_id, symbol))
         check_version(present.version, expected)
         if account and not symbol:
-            await self._follow_loss_limit(tx, account, present.limits, NO_LIMIT)
+            await self._follow_loss_limit(tx, account, NO_LIMIT)
         await store.delete_limits(tx, owner_id, symbol)
 
-    async def _follow_loss_limit(self, tx: Tx, account: Account, before: TradingLimits, after: TradingLimits) -> None:
-        """Has a changed daily-loss limit judged anew, and today's result counted from now if it was not before."""
-        if (before.max_daily_loss, before.timezone) == (after.max_daily_loss, after.timezone):
-            return
-        zone = None if after.max_daily_loss is None else after.timezone or DEFAULT_TIMEZONE
+    async def _follow_loss_limit(self, tx: Tx, account: Account, limits: TradingLimits) -> None:
+        """Has the daily loss judged anew by a new version, and today's result counted from now if it was not before."""
+        zone = None if limits.max_daily_loss is None else limits.timezone or DEFAULT_TIMEZONE
         await store.change_loss_limit(tx, account.id, zone)
         if zone is None:
             return

@@ -148,7 +148,7 @@ async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> boo
 
 
 async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:
-    """A changed limit may be reached anew; without one, or in another time zone, the day begins anew."""
+    """A new version may be reached anew; without a limit, or in another time zone, the day begins anew."""
     query = "DELETE FROM daily_baselines WHERE account_id = $1 AND timezone IS DISTINCT FROM $2"
     await tx.execute(query, account_id, timezone)
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)

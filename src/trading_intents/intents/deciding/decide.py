@@ -30,16 +30,16 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
     """Gives an action, an earlier answer or a refusal. The checks run in the order that the API documents."""
     try:
         account = _check_caller(submission, state, now)
+        if state.earlier and state.earlier.body_digest == submission.body_digest:
+            return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
         _check_broker(submission.command, state)
         composed = (
             None if isinstance(submission.command, Close) else compose(submission, submission.command, state.order)
         )
         if state.earlier:
-            if state.earlier.body_digest != submission.body_digest:
-                raise errors.IdempotencyConflict(
-                    "the Idempotency-Key was used with a different body; use a new key for a new command"
-                )
-            return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
+            raise errors.IdempotencyConflict(
+                "the Idempotency-Key was used with a different body; use a new key for a new command"
+            )
         _check_account(submission, account, state.broker)
         _check_order(submission, state.order)
         accepted = composed or compose_close(submission, state)

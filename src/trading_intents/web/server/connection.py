@@ -9,9 +9,9 @@ from typing import cast
 
 import httptools
 
-from trading_intents.errors import InternalError, InvalidRequest, PayloadTooLarge, PlatformError, RequestTimeout
+from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.request import Answer, Headers, Incoming, PendingRequest, StreamingBody
+from trading_intents.web.request import MAX_TARGET_BYTES, Answer, Headers, Incoming, PendingRequest, StreamingBody
 from trading_intents.web.server.head import MAX_HEADERS, check_head, says_close
 from trading_intents.web.server.table import ConnectionTable
 
@@ -55,6 +55,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._back_off_until = 0.0
         self._is_last = False  # no request follows those that wait
         self._headers: Headers = []
+        self._url = b""
         self._request_deadline: float | None = None  # while a request arrives
         self._write_deadline: float | None = None  # while answers wait to be sent
         self._idle_deadline = self._loop.time() + FIRST_BYTE_SECONDS
@@ -166,7 +167,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
                 self._refuse(InvalidRequest("the headers, or the sizes of chunks, are too large"))
             elif self._body_bytes > MAX_RECEIVED_BYTES:
-                self._refuse(PayloadTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes, which is the limit"))
+                self._keep_alive = False
+                self.on_message_complete()  # the rest is not read: whoever calls is identified before it is refused
 
     # httptools calls these while it parses.
 
@@ -182,7 +184,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
+        if len(self._url) <= MAX_TARGET_BYTES:  # more is refused later
+            self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer is ignored
@@ -211,6 +214,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         self._request_deadline = None
         path, _, query = self._url.partition(b"?")
+        self._url = b""
         if refusal := self._table.set_busy(self, path):
             self._refuse(refusal)
             return
@@ -239,7 +243,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Answers the earlier requests, then sends this refusal and closes: the bytes are no request."""
         self._stop_receiving()
         self._app.enter(self)
-        self._queue(Incoming("GET", b"", b"", self._headers, None, self._peer, False, refusal=error))
+        path, _, query = self._url.partition(b"?")
+        self._queue(Incoming("GET", path, query, self._headers, None, self._peer, False, refusal=error))
 
     def _queue(self, incoming: Incoming) -> None:
         self._waiting.append(incoming)
