@@ -63,6 +63,9 @@ def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, is
     assert status("/v1/api-keys", user(issuer, None)) == 403
     assert status("/v1/api-keys", user(issuer, organization="unknown")) == 401
     assert status("/v1/api-keys", user(issuer, organization=None)) == 401
+    health = "/v1/accounts/outbox/health"
+    assert status(health, user(issuer, organization="unknown")) == 403
+    assert status(health, user(issuer, organization=None)) == 401
     assert status(f"{URL}/o1", user(issuer)) == 200
     assert status(f"{URL}/o2", user(issuer)) == 404
     service = bearer(issuer, kind="service", scope="intent:read", organization=None, role=None)
