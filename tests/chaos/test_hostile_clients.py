@@ -117,7 +117,8 @@ def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: 
         f"beside {done['made']}, answered {done['answers']}; memory {baseline_mb:.0f}, {early_mb:.0f}, {late_mb:.0f} MB"
     )
     assert len(done["made"]) >= 6
-    assert set(done["answers"]) <= {"200", "400", "404", "405"}
+    # Random bytes may make any request, as one of another media type: all are refused but those meant to pass.
+    assert [status for status in done["answers"] if status != "200" and not status.startswith("4")] == []
     assert late_mb <= baseline_mb + MAX_GROWTH_MB
     if seconds > 60:
         assert late_mb <= early_mb + MAX_LATE_GROWTH_MB
