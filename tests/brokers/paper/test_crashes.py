@@ -38,8 +38,9 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
                 if n == ANSWERS_BEFORE_A_KILL // 2:
                     await venue.post("99x1000000 99.5x7")
             process.kill()
-            rest = (await asyncio.to_thread(process.stdout.read)).splitlines()
-        answered |= dict(line.split() for line in rest if line.count(" ") == 1)
+            rest = await asyncio.to_thread(process.stdout.read)
+        whole_lines = rest[: rest.rfind("\n") + 1].splitlines()  # the kill may have cut the last one
+        answered |= dict(line.split() for line in whole_lines)
         process.wait()
     session = await venue.open_session(account)
     for client_order_id, outcome in answered.items():
