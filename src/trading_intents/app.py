@@ -299,7 +299,8 @@ async def serve(
     `prepare` runs before the first request is served; `greet` gets the settings with their ports, and what `prepare`
     gave. A process with a parent is given its listener by it, and leaves PostgreSQL to it.
     """
-    listener, settings = (given, settings) if given else take_ports(settings)
+    listener, found = (given, settings) if given else take_ports(settings)
+    settings = replace(found, grpc_port=settings.grpc_port)  # for 0 gRPC takes a port itself: nobody can come before it
     with ended_by_loops(log, stop), contextlib.closing(listener):
         needs_worker = "worker" in settings.roles
         async with (
@@ -317,7 +318,7 @@ async def serve(
             files = certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
             async with serving(app, listener, connections, files), working(infra, features, vault) as workers:
                 interrupt.cancel()
-                greet(settings, demo)
+                greet(replace(settings, grpc_port=features.grpc.port), demo)
                 await stop.wait()
                 log.info("draining")
                 features.hub.drain()

@@ -50,14 +50,14 @@ class GrpcListener:
         # Protects memory: each part has a smaller limit of its own, which is reached first and has its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
         self._options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
-        self._servicer, self._host, self._port = transport, host, port
+        self._servicer, self._host, self.port = transport, host, port
         self._files = files
         self._public = PublicServicer()
         self._server: grpc.aio.Server | None = None
 
     @property
     def address(self) -> str:
-        return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+        return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
 
     async def start(self) -> None:
         # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only needed if the child
@@ -67,12 +67,12 @@ class GrpcListener:
         server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
         try:
             if self._files:
-                self._port = server.add_secure_port(self.address, _credentials(self._files))
+                self.port = server.add_secure_port(self.address, _credentials(self._files))
             else:
-                self._port = server.add_insecure_port(self.address)
+                self.port = server.add_insecure_port(self.address)
         except RuntimeError:
             raise StartupRefused(
-                f"cannot listen on {self._host} port {self._port}: end what uses it, or set "
+                f"cannot listen on {self._host} port {self.port}: end what uses it, or set "
                 "TRADING_INTENTS_GRPC_HOST and TRADING_INTENTS_GRPC_PORT"
             ) from None
         await server.start()
@@ -80,7 +80,7 @@ class GrpcListener:
     async def is_reachable(self) -> bool:
         try:
             async with asyncio.timeout(REACH_SECONDS):
-                _, writer = await asyncio.open_connection(self._host, self._port)
+                _, writer = await asyncio.open_connection(self._host, self.port)
         except (OSError, TimeoutError):
             return False
         writer.close()
