@@ -30,7 +30,7 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
             account=str(recorded.account_ref.account_id),
             order=order_id,
             key=fact.key,
-            told=fact.kind.value,
+            reported=fact.kind.value,
         )
     for row in (change.row for change in recorded.positions if change.is_new_difference):
         metrics.position_differences.inc()
