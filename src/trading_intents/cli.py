@@ -6,7 +6,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -21,9 +21,12 @@ from trading_intents import app, config, doctor, provision
 from trading_intents.accounts.rotation import rotate
 from trading_intents.accounts.vault import embedded_vault
 from trading_intents.accounts.vault.master_keys import RETIRE_AFTER_SECONDS
+from trading_intents.brokers.port import OperatorContext
+from trading_intents.brokers.registry import broker_commands
 from trading_intents.clock import rfc3339
 from trading_intents.config import Settings
 from trading_intents.errors import DatabaseMissing, InvalidRequest, PlatformError
+from trading_intents.execution.restored.store import is_connected
 from trading_intents.intents import audit
 from trading_intents.outbox import operators
 from trading_intents.outbox.model import Queue, Status, channel
@@ -31,7 +34,6 @@ from trading_intents.outbox.queue import MAX_LISTED, list_rows
 from trading_intents.processes.child import PARENT
 from trading_intents.processes.command import add_serve_command
 from trading_intents.recovery import commands as recovery
-from trading_intents.recovery import fix_commands
 from trading_intents.storage.migrate import list_missing
 from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
@@ -45,8 +47,6 @@ outbox = typer.Typer(help="Show the outbox and settle its failed rows; each is a
 cli.add_typer(outbox, name="outbox")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
-fix = typer.Typer(help="Sessions with FIX venues.", no_args_is_help=True)
-cli.add_typer(fix, name="fix")
 
 NOTHING_HERE = 2  # the exit code of a command that found no database
 
@@ -291,5 +291,20 @@ async def print_heads(settings: Settings, log: Log) -> None:
 command(cli)(recovery.backup)
 command(cli)(recovery.restore)
 command(admin, "resume-restored")(recovery.resume)
-command(fix, "log")(fix_commands.show_log)
-command(fix, "reset")(fix_commands.reset)
+
+
+def _of_integration(work: Work) -> Work:
+    @wraps(work)
+    async def run(settings: Settings, log: Log, **options: Any) -> None:
+        async with app.open_infrastructure(settings, log) as parts:
+            context = OperatorContext(parts.database.worker, operators.name_operator(), is_connected)
+            await work(context, log, **options)
+
+    return run
+
+
+for broker, brought in broker_commands(make_log("warning")).items():
+    group = typer.Typer(help=f"Sessions with {broker.upper()} venues.", no_args_is_help=True)
+    cli.add_typer(group, name=broker)
+    for name, work in brought.items():
+        command(group, name)(_of_integration(work))

@@ -12,7 +12,7 @@ from tests.conftest import Urls
 from tests.platform import serving
 from trading_intents.brokers.fix.broker import read_venue
 from trading_intents.brokers.port import Capabilities
-from trading_intents.brokers.registry import Registry, installed_brokers
+from trading_intents.brokers.registry import Registry, broker_commands, installed_brokers
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import make_log
 from trading_intents.testing.broker_cards import CARDS
@@ -31,6 +31,7 @@ OTHER = named("other")
 PAPER = named("paper")
 WRONG_TYPE = named("wrong_type", routes=("NOWHERE",))
 NUMBER = 7
+COMMANDS = {"log": named}
 
 def several(settings):
     yield named("first")
@@ -60,7 +61,10 @@ def folder(tmp_path: Path) -> Path:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: a-third-party\nVersion: 1.0\n")
     points = {"acme": "third_party:GOOD", "several": "third_party:several"} | BROKEN
     (about / "entry_points.txt").write_text(
-        "[trading_intents.brokers]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        "[trading_intents.brokers]\n"
+        + "".join(f"{name} = {value}\n" for name, value in points.items())
+        + "[trading_intents.broker_commands]\nacme = third_party:COMMANDS\ncrashing = crashing:X\n"
+        + "fix = third_party:COMMANDS\n"
     )
     return tmp_path
 
@@ -94,6 +98,17 @@ def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: 
     integration = registry.integration("acme")
     assert integration
     assert integration.capabilities == registry.find("acme")
+
+
+def test_commands_of_a_broken_integration_are_logged_and_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, out = broker_commands(make_log("error"))["fix"], StringIO()
+    monkeypatch.syspath_prepend(str(folder))
+    found = broker_commands(make_log("error", out))
+    assert {name: list(commands) for name, commands in found.items()} == {"fix": ["log", "reset"], "acme": ["log"]}
+    assert found["fix"] is ours, "another's command replaced ours"
+    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["crashing", "fix"]
 
 
 def test_an_installation_without_our_own_broker_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The interface of a broker integration: its calls, its answers, and its capabilities. An adapter only translates: it
 never sends twice, never decides an order's status, and never shows a secret."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -19,6 +19,7 @@ from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
+COMMANDS_GROUP = "trading_intents.broker_commands"  # the name is the command's, the value its parts by their names
 # The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
 DUPLICATE_ID = "duplicate_id"
 # The reason of a REPLACED that no command asked for, as at a split: under the client order id of the version that it
@@ -367,3 +368,12 @@ class Integration:
 
     def __post_init__(self) -> None:
         assert self.name == self.capabilities.name
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """All that an integration's command for operators gets of us, beside the log. Its own parameters come after."""
+
+    database: Pool
+    operator: str  # the name of who runs it
+    is_connected: Callable[[Tx, UUID], Awaitable[bool]]  # whether a worker that is alive has a session of the account

@@ -1,11 +1,12 @@
 """The installed brokers: entry points of the group `trading_intents.brokers`. Connects to none."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import msgspec
 
-from trading_intents.brokers.port import ENTRY_POINT_GROUP, Capabilities, Integration, Simulation
+from trading_intents.brokers.port import COMMANDS_GROUP, ENTRY_POINT_GROUP, Capabilities, Integration, Simulation
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import Log
 
@@ -46,15 +47,30 @@ def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] 
                     raise ValueError(f"a broker of the name {integration.name} is there already")
                 found[integration.name] = integration
         except (Exception, SystemExit) as error:
-            log.error(
-                "broker left out", broker=point.name, module=point.module, reason=f"{type(error).__name__}: {error}"
-            )
+            log.error("broker left out", broker=point.name, module=point.module, reason=_reason(error))
     if BUILT_IN not in found:
         raise StartupRefused(
             f"the broker {BUILT_IN} is not installed with this program: install it again, such as by "
             "`pip install --no-deps --no-build-isolation -e .` in a checkout"
         )
     return Registry(found.values())
+
+
+def broker_commands(log: Log) -> dict[str, Mapping[str, Callable[..., Coroutine[Any, Any, None]]]]:
+    """The commands that integrations bring for operators. One that cannot be loaded, or whose name is taken, is logged
+    and left out; ours come first."""
+    found: dict[str, Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {}
+    for point in sorted(entry_points(group=COMMANDS_GROUP), key=_rank):
+        try:
+            if found.setdefault(point.name, brought := point.load()) is not brought:
+                raise ValueError(f"a command of the name {point.name} is there already")
+        except (Exception, SystemExit) as error:
+            log.error("broker left out", broker=point.name, module=point.module, reason=_reason(error))
+    return found
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:

@@ -5,31 +5,25 @@ from uuid import UUID
 
 import typer
 
-from trading_intents import app
 from trading_intents.brokers.fix.messages import masked, readable
 from trading_intents.brokers.fix.store import list_log, reset_numbers
+from trading_intents.brokers.port import OperatorContext
 from trading_intents.clock import rfc3339
-from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest
-from trading_intents.execution.restored import store
-from trading_intents.outbox.operators import name_operator
 from trading_intents.telemetry import Log
 
 MAX_SHOWN = 10_000
 
 
 async def show_log(
-    settings: Settings,
+    context: OperatorContext,
     log: Log,
     account: Annotated[UUID, typer.Argument(help="The account's id.")],
     limit: Annotated[int, typer.Option(help="Messages at most, the newest.", min=1, max=MAX_SHOWN)] = 100,
 ) -> None:
     """Show an account's messages, oldest first: when stored, direction, epoch and number, the message. Heartbeats
     and test requests are not kept."""
-    async with (
-        app.open_infrastructure(settings, log) as parts,
-        parts.database.worker.transaction(read_only=True) as tx,
-    ):
+    async with context.database.transaction(read_only=True) as tx:
         rows = await list_log(tx, account, limit)
     for row in rows:
         skipped = "\tskipped as too old" if row["skipped_at"] else ""
@@ -39,7 +33,7 @@ async def show_log(
 
 
 async def reset(
-    settings: Settings,
+    context: OperatorContext,
     log: Log,
     account: Annotated[UUID, typer.Argument(help="The account's id.")],
     reason: Annotated[str, typer.Option(help="Why, and who agreed at the venue: kept in the log of messages.")],
@@ -49,11 +43,14 @@ async def reset(
 ) -> None:
     """Begin an account's numbers at 1, as agreed with the venue, which must do so too. Not while it is logged
     on."""
-    async with app.open_infrastructure(settings, log) as parts, parts.database.worker.transaction() as tx:
-        if await store.is_connected(tx, account):
+    async with context.database.transaction() as tx:
+        if await context.is_connected(tx, account):
             raise InvalidRequest("the session is logged on: stop the workers, or delete its credential, first")
-        epoch, unanswered = await reset_numbers(tx, account, f"numbers reset by {name_operator()}: {reason}")
+        epoch, unanswered = await reset_numbers(tx, account, f"numbers reset by {context.operator}: {reason}")
         if unanswered and not give_up:
             raise InvalidRequest(f"{unanswered} commands have no answer yet: see --give-up-unanswered")
-    log.warning("fix numbers reset", account=str(account), by=name_operator(), reason=reason, epoch=epoch)
+    log.warning("fix numbers reset", account=str(account), by=context.operator, reason=reason, epoch=epoch)
     typer.echo(f"the next logon has number 1, of epoch {epoch}; {unanswered} commands are never sent again")
+
+
+COMMANDS = {"log": show_log, "reset": reset}
