@@ -77,7 +77,8 @@ def soak(cluster: Cluster, picture: Path) -> bool:
         accepted, summary = load.finish()
     print(summary, f"{len(accepted) / SECONDS:.0f} orders/s")
     series = derive(samples)
-    draw(picture, f"{SECONDS / 60:.0f} minutes at {ORDERS_A_SECOND} orders/s; red: a failover", series, faults)
+    rates = f"{len(accepted) / SECONDS:.0f} orders/s accepted of {ORDERS_A_SECOND} offered"
+    draw(picture, f"{SECONDS / 60:.0f} minutes, {rates}; red: a failover", series, faults)
     print(f"drawn in {picture}")
     is_flat = report(series)
     check(cluster, accepted, summary)
