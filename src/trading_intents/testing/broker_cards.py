@@ -6,38 +6,10 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import Absent, CommandResult, Outcome
-from trading_intents.testing.broker_suite import (
-    HAS_OTHER_SOURCES,
-    HAS_OWN_VENUE,
-    KEEPS_FILLED,
-    LOOKS_UP_REPLACES,
-    REFUSES_USED_IDS,
-    REPLACES,
-    REPORTS_BALANCES,
-    Card,
-    CardRun,
-    Sent,
-    StageFault,
-    deadline,
-    keys_of,
-    looks_up,
-    looks_up_for_ever,
-    offers,
-    total,
-)
+from trading_intents.testing import broker_suite as suite
+from trading_intents.testing.broker_suite import KEEPS_FILLED, Card, CardRun, Sent, StageFault, deadline, offers, total
 from trading_intents.testing.linked_cards import LINKED_CARDS
-from trading_intents.testing.session_cards import (
-    closes,
-    doubts_a_lost_command,
-    goes_on_after_a_restart,
-    leaves_out_unreadable,
-    opens_again,
-    reports_a_lost_connection,
-    reports_balance,
-    reports_missed_fills,
-    survives_a_lost_answer,
-    works_without_updates,
-)
+from trading_intents.testing.session_cards import SESSION_CARDS
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
 
 _E = port.EventKind
@@ -217,7 +189,7 @@ async def keeps_its_keys(run: CardRun) -> None:
     keys = {event.dedupe_key for event in streamed}
     assert len(keys) == len(streamed)
     assert {event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)} <= keys
-    assert keys_of(snapshot.executions, _E.FILL) == keys_of(streamed, _E.FILL)
+    assert suite.keys_of(snapshot.executions, _E.FILL) == suite.keys_of(streamed, _E.FILL)
 
 
 async def replaces_quantity(run: CardRun) -> None:
@@ -348,9 +320,7 @@ async def has_positions(run: CardRun) -> None:
 
 
 _K = OrderKind
-CARDS = (
-    Card(1, "a closed session sends nothing, and its stream has ended", closes),
-    Card(2, "a session can be opened again", opens_again, offers(_K.MARKET)),
+_ORDER_CARDS = (
     Card(10, "a market order is filled", fills_market, offers(_K.MARKET)),
     Card(11, "what was bought can be sold", sells_what_was_bought, offers(_K.MARKET)),
     Card(12, "a limit order rests", rests, offers(_K.LIMIT)),
@@ -367,31 +337,23 @@ CARDS = (
     Card(23, "a used id makes no second order, and is not called a refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
     Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
     Card(25, "an event has the same key in every source", keeps_its_keys, offers(_K.MARKET)),
-    Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, REFUSES_USED_IDS),
+    Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, suite.REFUSES_USED_IDS),
     Card(27, "a SELL of a position that is not held is refused", sells_nothing_that_is_not_held, offers(_K.MARKET)),
     Card(28, "a filled order whose fill is busted stays final", ends_with_its_fill, KEEPS_FILLED, StageFault.BUST_FILL),
-    Card(30, "an order is replaced", replaces_quantity, REPLACES),
-    Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, REPLACES),
-    Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, REPLACES),
-    Card(33, "a REPLACE of a finished order is refused", refuses_to_replace_what_is_over, REPLACES),
+    Card(30, "an order is replaced", replaces_quantity, suite.REPLACES),
+    Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, suite.REPLACES),
+    Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, suite.REPLACES),
+    Card(33, "a REPLACE of a finished order is refused", refuses_to_replace_what_is_over, suite.REPLACES),
     Card(40, "an order is cancelled", cancels, offers(_K.LIMIT)),
     Card(41, "what is left of an order is cancelled", cancels_what_is_left, offers(_K.LIMIT)),
     Card(42, "an order is cancelled by its client order id alone", cancels_by_client_id, offers(_K.LIMIT)),
     Card(43, "a CANCEL of a finished order is refused", refuses_to_cancel_what_is_over, offers(_K.MARKET)),
     Card(44, "a CANCEL of an unknown order is refused", refuses_to_cancel_what_is_not_there),
-    Card(50, "a working order is found", looks_up_a_working_order, looks_up),
-    Card(51, "a finished order is found", looks_up_what_is_over, looks_up_for_ever),
-    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, LOOKS_UP_REPLACES),
-    Card(53, "an order that was never sent is absent", finds_nothing_that_was_not_sent, looks_up_for_ever),
+    Card(50, "a working order is found", looks_up_a_working_order, suite.looks_up),
+    Card(51, "a finished order is found", looks_up_what_is_over, suite.looks_up_for_ever),
+    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, suite.LOOKS_UP_REPLACES),
+    Card(53, "an order that was never sent is absent", finds_nothing_that_was_not_sent, suite.looks_up_for_ever),
     Card(60, "a snapshot has open orders and executions", has_open_orders, offers(_K.LIMIT)),
     Card(61, "a snapshot has positions, if the broker reports any", has_positions, offers(_K.MARKET)),
-    Card(62, "fills from while the session was closed are reported", reports_missed_fills, offers(_K.LIMIT)),
-    Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, offers(_K.LIMIT)),
-    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, REPORTS_BALANCES),
-    Card(70, "a lost answer is unknown", survives_a_lost_answer, offers(_K.LIMIT), StageFault.DROP_ANSWER),
-    Card(71, "a lost command is unknown", doubts_a_lost_command, offers(_K.LIMIT), StageFault.LOSE_COMMAND),
-    Card(72, "a lost connection ends the stream, or is a gap", reports_a_lost_connection, fault=StageFault.BREAK_LINK),
-    Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, HAS_OWN_VENUE, StageFault.GARBLE),
-    Card(74, "commands are sent without updates", works_without_updates, HAS_OTHER_SOURCES, StageFault.REFUSE_UPDATES),
-    *LINKED_CARDS,
 )
+CARDS = tuple(sorted((*_ORDER_CARDS, *SESSION_CARDS, *LINKED_CARDS), key=lambda card: card.number))

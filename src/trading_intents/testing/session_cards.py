@@ -2,10 +2,11 @@
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerBalance, Outcome
-from trading_intents.testing.broker_suite import CardRun, StageFault, deadline, total
-from trading_intents.trading import OrderSide
+from trading_intents.testing import broker_suite as suite
+from trading_intents.testing.broker_suite import Card, CardRun, StageFault, deadline, offers, total
+from trading_intents.trading import OrderKind, OrderSide
 
-_E = port.EventKind
+_E, _F = port.EventKind, StageFault
 
 
 async def closes(run: CardRun) -> None:
@@ -49,7 +50,7 @@ async def goes_on_after_a_restart(run: CardRun) -> None:
 
 async def survives_a_lost_answer(run: CardRun) -> None:
     await run.quote("99", "101")
-    await run.stage.fault(StageFault.DROP_ANSWER)
+    await run.stage.fault(_F.DROP_ANSWER)
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "90"))
     assert sent.result.outcome is Outcome.UNKNOWN
     if not (await run.snapshot()).open_orders:
@@ -59,7 +60,7 @@ async def survives_a_lost_answer(run: CardRun) -> None:
 
 async def doubts_a_lost_command(run: CardRun) -> None:
     await run.quote("99", "101")
-    await run.stage.fault(StageFault.LOSE_COMMAND)
+    await run.stage.fault(_F.LOSE_COMMAND)
     sent = await run.send(run.ticket(OrderSide.BUY, "1", "90"))
     assert sent.result.outcome is Outcome.UNKNOWN
     assert not (await run.snapshot()).open_orders
@@ -67,7 +68,7 @@ async def doubts_a_lost_command(run: CardRun) -> None:
 
 async def reports_a_lost_connection(run: CardRun) -> None:
     await run.quote("99", "101")
-    await run.stage.fault(StageFault.BREAK_LINK)
+    await run.stage.fault(_F.BREAK_LINK)
     await run.send(run.ticket(OrderSide.BUY, "1", "90"))
     await run.expect_end()
 
@@ -75,7 +76,7 @@ async def reports_a_lost_connection(run: CardRun) -> None:
 async def works_without_updates(run: CardRun) -> None:
     """A venue may refuse a stream for minutes, while it takes an earlier one for alive."""
     await run.quote("99", "100")
-    await run.stage.fault(StageFault.REFUSE_UPDATES)
+    await run.stage.fault(_F.REFUSE_UPDATES)
     await run.connect_again()
     assert run.missing, "nothing says that updates are missing"
     filled, cancelled = await run.buy("1", "100"), await run.buy("2", "90")
@@ -90,7 +91,7 @@ async def leaves_out_unreadable(run: CardRun) -> None:
     out."""
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1", "100"))
-    await run.stage.fault(StageFault.GARBLE)
+    await run.stage.fault(_F.GARBLE)
     await run.buy("2", "100")
     await run.expect_filled("3", await run.buy("3", "100"))
     await run.connect_again()
@@ -118,3 +119,18 @@ async def _balance(run: CardRun) -> BrokerBalance:
     balance = (await run.snapshot()).balance
     assert balance is not None, "the capabilities say that it reports balances"
     return balance
+
+
+_LIMIT, _MARKET = offers(OrderKind.LIMIT), offers(OrderKind.MARKET)
+SESSION_CARDS = (
+    Card(1, "a closed session sends nothing, and its stream has ended", closes),
+    Card(2, "a session can be opened again", opens_again, _MARKET),
+    Card(62, "fills from while the session was closed are reported", reports_missed_fills, _LIMIT),
+    Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, _LIMIT),
+    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, suite.REPORTS_BALANCES),
+    Card(70, "a lost answer is unknown", survives_a_lost_answer, _LIMIT, _F.DROP_ANSWER),
+    Card(71, "a lost command is unknown", doubts_a_lost_command, _LIMIT, _F.LOSE_COMMAND),
+    Card(72, "a lost connection ends the stream, or is a gap", reports_a_lost_connection, fault=_F.BREAK_LINK),
+    Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, suite.HAS_OWN_VENUE, _F.GARBLE),
+    Card(74, "commands are sent without updates", works_without_updates, suite.HAS_OTHER_SOURCES, _F.REFUSE_UPDATES),
+)
