@@ -15,17 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from trading_intents.brokers import port
-from trading_intents.brokers.fix import wire
-from trading_intents.brokers.fix.messages import (
-    FixMessage,
-    NotStored,
-    Numbers,
-    ReceivedMessage,
-    SessionEnded,
-    SessionRules,
-    SessionTaken,
-    parse,
-)
+from trading_intents.brokers.fix import messages, wire
+from trading_intents.brokers.fix.messages import FixMessage, ReceivedMessage, SessionEnded
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.fix.wire import Venue
@@ -101,9 +92,9 @@ class FixBroker:
         if session.ended:
             await self._explain_refusal(session, session.ended)
 
-    def _rules(self, sender: str, target: str, resets: bool) -> SessionRules:
+    def _rules(self, sender: str, target: str, resets: bool) -> messages.SessionRules:
         names = {553: "username", 554: "password"} if self._venue.has_password else {}
-        return SessionRules(
+        return messages.SessionRules(
             begin_string=self._venue.begin_string,
             sender=sender,
             target=target,
@@ -135,8 +126,8 @@ class FixBroker:
             raise AuthFailed(str(ended))
         found, numbers = _EXPECTED.search(ended.logout), session.numbers
         if found and int(found[1]) > numbers.next_out:
-            with contextlib.suppress(PlatformError, SessionTaken):
-                await self._store.write(Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ())
+            with contextlib.suppress(PlatformError, messages.SessionTaken):
+                await self._store.write(messages.Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ())
         raise BrokerUnavailable(str(ended))
 
     async def _run(self, session: FixSession) -> None:
@@ -188,7 +179,7 @@ class FixBroker:
             async with asyncio.timeout(deadline - now):
                 await session.send(msg_type, fields, name, ticket.not_after)
                 return wire.result_of(await command.answer, command.events)
-        except NotStored as error:
+        except messages.NotStored as error:
             return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
         except (OutcomeUnknown, SessionEnded, TimeoutError) as error:
             return CommandResult(outcome=Outcome.UNKNOWN, message=str(error) or "no answer in time")
@@ -207,9 +198,9 @@ class FixBroker:
                     return port.Absent(never_sent=True)
                 if self._venue.lookup == "none":
                     return port.LookupUnknown("the venue answers no status requests")
-                received = await self._ask(self._session, client_order_id, broker_order_id, parse(raw))
+                received = await self._ask(self._session, client_order_id, broker_order_id, messages.parse(raw))
             return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
-        except (NotStored, SessionEnded, PlatformError, TimeoutError, ValueError, AssertionError) as error:
+        except (messages.NotStored, SessionEnded, PlatformError, TimeoutError, ValueError, AssertionError) as error:
             return port.LookupUnknown(str(error) or "no answer in time")
 
     async def _ask(

@@ -9,19 +9,11 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from trading_intents import trading
 from trading_intents.brokers import port
 from trading_intents.brokers.fix.messages import Fields, FixMessage, ReceivedMessage, parse_time, time_text
 from trading_intents.brokers.port import BrokerEvent, Capabilities, CommandResult, EventKind, OrderSnapshot, OrderTicket
-from trading_intents.trading import (
-    Environment,
-    OrderKind,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-    amount_text,
-    parse_symbol,
-)
+from trading_intents.trading import OrderKind, OrderSide, TimeInForce, amount_text
 
 NEW_ORDER, CANCEL, REPLACE, STATUS_REQUEST = "D", "F", "G", "H"
 REPORT, CANCEL_REJECT, BUSINESS_REJECT = "8", "9", "j"
@@ -72,7 +64,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str
     port: int
     begin_string: str
-    environments: tuple[Environment, ...]
+    environments: tuple[trading.Environment, ...]
     times_in_force: dict[OrderKind, tuple[TimeInForce, ...]]
     native_replace: bool
     recovery: Literal["resend", "none"]  # none: every logon begins at 1; else each sends again what the other missed
@@ -114,7 +106,7 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             name=name,
             environments=self.environments,
             times_in_force=self.times_in_force,
-            routes=(RouteStrategy.SMART,),
+            routes=(trading.RouteStrategy.SMART,),
             native_replace=self.native_replace,
             credential_fields=("sender_comp_id", "target_comp_id", *(("username", "password") * self.has_password)),
             quantity_step=self.quantity_step,
@@ -289,8 +281,8 @@ def _event(message: FixMessage, epoch: int, kind: EventKind, name: str = "", cou
     )
 
 
-def _symbol(message: FixMessage) -> Symbol:
-    symbol = parse_symbol(message.get(55))
+def _symbol(message: FixMessage) -> trading.Symbol:
+    symbol = trading.parse_symbol(message.get(55))
     if symbol is None:
         raise ValueError("a symbol that is none")
     return symbol

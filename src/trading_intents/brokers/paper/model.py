@@ -6,19 +6,9 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 
+from trading_intents import trading
 from trading_intents.brokers.port import BrokerEvent, Capabilities, LinkedOrders, LookupKind, PriceTick
-from trading_intents.trading import (
-    ZERO,
-    Environment,
-    FrozenStruct,
-    Leg,
-    OrderKind,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-    VersionTerms,
-)
+from trading_intents.trading import ZERO, FrozenStruct, Leg, OrderKind, OrderSide, Symbol, TimeInForce
 
 QUOTE_LIFE = timedelta(seconds=15)
 STOP_REPORTS = timedelta(seconds=1)  # of a stop that trails, at most so often
@@ -35,9 +25,9 @@ _TIMES = (
 )
 CAPABILITIES = Capabilities(
     name="paper",
-    environments=(Environment.PAPER,),
+    environments=(trading.Environment.PAPER,),
     times_in_force=dict.fromkeys(OrderKind, _TIMES) | {OrderKind.TRAILING_STOP: _TIMES[:2]},
-    routes=(RouteStrategy.SMART,),
+    routes=(trading.RouteStrategy.SMART,),
     native_replace=True,
     credential_fields=(),
     quantity_step=Decimal("0.000000001"),
@@ -99,7 +89,7 @@ class PaperOrderStatus(StrEnum):
     REJECTED = "REJECTED"
 
 
-class PaperTerms(VersionTerms, frozen=True, kw_only=True):
+class PaperTerms(trading.VersionTerms, frozen=True, kw_only=True):
     symbol: Symbol
     side: OrderSide
     kind: OrderKind

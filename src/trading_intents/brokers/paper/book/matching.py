@@ -8,30 +8,11 @@ from decimal import Decimal
 
 from msgspec.structs import asdict, replace
 
+from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book import accounting, linked, rules
-from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperEvent,
-    PaperHolding,
-    PaperLeg,
-    PaperOrder,
-    PaperOrderStatus,
-    PaperTerms,
-    Quote,
-    expiry,
-    made_id,
-)
+from trading_intents.brokers.paper.model import PaperEvent, PaperLeg, PaperOrder, PaperOrderStatus, PaperTerms, Quote
 from trading_intents.brokers.port import REPLACED_BY_BROKER, BrokerEvent, EventKind
-from trading_intents.trading import (
-    ZERO,
-    Leg,
-    OrderKind,
-    OrderSide,
-    Symbol,
-    TimeInForce,
-    exact,
-    quotient,
-)
+from trading_intents.trading import ZERO, Leg, OrderKind, OrderSide, Symbol, TimeInForce, exact, quotient
 
 OTHER_ORDER = "another_order"
 
@@ -41,8 +22,8 @@ class OrderBook:
     seed: int
     account_id: str
     symbol: Symbol
-    account: PaperAccount
-    holding: PaperHolding
+    account: model.PaperAccount
+    holding: model.PaperHolding
     orders: dict[int, PaperOrder]  # working orders, and one that a command names
     quote: Quote | None = None
     overfill: bool = False  # a scripted fault: the next fill is twice what it should be
@@ -119,11 +100,11 @@ class OrderBook:
         self.account = replace(self.account, orders=number, places=place)
         return PaperOrder(
             number=number,
-            broker_order_id=made_id(self.seed, self.account_id, "order", number),
+            broker_order_id=model.made_id(self.seed, self.account_id, "order", number),
             client_order_id=client_order_id,
             place=place,
             accepted_at=at,
-            expires_at=expiry(terms.time_in_force, at),
+            expires_at=model.expiry(terms.time_in_force, at),
             **asdict(terms),
         )
 
@@ -185,7 +166,7 @@ class OrderBook:
             order,
             client_order_id=client_order_id,
             place=self.account.places,
-            expires_at=order.expires_at if same_time else expiry(terms.time_in_force, at),
+            expires_at=order.expires_at if same_time else model.expiry(terms.time_in_force, at),
             **asdict(terms),
         )
         if order.kind is OrderKind.TRAILING_STOP and order.best_price is not None and self.quote is not None:
@@ -317,7 +298,7 @@ class OrderBook:
         self.orders[order.number] = filled
         self.changed.add(order.number)
         self._levels = None
-        exec_id = made_id(self.seed, self.account_id, "fill", self.account.events + 1)
+        exec_id = model.made_id(self.seed, self.account_id, "fill", self.account.events + 1)
         self._emit(filled, EventKind.FILL, at, exec_id=exec_id, quantity=quantity, price=price)
         self._just_grown |= {each.number for each in linked.exits_of(self.orders, filled)}
         self._change(linked.after_fill(self.orders, filled, quantity), at)

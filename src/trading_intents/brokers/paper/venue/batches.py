@@ -11,20 +11,11 @@ import msgspec
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
+from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.book.rules import REFUSALS
 from trading_intents.brokers.paper.faults import ActiveFaults, Fault, FaultKind, draw_faults
-from trading_intents.brokers.paper.model import (
-    PaperAccount,
-    PaperEvent,
-    PaperHolding,
-    PaperLeg,
-    PaperOrder,
-    PaperOrderStatus,
-    PaperTerms,
-    Quote,
-    Source,
-)
+from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperHolding, PaperLeg, Quote
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
@@ -252,7 +243,7 @@ class PaperVenue:
                     book.feed(quote)
             book.show(posted[-1])
         else:
-            at = max(book.holding.number, tick - MAX_TICKS_BACK) if book.holding.source is Source.WALK else tick
+            at = max(book.holding.number, tick - MAX_TICKS_BACK) if book.holding.source is model.Source.WALK else tick
             while has_orders and (match := self.next_match_tick(book, at, tick)) is not None:
                 book.feed(walk_quote(self._seed, book.symbol, match))
                 at = match
@@ -280,7 +271,7 @@ class PaperVenue:
             case "SUBMIT":
                 refusal = refusal or self._lacks_room(books)
                 order = book.submit(client_id, _terms(ticket), now, refusal, _legs(ticket))
-                is_refused = order.status is PaperOrderStatus.REJECTED
+                is_refused = order.status is model.PaperOrderStatus.REJECTED
                 reason = book.events[-1].event.reason if is_refused else None
             case "REPLACE":
                 reason = book.replace(order, client_id, _terms(ticket), now, refusal)
@@ -302,7 +293,7 @@ class PaperVenue:
 
     def _target(
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
-    ) -> tuple[PaperOrder | None, Sequence[port.BrokerEvent]]:
+    ) -> tuple[model.PaperOrder | None, Sequence[port.BrokerEvent]]:
         found = batch.targets.get(request.target) if request.target else None
         if found is None or found.order.symbol != book.symbol:
             return None, ()
@@ -325,8 +316,8 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.posted_number if book and book.orders else None
 
 
-def _terms(ticket: port.OrderTicket | port.LegTicket) -> PaperTerms:
-    return msgspec.convert(ticket, PaperTerms, from_attributes=True)
+def _terms(ticket: port.OrderTicket | port.LegTicket) -> model.PaperTerms:
+    return msgspec.convert(ticket, model.PaperTerms, from_attributes=True)
 
 
 def _legs(ticket: port.OrderTicket) -> list[PaperLeg]:
