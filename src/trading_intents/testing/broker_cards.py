@@ -24,16 +24,14 @@ async def fills_market(run: CardRun) -> None:
 
 
 async def sells_what_was_bought(run: CardRun) -> None:
-    await run.quote("99", "100")
-    await run.expect_filled("10", await run.buy("10"))
+    await run.buy_filled("10")
     sold = await run.send(run.ticket(OrderSide.SELL, "10"))
     (fill,) = await run.expect_filled("10", sold)
     assert fill.price == 99
 
 
 async def rests(run: CardRun) -> None:
-    await run.quote("99", "101")
-    sent = await run.buy("10", "90")
+    sent = await run.buy_resting("10")
     await run.expect([_E.ACCEPTED], sent)
     assert sent.result.broker_order_id
 
@@ -54,9 +52,7 @@ async def fills_resting_limit(run: CardRun) -> None:
 
 
 async def fills_in_parts(run: CardRun) -> None:
-    await run.quote("99", "100", "4")
-    sent = await run.buy("10", "100")
-    await run.expect_filled("4", sent)
+    sent = await run.buy_filled_in_part()
     await run.quote("99", "100", "100")
     fills = await run.expect_filled("10", sent)
     counts = [fill.cum_quantity for fill in fills if fill.cum_quantity is not None]
@@ -124,8 +120,7 @@ async def refuses(run: CardRun) -> None:
 async def never_takes_an_id_twice(run: CardRun) -> None:
     """If the venue takes an id twice, the adapter cannot prevent it: the card fails, and only the platform's own rule
     is left."""
-    await run.quote("99", "101")
-    sent = await run.buy("1", "90")
+    sent = await run.buy_resting("1")
     again = await run.broker.submit(sent.ticket, deadline())
     assert again.outcome is Outcome.UNKNOWN, "a known id is no refusal: the order is there"
     snapshot = await run.snapshot()
@@ -193,8 +188,7 @@ async def keeps_its_keys(run: CardRun) -> None:
 
 
 async def replaces_quantity(run: CardRun) -> None:
-    await run.quote("99", "101")
-    sent = await run.buy("10", "90")
+    sent = await run.buy_resting("10")
     changed = await run.replace(sent, "20", "91")
     assert changed.result.outcome is Outcome.ACKED
     *_, event = await run.expect([_E.ACCEPTED, _E.REPLACED], sent, changed)
@@ -203,9 +197,7 @@ async def replaces_quantity(run: CardRun) -> None:
 
 
 async def fills_a_replaced_order(run: CardRun) -> None:
-    await run.quote("99", "100", "4")
-    sent = await run.buy("10", "100")
-    await run.expect_filled("4", sent)
+    sent = await run.buy_filled_in_part()
     changed = await run.replace(sent, "8", "101")
     await run.quote("99", "100")
     fills = await run.expect_filled("8", sent, changed)
@@ -214,9 +206,7 @@ async def fills_a_replaced_order(run: CardRun) -> None:
 
 async def replaces_to_what_is_filled(run: CardRun) -> None:
     """The order is FILLED at what is filled, or the REPLACE refused: never more."""
-    await run.quote("99", "100", "4")
-    sent = await run.buy("10", "100")
-    await run.expect_filled("4", sent)
+    sent = await run.buy_filled_in_part()
     changed = await run.replace(sent, "4", "100")
     await run.quote("99", "100")
     if changed.result.outcome is Outcome.ACKED:
@@ -225,25 +215,20 @@ async def replaces_to_what_is_filled(run: CardRun) -> None:
 
 
 async def refuses_to_replace_what_is_over(run: CardRun) -> None:
-    await run.quote("99", "100")
-    sent = await run.buy("1")
-    await run.expect_filled("1", sent)
+    sent = await run.buy_filled("1")
     changed = await run.replace(sent, "2")
     assert changed.result.outcome is Outcome.REJECTED
 
 
 async def cancels(run: CardRun) -> None:
-    await run.quote("99", "101")
-    sent = await run.buy("10", "90")
+    sent = await run.buy_resting("10")
     ended = await run.cancel(sent)
     assert ended.result.outcome is Outcome.ACKED
     await run.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
 
 
 async def cancels_what_is_left(run: CardRun) -> None:
-    await run.quote("99", "100", "4")
-    sent = await run.buy("10", "100")
-    await run.expect_filled("4", sent)
+    sent = await run.buy_filled_in_part()
     ended = await run.cancel(sent)
     *_, event = await run.expect([_E.ACCEPTED, _E.FILL, _E.CANCELLED], sent, ended)
     assert event.cum_quantity in (None, Decimal(4))
@@ -251,16 +236,13 @@ async def cancels_what_is_left(run: CardRun) -> None:
 
 async def cancels_by_client_id(run: CardRun) -> None:
     """The answer to its CREATE may have been lost, and the broker's id with it."""
-    await run.quote("99", "101")
-    sent = await run.buy("10", "90")
+    sent = await run.buy_resting("10")
     ended = await run.cancel(sent, with_broker_id=False)
     await run.expect([_E.ACCEPTED, _E.CANCELLED], sent, ended)
 
 
 async def refuses_to_cancel_what_is_over(run: CardRun) -> None:
-    await run.quote("99", "100")
-    sent = await run.buy("1")
-    await run.expect_filled("1", sent)
+    sent = await run.buy_filled("1")
     assert (await run.cancel(sent)).result.outcome is Outcome.REJECTED
 
 
@@ -270,16 +252,13 @@ async def refuses_to_cancel_what_is_not_there(run: CardRun) -> None:
 
 
 async def looks_up_a_working_order(run: CardRun) -> None:
-    await run.quote("99", "101")
-    found = await run.found(await run.buy("3", "90"))
+    found = await run.found(await run.buy_resting("3"))
     assert (found.symbol, found.side, found.quantity) == (run.stage.symbol, OrderSide.BUY, Decimal(3))
     assert found.events[0].kind is _E.ACCEPTED
 
 
 async def looks_up_what_is_over(run: CardRun) -> None:
-    await run.quote("99", "100")
-    filled = await run.buy("3")
-    await run.expect_filled("3", filled)
+    filled = await run.buy_filled("3")
     cancelled = await run.buy("3", "90")
     await run.cancel(cancelled)
     assert total((await run.found(filled)).events) == 3
@@ -287,8 +266,7 @@ async def looks_up_what_is_over(run: CardRun) -> None:
 
 
 async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
-    await run.quote("99", "101")
-    sent = await run.buy("3", "90")
+    sent = await run.buy_resting("3")
     changed = await run.replace(sent, "4", "90")
     assert (await run.found(changed)).quantity == 4
 
@@ -299,9 +277,7 @@ async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
 
 
 async def has_open_orders(run: CardRun) -> None:
-    await run.quote("99", "100", "4")
-    sent = await run.buy("10", "100")
-    await run.expect_filled("4", sent)
+    sent = await run.buy_filled_in_part()
     await run.cancel(await run.buy("1", "90"))
     snapshot = await run.snapshot()
     (order,) = snapshot.open_orders
@@ -311,8 +287,7 @@ async def has_open_orders(run: CardRun) -> None:
 
 
 async def has_positions(run: CardRun) -> None:
-    await run.quote("99", "100")
-    await run.expect_filled("7", await run.buy("7"))
+    await run.buy_filled("7")
     positions = (await run.snapshot()).positions
     if positions is not None or run.stage.capabilities.tells_positions:
         assert positions is not None

@@ -166,6 +166,25 @@ class CardRun:
         assert sent.result.outcome is Outcome.ACKED, sent.result
         return sent
 
+    async def buy_resting(self, quantity: str) -> Sent:
+        """Sends a BUY at 90, below the market."""
+        await self.quote("99", "101")
+        return await self.buy(quantity, "90")
+
+    async def buy_filled(self, quantity: str) -> Sent:
+        """Sends a BUY that the market fills at once, at 100."""
+        await self.quote("99", "100")
+        sent = await self.buy(quantity)
+        await self.expect_filled(quantity, sent)
+        return sent
+
+    async def buy_filled_in_part(self) -> Sent:
+        """Sends a BUY of 10 at 100, of which the market fills 4."""
+        await self.quote("99", "100", "4")
+        sent = await self.buy("10", "100")
+        await self.expect_filled("4", sent)
+        return sent
+
     async def replace(self, sent: Sent, quantity: str, limit: str | None = None) -> Sent:
         terms = self.ticket(sent.ticket.side, quantity, limit, time_in_force=sent.ticket.time_in_force)
         ticket = self._about(sent, terms)

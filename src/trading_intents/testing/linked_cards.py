@@ -16,8 +16,7 @@ ENDS = {_E.CANCELLED, _E.EXPIRED, _E.REJECTED}
 
 async def trails(run: CardRun) -> None:
     """The stop follows the market up, stays when it falls, and becomes a market order when it is reached."""
-    await run.quote("99", "100")
-    await run.expect_filled("5", await run.buy("5"))
+    await run.buy_filled("5")
     terms = run.ticket(OrderSide.SELL, "5")
     sent = await run.send(replace(terms, kind=OrderKind.TRAILING_STOP, trail_amount=Decimal(2)))
     assert sent.result.outcome is Outcome.ACKED, sent.result
@@ -92,10 +91,9 @@ async def names_legs_again(run: CardRun) -> None:
 
 async def cancels_the_other(run: CardRun) -> None:
     """A limit with a stop beside it: each of the two may fill, and ends the other."""
-    await run.quote("99", "100")
-    await run.expect_filled("5", await run.buy("5"))
+    await run.buy_filled("5")
     ticket = run.ticket(OrderSide.SELL, "5", "110", time_in_force=_GTC)
-    stop = _leg(run, ticket, Leg.ONE_CANCELS_OTHER, OrderSide.SELL, stop="90")
+    stop = _leg(run, ticket, Leg.ONE_CANCELS_OTHER, stop="90")
     sent = await run.send(replace(ticket, legs=(stop,)))
     assert sent.result.outcome is Outcome.ACKED, sent.result
     await run.quote("89", "90")
@@ -114,23 +112,21 @@ async def _enter(run: CardRun, profit: str | None = None, loss: str | None = Non
 async def _send_with_exits(run: CardRun, ticket: OrderTicket, profit: str | None, loss: str | None) -> Sent:
     legs = []
     if profit:
-        legs.append(_leg(run, ticket, Leg.TAKE_PROFIT, OrderSide.SELL, limit=profit))
+        legs.append(_leg(run, ticket, Leg.TAKE_PROFIT, limit=profit))
     if loss:
-        legs.append(_leg(run, ticket, Leg.STOP_LOSS, OrderSide.SELL, stop=loss))
+        legs.append(_leg(run, ticket, Leg.STOP_LOSS, stop=loss))
     sent = await run.send(replace(ticket, legs=tuple(legs)))
     assert sent.result.outcome is Outcome.ACKED, sent.result
     return sent
 
 
-def _leg(
-    run: CardRun, entry: OrderTicket, leg: Leg, side: OrderSide, limit: str | None = None, stop: str | None = None
-) -> LegTicket:
-    terms = run.ticket(side, str(entry.quantity), limit, stop, time_in_force=_GTC)
+def _leg(run: CardRun, entry: OrderTicket, leg: Leg, limit: str | None = None, stop: str | None = None) -> LegTicket:
+    terms = run.ticket(OrderSide.SELL, str(entry.quantity), limit, stop, time_in_force=_GTC)
     return LegTicket(
         leg=leg,
         client_order_id=terms.client_order_id,
         symbol=terms.symbol,
-        side=side,
+        side=terms.side,
         kind=terms.kind,
         **terms_of(terms),
     )
