@@ -1,6 +1,6 @@
 """The choice of a symbol's reference price. Pure: no I/O, no clock."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -97,17 +97,9 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
         return ReferencePrice(self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at)
 
 
-def newest(prices: Iterable[ReferencePrice]) -> ReferencePrice | None:
+def newest(prices: Sequence[ReferencePrice]) -> ReferencePrice | None:
     """Of two of the same moment: the posted one, else the trade, else the quote that is named last."""
-    found: ReferencePrice | None = None
-    for price in prices:
-        if found is None or _rank(price) >= _rank(found):
-            found = price
-    return found
-
-
-def _rank(price: ReferencePrice) -> tuple[datetime, int]:
-    return price.as_of, _STRENGTH[price.source]
+    return max(reversed(prices), key=lambda price: (price.as_of, _STRENGTH[price.source]), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYM
 from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
 from trading_intents.storage.database import Row, Tx, pack_array
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
-from trading_intents.storage.pipeline import Reply, Statement
+from trading_intents.storage.pipeline import Reply, RowParameters, Statement
 from trading_intents.trading import Symbol
 
 # The table's column `environment` has a `PriceMarket`.
@@ -66,29 +66,26 @@ async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, Stor
     return parse_prices([row[0] for row in map(tuple, await tx.fetch(statement.sql, *statement.arguments))])
 
 
+_PRICES = RowParameters(
+    {"organization_id": "uuid", "environment": "text", "symbol": "text"}
+    | {"price": "numeric", "source": "text", "as_of": "timestamptz"}
+)
+_WRITE_PRICES = f"""
+    INSERT INTO reference_prices AS r ({_PRICES.columns}) SELECT {_PRICES.columns} FROM {_PRICES.rows} AS n
+    ON CONFLICT (organization_id, environment, symbol) DO UPDATE
+    SET price = excluded.price, source = excluded.source, as_of = excluded.as_of
+    WHERE (excluded.as_of, array_position(ARRAY['quote', 'trade', 'posted'], excluded.source::text))
+          >= (r.as_of, array_position(ARRAY['quote', 'trade', 'posted'], r.source::text))
+"""  # noqa: S608 - our own constants
+
+
 def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
     """Keeps each price that is not older than what is stored; of the same moment, the stronger source. By key."""
-    ordered = sorted(prices.items(), key=lambda item: (str(item[0].organization_id), item[0].market, item[0].symbol))
-    sql = """
-        INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
-        SELECT * FROM unnest(
-            from_column($1)::uuid[], from_column($2), from_column($3), from_column($4)::numeric[], from_column($5),
-            from_column($6)::timestamptz[]
-        )
-        ON CONFLICT (organization_id, environment, symbol) DO UPDATE
-        SET price = excluded.price, source = excluded.source, as_of = excluded.as_of
-        WHERE (excluded.as_of, array_position(ARRAY['quote', 'trade', 'posted'], excluded.source::text))
-              >= (r.as_of, array_position(ARRAY['quote', 'trade', 'posted'], r.source::text))
-    """
-    return Statement(
-        sql,
-        (
-            *_columns([key for key, _ in ordered]),
-            pack_array([str(price.price) for _, price in ordered]),
-            pack_array([price.source for _, price in ordered]),
-            pack_array([price.as_of.isoformat() for _, price in ordered]),
-        ),
-    )
+    rows = [
+        (str(key.organization_id), key.market, key.symbol, each.price, each.source, each.as_of)
+        for key, each in prices.items()
+    ]
+    return Statement(_WRITE_PRICES, _PRICES.pack(sorted(rows)))
 
 
 async def is_stored(tx: Tx, key: PriceKey) -> bool:
