@@ -6,7 +6,7 @@ from typing import cast
 from uuid import UUID
 
 import asyncpg
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionTaken, masked, parse
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
@@ -35,38 +35,32 @@ class _Write(FrozenStruct, frozen=True):
     sent: Sequence[SentMessage]
 
 
-class MessageWriter:
+def _write_in_groups(context: IntegrationContext) -> GroupCommit[_Write, None]:
     """Writes the messages of all sessions of a process; what waits together, in one transaction."""
+    transactions, clock = context.open_transactions(), context.clock
 
-    def __init__(self, context: IntegrationContext) -> None:
-        self._transactions, self._clock = context.open_transactions(), context.clock
-        self.group: GroupCommit[_Write, None] = GroupCommit(
-            self._work, lambda each: 1 + len(each.received) + len(each.sent)
-        )
-
-    async def _work(self, writes: list[_Write]) -> list[SessionTaken | None]:
+    async def work(writes: list[_Write]) -> list[SessionTaken | None]:
         """A session that is no longer its writer's is taken."""
         rows = [
             {"index": index, "account_id": each.account_id, "token": each.token, "was": each.before, "now": each.after}
             for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)  # the order of the locks
         ]
-        async with self._transactions.transaction() as tx:
+        async with transactions.transaction() as tx:
             (counted,) = await tx.run([Statement(COUNT, (json_text(rows),))])
             own = {int(index) for (index,) in counted.texts()}
             # How old a command is counts now: the wait for the sessions' locks is over.
-            await tx.commit(_statements([writes[index] for index in sorted(own)], self._clock.monotonic()))
+            await tx.commit(_statements([writes[index] for index in sorted(own)], clock.monotonic()))
         return [None if index in own else SessionTaken() for index in range(len(writes))]
+
+    return GroupCommit(work, lambda each: 1 + len(each.received) + len(each.sent))
 
 
 def _statements(writes: Sequence[_Write], now: float) -> list[Statement]:
     sent = [
         {
             "account_id": write.account_id,
-            "epoch": each.epoch,
-            "number": each.number,
-            "type": each.type,
+            **asdict(each),
             "raw": masked(each.raw) if each.type in ADMIN else each.raw,
-            "client_order_id": each.client_order_id,
             "seconds_left": None if each.not_after is None else each.not_after - now,
         }
         for write in writes
@@ -241,9 +235,9 @@ class FixStore:
     ) -> Sequence[ReceivedMessage]:
         if numbers == self.numbers and not received and not sent:
             return received
-        writer = self._context.share("writer", lambda: MessageWriter(self._context))
+        group = self._context.share("writer", lambda: _write_in_groups(self._context))
         received = [await self._name_refused(each) for each in received]
-        await writer.group.put(_Write(self._account_id, self._token, self.numbers, numbers, received, sent))
+        await group.put(_Write(self._account_id, self._token, self.numbers, numbers, received, sent))
         self.numbers = numbers
         return received
 
