@@ -1,7 +1,6 @@
 """Values of the paper broker: quotes, orders and accounts. Pure: no I/O, no clock, no randomness."""
 
 import hashlib
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
@@ -201,12 +200,3 @@ def tick_of(symbol: Symbol, price: Decimal) -> Decimal:
     if "/" in symbol:
         return PAIR_TICK
     return next(step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price)
-
-
-NEEDS: Mapping[OrderKind, tuple[bool, bool]] = {
-    OrderKind.MARKET: (False, False),
-    OrderKind.LIMIT: (True, False),
-    OrderKind.STOP: (False, True),
-    OrderKind.STOP_LIMIT: (True, True),
-    OrderKind.TRAILING_STOP: (False, False),
-}

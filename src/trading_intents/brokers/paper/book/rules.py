@@ -37,7 +37,9 @@ def find_flaw(terms: model.PaperTerms) -> str | None:
         return BAD_SYMBOL
     if terms.time_in_force not in model.CAPABILITIES.times_in_force.get(terms.kind, ()):
         return NOT_OFFERED
-    if model.NEEDS[terms.kind] != (terms.limit_price is not None, terms.stop_price is not None):
+    needs_limit = terms.kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
+    needs_stop = terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
+    if (needs_limit, needs_stop) != (terms.limit_price is not None, terms.stop_price is not None):
         return BAD_PRICES
     trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
     if trails != (terms.kind is OrderKind.TRAILING_STOP):
