@@ -44,12 +44,17 @@ class OrderBook:
 
     def show(self, quote: Quote) -> None:
         """Sets the present quote, for new orders; resting orders have been matched with it already."""
-        self._see(quote, trades=False)
+        self.quote = quote
+        if (quote.source, quote.number) != (self.holding.source, self.holding.number):
+            self.holding = replace(
+                self.holding, source=quote.source, number=quote.number, bid_taken=ZERO, ask_taken=ZERO
+            )
 
     def feed(self, quote: Quote) -> None:
         with exact():
             self._expire(quote.at)
-            self._see(quote, trades=True)
+            self.show(quote)
+            self._trade_left = quote.last_size or ZERO
             self._just_grown.clear()
             for order in sorted(self._queue(), key=lambda each: linked.turn(self.orders, each)):
                 if order.number not in self._just_grown:
@@ -189,14 +194,6 @@ class OrderBook:
     def _with_reserve(self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()) -> PaperOrder:
         quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
         return accounting.with_reserve(order, self._queue(), self.holding, quote, [leg.terms for leg in legs])
-
-    def _see(self, quote: Quote, trades: bool) -> None:
-        self.quote = quote
-        self._trade_left = quote.last_size or ZERO if trades else ZERO
-        if (quote.source, quote.number) != (self.holding.source, self.holding.number):
-            self.holding = replace(
-                self.holding, source=quote.source, number=quote.number, bid_taken=ZERO, ask_taken=ZERO
-            )
 
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
