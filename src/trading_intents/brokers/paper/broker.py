@@ -20,7 +20,7 @@ from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, 
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
 from trading_intents.errors import OutcomeUnknown, PlatformError
-from trading_intents.loops import stop_tasks, wait_at_most
+from trading_intents.loops import Pacer, stop_tasks, wait_at_most
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import StatementRefused
@@ -32,7 +32,6 @@ QUOTES_SECONDS = 1.0
 CHECK_SECONDS = 30.0
 LOOK_PAUSE_SECONDS = 0.02  # so that many quotes are worked together
 RETRY_SECONDS = 0.5
-MAX_BOOKS_AT_ONCE = 50  # matched before other sessions get their turn
 DOWN = "the session is down"
 
 
@@ -306,10 +305,9 @@ class PaperBroker:
 
     async def _find_due(self, now: datetime) -> set[Symbol]:
         """Finds symbols in which an order expires or the walk has reached one. Other tasks run meanwhile."""
-        due, tick = set[Symbol](), tick_number(now)
-        for number, book in enumerate(self._books.working()):
-            if number % MAX_BOOKS_AT_ONCE == MAX_BOOKS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        due, tick, pacer = set[Symbol](), tick_number(now), Pacer()
+        for book in self._books.working():
+            await pacer.pause_if_due()
             due_at = book.levels.due_at
             is_walked = book.holding.source is not Source.POSTED
             if (due_at and due_at <= now) or (is_walked and self._is_near(book, tick)):
