@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from msgspec.structs import asdict, replace
 
@@ -327,37 +328,24 @@ class OrderBook:
         self._levels = None
 
     def _emit(
-        self,
-        order: PaperOrder | None,
-        kind: EventKind,
-        at: datetime,
-        *,
-        client_order_id: str | None = None,
-        replaces: str | None = None,
-        exec_id: str | None = None,
-        quantity: Decimal | None = None,
-        price: Decimal | None = None,
-        reason: str | None = None,
+        self, order: PaperOrder | None, kind: EventKind, at: datetime, client_order_id: str | None = None, **fields: Any
     ) -> None:
+        """`fields` are the event's own, beside those that its order has."""
         self.account = replace(self.account, events=self.account.events + 1)
         event = BrokerEvent(
             kind=kind,
             dedupe_key=f"paper:{self.account.events}",
             client_order_id=client_order_id or (order.client_order_id if order else None),
             broker_order_id=order.broker_order_id if order else None,
-            replaces=replaces,
-            exec_id=exec_id,
             symbol=self.symbol,
             side=order.side if order else None,
-            quantity=quantity,
-            price=price,
             fee=ZERO if kind is EventKind.FILL else None,
             cum_quantity=order.filled if order else None,
             leaves_quantity=order.leaves if order else None,
             average_price=quotient(order.paid, order.filled) if order and order.filled else None,
             broker_status=order.status if order else None,
             venue_time=at,
-            reason=reason,
             raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
+            **fields,
         )
         self.events.append(PaperEvent(order.number if order else None, event, self.account.events))
