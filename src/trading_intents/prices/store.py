@@ -8,7 +8,7 @@ import msgspec
 
 from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
 from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
-from trading_intents.storage.database import Row, Tx, pack_array
+from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement
 from trading_intents.trading import Symbol
@@ -37,16 +37,13 @@ PRICE_JOINS = f"""
 """  # noqa: S608 - our own constants
 # As `market_of`, in a statement that has `broker` and `environment`.
 MARKET = f"CASE WHEN broker = '{BUILT_IN}' THEN 'simulated' ELSE environment END"
-_READ_PRICES = f"""
-    SELECT {KNOWN_PRICES} FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3))
-         AS asked (organization_id, market, symbol)
-    {PRICE_JOINS}
-"""  # noqa: S608 - our own constants
+_KEYS = RowParameters({"organization_id": "uuid", "market": "text", "symbol": "text"})
+_READ_PRICES = f"SELECT {KNOWN_PRICES} FROM {_KEYS.rows} AS asked {PRICE_JOINS}"  # noqa: S608 - our own constants
 
 
 def read_prices(keys: Collection[PriceKey]) -> Statement:
     """A row for each key, of all that is known of it; `parse_prices` reads the reply. At least one key."""
-    return Statement(_READ_PRICES, _columns(keys))
+    return Statement(_READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys))
 
 
 def parse_prices(texts: Sequence[str | bytes]) -> dict[PriceKey, StoredPrices]:
@@ -132,11 +129,3 @@ async def list_symbols(tx: Tx, organization_id: UUID, market: PriceMarket, page:
     query = _LIST_SYMBOLS.format(symbols=QUOTED_SYMBOLS, beyond=beyond, direction=direction_of(page))
     rows = await tx.fetch(query, organization_id, market, page.limit + 1, *after)
     return [Symbol(row["symbol"]) for row in rows]
-
-
-def _columns(keys: Collection[PriceKey]) -> tuple[str, str, str]:
-    return (
-        pack_array([str(key.organization_id) for key in keys]),
-        pack_array([key.market for key in keys]),
-        pack_array([key.symbol for key in keys]),
-    )
