@@ -64,7 +64,7 @@ class PriceKey(NamedTuple):
 
 class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
     """All that the database has for a key, at one moment of its clock: the newest stored price, and of the simulated
-    market the newest quote that the organization posted. `store.read_prices` makes its row, `store.parse_prices` parses
+    market the newest quote that the organization posted. `store.read_prices` makes its row, `store.parse_reply` parses
     it."""
 
     organization_id: UUID

@@ -1,6 +1,6 @@
 """Statements of reference prices, for transactions and for pipelines. Never decides which price counts."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from uuid import UUID
 
@@ -9,12 +9,13 @@ import msgspec
 from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
 from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
 from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement
 from trading_intents.trading import Symbol
 
 # The table's column `environment` has a `PriceMarket`.
-# For a statement that has `asked (organization_id, market, symbol)`: what `parse_prices` takes, and where it comes
+# For a statement that has `asked (organization_id, market, symbol)`: what `parse_reply` takes, and where it comes
 # from. The built-in broker's quotes are read where it keeps them: a copy would cost every quote a second write.
 KNOWN_PRICES = """
     json_build_object(
@@ -42,25 +43,21 @@ _READ_PRICES = f"SELECT {KNOWN_PRICES} FROM {_KEYS.rows} AS asked {PRICE_JOINS}"
 
 
 def read_prices(keys: Collection[PriceKey]) -> Statement:
-    """A row for each key, of all that is known of it; `parse_prices` reads the reply. At least one key."""
+    """A row for each key, of all that is known of it; `parse_reply` reads its reply. At least one key."""
     return Statement(_READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys))
 
 
-def parse_prices(texts: Sequence[str | bytes]) -> dict[PriceKey, StoredPrices]:
-    rows = [msgspec.json.decode(text, type=StoredPrices) for text in texts]
-    return {row.key: row for row in rows}
-
-
 def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
-    return parse_prices([text for (text,) in reply.rows if text])
+    rows = [msgspec.json.decode(text, type=StoredPrices) for (text,) in reply.rows if text]
+    return {row.key: row for row in rows}
 
 
 async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, StoredPrices]:
     """As `read_prices`, in a transaction that sees the keys' organizations; one statement, however many keys."""
     if not keys:
         return {}
-    statement = read_prices(keys)
-    return parse_prices([row[0] for row in map(tuple, await tx.fetch(statement.sql, *statement.arguments))])
+    (reply,) = await PoolTransaction(tx).run([read_prices(keys)])
+    return parse_reply(reply)
 
 
 _PRICES = RowParameters(
