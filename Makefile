@@ -56,7 +56,7 @@ soak: $(VENV)/dev.stamp ## trade through a cluster for two hours, with failovers
 	@$(BIN)/python -m tests.deploy.soak bench/out/soak.png
 
 proto: $(VENV)/dev.stamp ## generate the messages of the stream from proto/
-	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --python_out=src --pyi_out=src trading_intents/stream/trading.proto
+	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --pyi_out=src --descriptor_set_out=src/trading_intents/stream/trading.desc trading_intents/stream/trading.proto
 	@$(BIN)/python -m grpc_tools.protoc -Itrading_intents/stream=proto --include_imports --descriptor_set_out=sdk/src/trading_intents_client/stream/trading.desc trading_intents/stream/trading.proto
 
 sdk: $(VENV)/dev.stamp ## generate the blocking client from the asynchronous one

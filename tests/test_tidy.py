@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "trading_intents"
 CLIENT = ROOT / "sdk" / "src" / "trading_intents_client"
-SERVER_SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_pb2" not in path.name)
+SERVER_SOURCES = sorted(PACKAGE.rglob("*.py"))
 CLIENT_SOURCES = sorted(CLIENT.rglob("*.py"))
 SOURCES = [*SERVER_SOURCES, *CLIENT_SOURCES]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))

@@ -67,7 +67,7 @@ async def test_there_are_timeouts_unless_others_are_given() -> None:
 
 
 def test_the_streams_messages_are_those_of_the_proto_file(tmp_path: Path) -> None:
-    (recipe,) = re.findall(r"^\t@\$\(BIN\)/python (.*--descriptor_set_out.*)$", (ROOT / "Makefile").read_text(), re.M)
+    (recipe,) = re.findall(r"^\t@\$\(BIN\)/python (.*--include_imports.*)$", (ROOT / "Makefile").read_text(), re.M)
     made = tmp_path / "trading.desc"
     arguments = shlex.split(recipe.replace(str(DESCRIPTION.relative_to(ROOT)), str(made)))
     subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True)

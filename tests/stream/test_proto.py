@@ -1,4 +1,4 @@
-"""The messages are the contract's, number by number, and the generated code is that of the proto file."""
+"""The messages are the contract's, number by number, and what is generated is that of the proto file."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from trading_intents.stream import trading_pb2
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path("trading_intents/stream")
-GENERATED = ("trading_pb2.py", "trading_pb2.pyi")
+GENERATED = ("trading.desc", "trading_pb2.pyi")
 
 # Number, name, type where it is neither a string nor known by its name, and ? where absence has a meaning.
 MESSAGES = {
@@ -138,12 +138,12 @@ def test_the_service_has_both_calls(file: FileDescriptorProto) -> None:
     ]
 
 
-def test_the_generated_code_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    """FrozenStruct again as `make proto` makes it; if this fails, run that and commit."""
+def test_what_is_generated_is_that_of_the_proto_file(tmp_path: Path) -> None:
+    """Made again as `make proto` makes it; if this fails, run that and commit."""
     command = re.search(r"-m (grpc_tools\.protoc .*)", (ROOT / "Makefile").read_text())
     assert command
     arguments = [argument.replace("_out=src", f"_out={tmp_path}") for argument in shlex.split(command[1])]
     subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=True)
     assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == sorted(GENERATED)
     for name in GENERATED:
-        assert (tmp_path / FOLDER / name).read_text() == (ROOT / "src" / FOLDER / name).read_text(), name
+        assert (tmp_path / FOLDER / name).read_bytes() == (ROOT / "src" / FOLDER / name).read_bytes(), name
