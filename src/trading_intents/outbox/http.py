@@ -1,12 +1,14 @@
 """GET /v1/accounts/outbox/health. Must never show an organization, an account, a payload or an error's text."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 
-from trading_intents.outbox.health import OutboxHealth, read_health
 from trading_intents.outbox.model import OutboxEventType, Status
-from trading_intents.storage.database import Pool
+from trading_intents.outbox.operators import read_health
+from trading_intents.storage.database import Pool, Row
 from trading_intents.web.problem import PLAIN_500
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Policy, Route, Tag
@@ -44,12 +46,17 @@ def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
     return (Route("GET", "/v1/accounts/outbox/health", policy, get_outbox_health),)
 
 
-def _show(health: OutboxHealth) -> OutboxHealthResponse:
+def _show(rows: Sequence[Row]) -> OutboxHealthResponse:
+    """All but the entries is derived from them, so that they can never disagree."""
+
+    def oldest(status: Status, moment: str) -> datetime | None:
+        return min((row[moment] for row in rows if row["status"] == status), default=None)
+
     return render(
         OutboxHealthResponse,
-        entries=[render(OutboxHealthEntry, **row) for row in health.entries],
-        **{status.value: health.count(status) for status in Status},
-        oldest_claim_at=health.oldest(Status.PROCESSING, "oldest_claimed_at"),
-        oldest_failed_at=health.oldest(Status.FAILED, "oldest_created_at"),
-        oldest_pending_at=health.oldest(Status.PENDING, "oldest_created_at"),
+        entries=[render(OutboxHealthEntry, **row) for row in rows],
+        **{status.value: sum(row["count"] for row in rows if row["status"] == status) for status in Status},
+        oldest_claim_at=oldest(Status.PROCESSING, "oldest_claimed_at"),
+        oldest_failed_at=oldest(Status.FAILED, "oldest_created_at"),
+        oldest_pending_at=oldest(Status.PENDING, "oldest_created_at"),
     )

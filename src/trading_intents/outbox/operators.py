@@ -1,4 +1,5 @@
-"""Use cases of operators: retry failed rows, drop them. Never changes a row that has not failed."""
+"""Use cases of operators: read the health of the accounts queue, retry failed rows, drop them. Never changes a row that
+has not failed."""
 
 import os
 import pwd
@@ -16,6 +17,12 @@ def name_operator() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return f"uid {os.getuid()}"
+
+
+async def read_health(pool: Pool) -> Sequence[Row]:
+    """Counts and times only, across all organizations: a row for each status and event type, from one snapshot."""
+    async with pool.transaction(read_only=True) as tx:
+        return await outbox.read_health(tx)
 
 
 async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:
