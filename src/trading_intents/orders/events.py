@@ -82,7 +82,8 @@ async def retained_orders(
 ) -> AsyncIterator[list[Event]]:
     """Working orders, and those that finished in the last hour, account by account and a page at a time; None: of every
     account, of both environments."""
-    for row in await store.list_with_orders(tx, organization_id, account_id, environment, RETAIN_SECONDS):
+    scope = organization_id, account_id, environment
+    for row in await store.list_retaining(tx, store.HAS_ORDERS, *scope, RETAIN_SECONDS):
         working = partial(store.list_working, tx, row["id"])
         finished = partial(store.list_finished, tx, row["id"])
         async for page in _pages(working, {"create_seq": 0}):
@@ -95,7 +96,8 @@ async def retained_positions(
     tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
-    for row in await store.list_with_positions(tx, organization_id, account_id, environment, RETAIN_SECONDS):
+    scope = organization_id, account_id, environment
+    for row in await store.list_retaining(tx, store.HAS_POSITIONS, *scope, RETAIN_SECONDS):
         account = Environment(row["environment"]), row["broker"]
         read = partial(store.list_retained_positions, tx, row["id"], row["since"])
         async for page in _pages(read, {"symbol": ""}):

@@ -284,34 +284,24 @@ _ACCOUNTS = """
     WHERE a.organization_id = $1 AND {scope} AND ($3::text IS NULL OR a.environment = $3) AND ({retains})
     ORDER BY a.id
 """
-_HAS_ORDERS = """
+# Accounts with an order that works, or that finished `since`.
+HAS_ORDERS = """
     (SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
     OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since ORDER BY finished_at LIMIT 1)
 """
-_HAS_POSITIONS = """
+# Accounts with a position that is open, or that changed `since`.
+HAS_POSITIONS = """
     (SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since) LIMIT 1)
 """
 
 
-async def list_with_orders(
-    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
+async def list_retaining(
+    tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, environment: str | None, seconds: int
 ) -> list[Row]:
-    """Accounts with an order that works, or that finished `since`."""
-    return await _list_accounts(tx, _HAS_ORDERS, organization_id, account_id, environment, retain_seconds)
-
-
-async def list_with_positions(
-    tx: Tx, organization_id: UUID, account_id: UUID | None, environment: str | None, retain_seconds: int
-) -> list[Row]:
-    """Accounts with a position that is open, or that changed `since`."""
-    return await _list_accounts(tx, _HAS_POSITIONS, organization_id, account_id, environment, retain_seconds)
-
-
-async def _list_accounts(
-    tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, *more: object
-) -> list[Row]:
+    """`retains` is HAS_ORDERS or HAS_POSITIONS; `since` is so many seconds ago."""
     scope = "$2::uuid IS NULL" if account_id is None else "a.id = $2"
-    return await tx.fetch(_ACCOUNTS.format(scope=scope, retains=retains), organization_id, account_id, *more)
+    query = _ACCOUNTS.format(scope=scope, retains=retains)
+    return await tx.fetch(query, organization_id, account_id, environment, seconds)
 
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
