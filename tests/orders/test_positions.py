@@ -20,6 +20,7 @@ from trading_intents.trading import OrderSide
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 D = Decimal
+FLAT = NetPosition()
 SIDES = {"B": OrderSide.BUY, "S": OrderSide.SELL, "H": OrderSide.SELL_SHORT}
 
 
@@ -53,7 +54,7 @@ def life(text: str) -> list[Booking]:
 def test_a_position_is_kept_at_average_cost(
     trades: str, quantity: str, average: str, realized: str, bought: str, sold: str
 ) -> None:
-    position = from_trades(life(trades))
+    position = from_trades(life(trades), FLAT)
     assert (position.quantity, position.value_bought, position.value_sold) == (D(quantity), D(bought), D(sold))
     assert position.average_cost is not None
     assert abs(position.average_cost - D(average)) <= D("1e-18")
@@ -88,7 +89,7 @@ def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
     late = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
     midnight = late + timedelta(microseconds=1)
     today, tomorrow = date(2026, 3, 2), date(2026, 3, 3)
-    held = from_trades([Booking(OrderSide.BUY, D(10), D(10), None, NOON)], NetPosition())
+    held = from_trades([Booking(OrderSide.BUY, D(10), D(10), None, NOON)], FLAT)
     position = from_trades([Booking(OrderSide.SELL, D(1), D(12), None, late)], held)
     assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(2), D(0))
     position = from_trades([Booking(OrderSide.SELL, D(1), D(15), D(1), midnight)], position)
@@ -99,7 +100,7 @@ def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
 
 def test_a_bust_is_the_position_without_the_trade() -> None:
     with_bust = life("B 100 10, B 100 20, S 50 18")
-    assert from_trades([with_bust[0], with_bust[2]]) == from_trades(life("B 100 10, S 50 18"))
+    assert from_trades([with_bust[0], with_bust[2]], FLAT) == from_trades(life("B 100 10, S 50 18"), FLAT)
 
 
 AMOUNT = st.decimals(D("0.000000001"), D("1000000000"), places=9, allow_nan=False, allow_infinity=False)
@@ -139,7 +140,7 @@ def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
 @settings(max_examples=50)
 @given(BOOKINGS)
 def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Booking]) -> None:
-    position = from_trades(bookings)
+    position = from_trades(bookings, FLAT)
     if position.quantity:
         side = OrderSide.SELL if position.quantity > 0 else OrderSide.BUY
         position = from_trades([Booking(side, abs(position.quantity), D(7), None, NOON)], position)
@@ -151,7 +152,7 @@ def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Book
 @settings(max_examples=50)
 @given(BOOKINGS)
 def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) -> None:
-    position = from_trades(bookings)
+    position = from_trades(bookings, FLAT)
     if position.quantity:
         prices = [each.price for each in bookings]
         assert position.average_cost is not None
@@ -170,7 +171,7 @@ def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) 
 def test_a_fee_in_the_symbol_lowers_the_quantity_and_what_it_cost_is_realized(
     trades: str, fee: str, quantity: str, average: str, realized: str
 ) -> None:
-    position = take_fee(from_trades(life(trades)), D(fee), NOON)
+    position = take_fee(from_trades(life(trades), FLAT), D(fee), NOON)
     assert (position.quantity, position.fee_quantity) == (D(quantity), D(fee))
     assert position.average_cost is not None
     assert abs(position.average_cost - D(average)) <= D("1e-18")

@@ -4,7 +4,7 @@ money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fee
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -64,9 +64,6 @@ class NetPosition(FrozenStruct, frozen=True):
         return self.day_pnl if self.day == today else ZERO
 
 
-FLAT = NetPosition()
-
-
 class PositionRow(NetPosition, frozen=True, kw_only=True):
     """A position's row: with what the broker last reported of it."""
 
@@ -103,11 +100,7 @@ def reopen(row: PositionRow, start: NetPosition | None = None) -> PositionRow:
     return replace(row, **asdict(start) | {"fee_quantity": row.fee_quantity})
 
 
-@overload
-def from_trades(bookings: Iterable[Booking]) -> NetPosition: ...
-@overload
-def from_trades(bookings: Iterable[Booking], position: P) -> P: ...
-def from_trades(bookings: Iterable[Booking], position: NetPosition = FLAT) -> NetPosition:
+def from_trades(bookings: Iterable[Booking], position: P) -> P:
     """Adds trades to a position. After a bust or a correction it is computed anew: averages cannot be undone."""
     with exact():
         for booking in bookings:
