@@ -129,7 +129,7 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
     while next_id := await _next_organization(pool, organization_id, account_id):
         organization_id, last_seq = next_id, 0
         while True:
-            async with pool.transaction(read_only=True, plans="by_key") as tx:
+            async with pool.transaction(read_only=True) as tx:
                 rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_ROWS)
                 events = [(row, _read_action(row)) for row in rows if row["payload"] is not None]
                 named = [(action.account_id, action.seq) for _, action in events if action]

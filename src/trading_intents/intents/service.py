@@ -29,7 +29,7 @@ class Intents:
         self._pool, self._prices, self._brokers = pool, prices, brokers
 
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_actions(tx, account.id, times, page)
 
     async def cancellable(self, account: Account, symbol: Symbol | None, limit: int) -> Sequence[str]:
@@ -38,9 +38,7 @@ class Intents:
             return await store.cancellable_orders(tx, account.id, symbol, limit)
 
     async def stats(self, account: Account, window: Window) -> Stats:
-        async with self._pool.transaction(
-            [account.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
-        ) as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True, isolation="repeatable read") as tx:
             return await stats_store.read(tx, account.id, window)
 
     async def latest(self, account: Account, intent_id: UUID | None) -> Row:
@@ -53,7 +51,7 @@ class Intents:
     async def history(
         self, account: Account, intent_id: UUID | None, times: TimeRange, page: PageRequest
     ) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             rows = await store.list_actions(tx, account.id, times, page, intent_id) if intent_id else []
             known = bool(rows) or (intent_id and await store.latest_action(tx, account.id, intent_id))
         if not known:
@@ -65,19 +63,15 @@ class Intents:
     ) -> tuple[Triggered, ...]:
         """Judges the command by controls and limits, of the caller's key too, or without one by controls alone. Nothing
         is sent."""
-        async with self._pool.transaction(
-            [target.organization_id], read_only=True, isolation="repeatable read", plans="by_key"
-        ) as tx:
+        async with self._pool.transaction([target.organization_id], read_only=True, isolation="repeatable read") as tx:
             account = await find_target(tx, target)
             if command is None:
                 controls, now = await read_one(tx, account.id, symbol), await read_clock(tx)
                 return evaluate(controls, symbol, now)
             submission = Submission(str(account.id), str(account.organization_id), None, command, None, None, None)
-            order = (
-                None
-                if isinstance(command, Create)
-                else await store.find_order(tx, account.id, UUID(command.ref_intent_id))
-            )
+            order = None
+            if not isinstance(command, Create):
+                order = await store.find_order(tx, account.id, UUID(command.ref_intent_id))
             accepted = compose(submission, command, order)
             if symbol not in (None, accepted.symbol):
                 raise ValidationFailed.at("/symbol", f"must be {accepted.symbol}, as the command's is")

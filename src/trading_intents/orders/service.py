@@ -74,7 +74,7 @@ class Orders:
         conditions = store.OrderConditions(
             *wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id, wanted.parent_intent_id
         )
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:
                 seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
@@ -94,13 +94,13 @@ class Orders:
         return row
 
     async def trades(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_trades(tx, account.id, times, page)
 
     async def positions(self, account: Account, page: PageRequest) -> Sequence[PricedPosition]:
         """Each with the last known price of its symbol, however old."""
         market = market_of(account.broker, account.environment)
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             rows = await store.list_positions(tx, account.id, page)
             keys = [PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows]
             known = await prices_store.find_prices(tx, keys)

@@ -216,7 +216,7 @@ class Hub:
         while self._feeds:
             now = asyncio.get_running_loop().time()
             waiting = {f.organization_id: f for f in self._feeds.values() if not f.is_backlogged(now)}
-            async with self._pool.transaction(list(waiting), read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(list(waiting), read_only=True) as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
                 behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:MAX_PAGES]
                 if behind and len(behind) < len(waiting):  # a page reads faster the fewer the transaction names

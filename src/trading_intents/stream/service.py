@@ -228,9 +228,7 @@ class Streams:
                         await turns.enter_async_context(each)
             except TimeoutError:
                 raise errors.Unavailable("this process has too many subscriptions to begin; try again") from None
-            transaction = self._pool.transaction(
-                [organization_id], read_only=True, isolation="repeatable read", plans="by_key"
-            )
+            transaction = self._pool.transaction([organization_id], read_only=True, isolation="repeatable read")
             yield await turns.enter_async_context(transaction)
 
     def _turns(self, organization_id: OrganizationId, primed_for: Request | None) -> tuple[asyncio.Semaphore, ...]:
