@@ -30,7 +30,7 @@ FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest
 PASSWORD_FILES = tuple(f"{login}.password" for login in (OWNER, LOGIN, WORKER_LOGIN))
 KEY_FILES = (VAULT_KEY_FILE, SIGNING_KEY_FILE)
 KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)
-FIRST_INCREMENTAL_VERSION = 170_000
+FIRST_INCREMENTAL_VERSION = 17
 CONNECT_LIMIT_SECONDS = 5.0
 
 Report = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
@@ -168,8 +168,7 @@ async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -
     """Lets its owner make base backups, and has it note which pages change, as increments need it. Gives the epoch."""
     connection = await asyncpg.connect(owner_url, timeout=CONNECT_LIMIT_SECONDS)
     try:
-        version = await administration.read_version(connection)
-        if version >= FIRST_INCREMENTAL_VERSION:
+        if connection.get_server_version().major >= FIRST_INCREMENTAL_VERSION:
             await administration.summarize_wal(connection)
         elif incremental:
             raise StartupRefused("PostgreSQL makes increments from version 17 on: leave --incremental out")

@@ -29,11 +29,6 @@ async def read_clock(tx: Tx) -> datetime:
     return now
 
 
-async def read_version(connection: Any) -> int:
-    """Reads the version as PostgreSQL numbers them: 170000 is 17.0."""
-    return int(await connection.fetchval("SELECT current_setting('server_version_num')::int"))
-
-
 async def may_become(connection: Any, role: str) -> bool:
     """Whether the connection's login is a member of the role; False when there is no such role."""
     query = "SELECT pg_has_role(session_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1"

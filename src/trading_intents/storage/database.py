@@ -23,7 +23,6 @@ from trading_intents.telemetry import Log, Metrics
 
 OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
 OLDEST_SERVER_VERSION = 150_000
-TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 # Callers learn within 3 s that the database is unavailable: acquire and BEGIN together take less.
 ACQUIRE_LIMIT_SECONDS = 2.0
 START_LIMIT_SECONDS = 10.0  # for the first connection: nobody waits for an answer yet
@@ -98,9 +97,7 @@ def pack_array(values: Sequence[str | None]) -> str:
     return joined
 
 
-def session_setup(
-    role: str, server_version: int, lock_limit_seconds: float, transaction_limit_seconds: float | None = None
-) -> list[str]:
+def session_setup(role: str, lock_limit_seconds: float, **more_seconds: float) -> list[str]:
     """The first statements on each connection. The limits are the server's: they hold for a client that is
     stopped, cut off or gone, and keep its locks and statements from outliving it.
 
@@ -111,9 +108,8 @@ def session_setup(
         "lock_timeout": lock_limit_seconds,
         # Ends a statement whose client has closed the connection. Unlike a cancel request it cannot hit a COMMIT.
         "client_connection_check_interval": CONNECTION_CHECK_SECONDS,
+        **more_seconds,
     }
-    if transaction_limit_seconds and server_version >= TRANSACTION_TIMEOUT_VERSION:
-        limits_seconds["transaction_timeout"] = transaction_limit_seconds
     return [
         f'SET ROLE "{role}"',
         *(f"SET {name} = '{round(seconds * 1000)}ms'" for name, seconds in limits_seconds.items()),
@@ -293,9 +289,7 @@ async def open_pool(
 
 
 async def _init_session(connection: Any, role: str) -> None:
-    version = connection.get_server_version()
-    setup = session_setup(role, version.major * 10_000 + version.minor, LOCK_LIMIT_SECONDS)
-    await connection.execute(";".join(setup))
+    await connection.execute(";".join(session_setup(role, LOCK_LIMIT_SECONDS)))
     query = """
         SELECT rolsuper OR rolbypassrls OR pg_has_role(rolname, $1, 'MEMBER') AS mighty,
                current_setting('server_version_num')::int AS version,

@@ -22,6 +22,7 @@ from trading_intents.storage.database import LOCK_LIMIT_SECONDS, pack_array, ses
 
 CONNECT_LIMIT_SECONDS = 2.0
 RUN_LIMIT_SECONDS = TRANSACTION_LIMIT_SECONDS = 2.5
+TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 RECONNECT_PAUSE_SECONDS = 0.1
 
 _TIMEZONE = "SET TimeZone = 'UTC'"
@@ -212,8 +213,9 @@ class Pipeline:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
                 opened = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
                 connection = PipelineConnection(opened, self._history)
-                version = opened.pgconn.server_version
-                setup = session_setup(self._role, version, self._lock_limit_seconds, TRANSACTION_LIMIT_SECONDS)
+                has_timeout = opened.pgconn.server_version >= TRANSACTION_TIMEOUT_VERSION
+                more_seconds = {"transaction_timeout": TRANSACTION_LIMIT_SECONDS} if has_timeout else {}
+                setup = session_setup(self._role, self._lock_limit_seconds, **more_seconds)
                 await connection.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
                 if self._history:
                     seen, [reply] = self._history.seen, await connection.run([Statement(READ_SERVER)])

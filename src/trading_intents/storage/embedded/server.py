@@ -188,21 +188,16 @@ class _Supervisor:
 
     async def _make_logins(self) -> None:
         """Makes the logins at every start: a crash may have come between initdb and this."""
-        async with self._connected() as owner:
+        owner = await asyncpg.connect(self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS)
+        try:
             for login in (LOGIN, WORKER_LOGIN):
                 if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", login):
                     password = self._cluster.password_file(login).read_text().strip()
                     await owner.execute(f"CREATE ROLE {login} LOGIN PASSWORD '{password}'")
             if not await owner.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE):
                 await owner.execute(f"CREATE DATABASE {DATABASE}")
-
-    @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Any]:
-        connection = await asyncpg.connect(self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS)
-        try:
-            yield connection
         finally:
-            await connection.close(timeout=CONNECT_LIMIT_SECONDS)
+            await owner.close(timeout=CONNECT_LIMIT_SECONDS)
 
     def _refusal(self, what: str) -> StartupRefused:
         return StartupRefused(f"{what}; the end of {self._cluster.log}:\n{self._cluster.log_tail()}")
