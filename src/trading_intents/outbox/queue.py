@@ -20,28 +20,29 @@ MAX_LISTED = 1_000
 # may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
 # over-claim; without OFFSET 0 every row may be compared with every other. The clock in a sub-select is one value for
 # the statement, which an index can use.
-CLAIM = """
+#
+# DUE lets a `candidate` be claimed: its time has come, or its worker has ended, and it is the first of its order key.
+DUE = f"""
+    finished_at IS NULL
+    AND (
+        (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+        OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{CLAIM_SECONDS} s')
+    )
+    AND NOT EXISTS (
+        SELECT FROM outbox AS earlier
+        WHERE earlier.order_key = candidate.order_key
+          AND earlier.queue = {{queue}}
+          AND earlier.id < candidate.id
+          AND earlier.finished_at IS NULL
+        OFFSET 0
+    )
+"""  # noqa: S608 - our own constants
+CLAIM = f"""
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate
-        WHERE queue = $1
-          AND event_type = ANY ($2)
-          AND attempts < $3
-          AND lane IS NULL
-          AND finished_at IS NULL
-          AND (
-            (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-            OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
-          )
-          AND NOT EXISTS (
-            SELECT FROM outbox AS earlier
-            WHERE earlier.order_key = candidate.order_key
-              AND earlier.queue = $1
-              AND earlier.id < candidate.id
-              AND earlier.finished_at IS NULL
-            OFFSET 0
-          )
+        WHERE queue = $1 AND event_type = ANY ($2) AND attempts < $3 AND lane IS NULL AND {DUE.format(queue="$1")}
         ORDER BY id
-        LIMIT $5
+        LIMIT $4
         FOR UPDATE SKIP LOCKED
     )
     UPDATE outbox
@@ -49,7 +50,7 @@ CLAIM = """
         claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
     WHERE id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
-"""
+"""  # noqa: S608 - our own constants
 
 
 class FailedAttempt(FrozenStruct, frozen=True):
@@ -90,7 +91,7 @@ async def claim(
     attempt_limit: int,
 ) -> list[ClaimedRow]:
     """Claims at most `limit` rows without a lane, the oldest first."""
-    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
+    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, limit)
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
