@@ -63,15 +63,6 @@ class TrailingStopSpec(msgspec.Struct, forbid_unknown_fields=True):
     time_in_force: TimeInForce | None = None
 
 
-_KINDS: dict[type, OrderKind] = {
-    MarketSpec: OrderKind.MARKET,
-    LimitSpec: OrderKind.LIMIT,
-    StopSpec: OrderKind.STOP,
-    StopLimitSpec: OrderKind.STOP_LIMIT,
-    TrailingStopSpec: OrderKind.TRAILING_STOP,
-}
-
-
 class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
     """An object with exactly one key, which names the order kind."""
 
@@ -80,6 +71,9 @@ class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
     stop: StopSpec | msgspec.UnsetType = msgspec.UNSET
     stop_limit: StopLimitSpec | msgspec.UnsetType = msgspec.UNSET
     trailing_stop: TrailingStopSpec | msgspec.UnsetType = msgspec.UNSET
+
+
+_KINDS = tuple(zip(SpecBody.__struct_fields__, map(OrderKind, SpecBody.__struct_encode_fields__), strict=True))
 
 
 class TakeProfitBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -209,12 +203,10 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientC
 
 
 def _spec(body: SpecBody) -> Spec:
-    kinds = (body.limit, body.market, body.stop, body.stop_limit, body.trailing_stop)
-    given = [spec for spec in kinds if spec is not msgspec.UNSET]
+    given = [(kind, spec) for name, kind in _KINDS if (spec := getattr(body, name))]  # UNSET is false
     if len(given) != 1:
         raise ValidationFailed.at(_SPEC, f"must have exactly one key: {either(OrderKind)}")
-    spec: Any = given[0]
-    kind = _KINDS[type(spec)]
+    ((kind, spec),) = given
     amounts = ((name, getattr(spec, name, None)) for name in SPEC_AMOUNTS)
     at = f"{_SPEC}/{kind}"
     texts: dict[str, Any] = {name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None}
