@@ -111,23 +111,12 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
 def event_fact(event: BrokerEvent, arrival: int) -> Fact:
     assert event.kind is not EventKind.POSITION, "a position is no fact of an order"
     duplicate = event.kind is EventKind.REJECTED and event.reason == DUPLICATE_ID
-    return Fact(
-        key=f"venue:{event.dedupe_key}",
-        arrival=arrival,
-        kind=FactKind.UNCERTAIN if duplicate else FactKind(event.kind.value),
-        client_order_id=event.client_order_id,
-        broker_order_id=event.broker_order_id,
-        replaces=event.replaces,
-        exec_id=event.exec_id,
-        quantity=event.quantity,
-        price=event.price,
-        fee=event.fee,
-        cum_quantity=event.cum_quantity,
-        average_price=event.average_price,
-        venue_time=event.venue_time,
-        reason=event.reason,
-        detail=event.detail,
-    )
+    kind = FactKind.UNCERTAIN if duplicate else FactKind(event.kind.value)
+    reported = {name: getattr(event, name) for name in _REPORTED}
+    return Fact(key=f"venue:{event.dedupe_key}", arrival=arrival, kind=kind, **reported)
+
+
+_REPORTED = tuple(name for name in Fact.__struct_fields__ if name not in ("key", "arrival", "kind"))
 
 
 def own_fact(

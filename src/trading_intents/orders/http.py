@@ -195,11 +195,9 @@ def _filter(request: Request) -> OrderFilter:
     query = request.query
     state, symbol = query.get("state"), query.get("symbol")
     reference, statuses = query.get("client_reference_id"), query.get("status")
-    wanted_state = None if state is None else read_choice("?state", state, model.OrderState)
-    wanted_symbol = None if symbol is None else read_symbol("?symbol", symbol)
     return OrderFilter(
-        wanted_state,
-        wanted_symbol,
+        None if state is None else read_choice("?state", state, model.OrderState),
+        None if symbol is None else read_symbol("?symbol", symbol),
         _read_id(request, "intent_id"),
         None if reference is None else read_reference("?client_reference_id", reference),
         frozenset() if statuses is None else _read_statuses(statuses.split(",")),
