@@ -41,7 +41,6 @@ pg_combinebackup {folder}/full {folder}/increment --output=NEW_DATA_FOLDER
 # and starts PostgreSQL on NEW_DATA_FOLDER. Put back: {files}
 # Before any process of the platform starts, so that nothing from before the restore is sent again:
 trading-intents restore --mark"""
-NEVER_SENT = "{} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
 
 
 async def backup(
@@ -91,8 +90,7 @@ async def restore(
                 parts.database.worker, name_operator(), "restored by other means", halts=not no_halt
             )
             parts.signals.notify(STREAM)
-        typer.echo(NEVER_SENT.format(count))
-        _show_halted(no_halt)
+        _show_marked(count, no_halt)
         return 0
     if settings.database_url:
         typer.echo(_show_commands(RESTORE, settings, folder))
@@ -100,8 +98,7 @@ async def restore(
     with _reporting() as report:
         done = await restore_backup(settings, SystemClock(), log, folder, replace, not no_halt, name_operator(), report)
     typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
-    typer.echo(NEVER_SENT.format(done.commands))
-    _show_halted(no_halt)
+    _show_marked(done.commands, no_halt)
     if done.aside:
         typer.echo(f"what was there before is in {done.aside}")
     for what in done.backup.description.left_out:
@@ -124,7 +121,8 @@ async def resume(
     return 0
 
 
-def _show_halted(no_halt: bool) -> None:
+def _show_marked(commands: int, no_halt: bool) -> None:
+    typer.echo(f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent")
     if not no_halt:
         typer.echo("every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`")
 
