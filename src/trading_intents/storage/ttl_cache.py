@@ -25,7 +25,7 @@ class TtlCache(Generic[K, V]):
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._max_age_seconds:
             self._renewing.pop(key, None)  # it began before this read, so its value may be older
-            entry = (now, asyncio.ensure_future(_run(read)))
+            entry = (now, asyncio.ensure_future(read()))
             self._keep(key, entry)
         if entry[1].done():
             return entry[1].result()
@@ -38,7 +38,7 @@ class TtlCache(Generic[K, V]):
         if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None
         if now - entry[0] > self._max_age_seconds * REFRESH_AFTER and key not in self._renewing:
-            task = self._renewing[key] = asyncio.ensure_future(_run(read))
+            task = self._renewing[key] = asyncio.ensure_future(read())
             task.add_done_callback(lambda task: self._renew(key, (now, task)))
         return entry[1].result()
 
@@ -66,7 +66,3 @@ class TtlCache(Generic[K, V]):
         useless = task.cancelled() or task.exception() is not None or task.result() is None
         if useless and self._entries.get(key) is entry:
             del self._entries[key]
-
-
-async def _run(read: Callable[[], Awaitable[V | None]]) -> V | None:
-    return await read()
