@@ -16,15 +16,7 @@ from trading_intents.identity.access import Gate, caller_of, require_entitlement
 from trading_intents.identity.model import ApiKeyPrincipal, Entitlement
 from trading_intents.identity.service import Callers
 from trading_intents.ids import ID_RULE, parse_id
-from trading_intents.intents.body import (
-    MAX_KEY_CHARACTERS,
-    ControlQuestion,
-    Submit,
-    check_key,
-    digest_of,
-    read_command,
-    read_question,
-)
+from trading_intents.intents import body
 from trading_intents.intents.fast_path import accepted, bucket_of, fast_submit, submitter_of
 from trading_intents.intents.model import PlacedLeg
 from trading_intents.intents.service import Intents
@@ -42,9 +34,9 @@ from trading_intents.web.routes import Operation, Parameter, Route, Tag
 IDEMPOTENCY_KEY = Parameter(
     "idempotency-key",
     "The same key and body give the first answer again, for 400 days; another body is refused.",
-    {"type": "string", "minLength": 1, "maxLength": MAX_KEY_CHARACTERS},
+    {"type": "string", "minLength": 1, "maxLength": body.MAX_KEY_CHARACTERS},
     where="header",
-    check=check_key,
+    check=body.check_key,
 )
 TIME_WINDOW = Parameter(
     "time_window",
@@ -91,7 +83,7 @@ class ActionListing(msgspec.Struct):
 def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
     @Operation(
         Tag.INTENTS,
-        body=Submit,
+        body=body.Submit,
         answer=Submitted,
         status=202,
         bucket=Bucket.SUBMITS,
@@ -119,7 +111,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         limit_keys = (submitter.limit_key, submitter.organization_limit_key)
         key = request.header(b"idempotency-key")
         try:
-            command, reference = read_command(request.json)
+            command, reference = body.read_command(request.json)
             if account_id is None:
                 raise errors.ValidationFailed
         except errors.ValidationFailed:
@@ -130,7 +122,7 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
         request.headers_out += limits.take(bucket_of(command), *limit_keys, tokens=request.tokens)
-        digest = digest_of(request.json) if key else None
+        digest = body.digest_of(request.json) if key else None
         submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
         return accepted(await writer.submit(submission))
 
@@ -193,11 +185,13 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
 
 
 def _evaluate_route(gate: Gate, intents: Intents) -> Route:
-    @Operation(Tag.CONTROLS, body=ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(errors.NotFound,))
+    @Operation(
+        Tag.CONTROLS, body=body.ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(errors.NotFound,)
+    )
     async def evaluate_controls(request: Request) -> Answer:
         """Ask whether the controls let an account, a symbol on it or a command trade now, and which do not."""
         gate.permit_object(request)
-        account_id, symbol, command = read_question(request.json)
+        account_id, symbol, command = body.read_question(request.json)
         target = target_of(request, gate, account_id)
         if target.account_id is None:
             raise errors.ValidationFailed.at("/account_id", ID_RULE)
