@@ -19,22 +19,8 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions have been seen
 
 
-class TradeView(FrozenStruct, frozen=True, kw_only=True):
-    """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
-
-    exec_id: str
-    client_order_id: str | None
-    quantity: Decimal
-    price: Decimal
-    fee: Decimal | None
-    cumulative_quantity: Decimal
-    leaves_quantity: Decimal
-    venue_time: datetime | None
-    flags: tuple[TradeFlag, ...] = ()
-
-
-class _Execution(FrozenStruct, frozen=True, kw_only=True):
-    """An execution with its present numbers; a busted one has quantity zero."""
+class _Fill(FrozenStruct, frozen=True, kw_only=True):
+    """An execution's present numbers; a busted one has quantity zero."""
 
     exec_id: str
     client_order_id: str | None = None
@@ -42,11 +28,21 @@ class _Execution(FrozenStruct, frozen=True, kw_only=True):
     price: Decimal
     fee: Decimal | None = None
     venue_time: datetime | None = None
+    flags: tuple[TradeFlag, ...] = ()
+
+
+class TradeView(_Fill, frozen=True, kw_only=True):
+    """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
+
+    cumulative_quantity: Decimal
+    leaves_quantity: Decimal
+
+
+class _Execution(_Fill, frozen=True, kw_only=True):
     cum_quantity: Decimal | None  # as the broker counted, this one included
     largest: Decimal  # of all the quantities that it had
     amended: bool = False
     amended_at: datetime | None = None  # None where an amendment does not say when
-    flags: tuple[TradeFlag, ...] = ()
 
     def counted_in(self, report: Fact) -> Decimal:
         """The most that a report may count of it: one from before a bust still counts what was busted."""
@@ -66,19 +62,9 @@ def trades(
     with exact():
         for each in sorted((each for each in booked if each.quantity), key=_sort_key):
             cumulative += each.quantity
-            rows.append(
-                TradeView(
-                    exec_id=each.exec_id,
-                    client_order_id=each.client_order_id,
-                    quantity=each.quantity,
-                    price=each.price,
-                    fee=each.fee,
-                    cumulative_quantity=cumulative,
-                    leaves_quantity=max(quantity - cumulative, ZERO),
-                    venue_time=each.venue_time,
-                    flags=each.flags,
-                )
-            )
+            fill = {name: getattr(each, name) for name in _Fill.__struct_fields__}
+            leaves = max(quantity - cumulative, ZERO)
+            rows.append(TradeView(cumulative_quantity=cumulative, leaves_quantity=leaves, **fill))
     return tuple(rows)
 
 
