@@ -65,7 +65,7 @@ class OrganizationFeed:
     )
     _recent: deque[LoggedEvent] = field(default_factory=deque)
     _recent_bytes: int = 0
-    _reached: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)  # each page sets it and makes another
 
     @property
     def oldest_buffered_seq(self) -> int:
@@ -77,9 +77,8 @@ class OrganizationFeed:
         return list(islice(self._recent, seq - self.oldest_buffered_seq, None))
 
     async def reach(self, seq: int) -> None:
-        reached = asyncio.get_running_loop().create_future()
-        self._reached.append((seq, reached))
-        await reached
+        while self.position < seq:
+            await self._moved.wait()
 
     def change(self, subscriber: Subscriber, wanted: frozenset[Subscription]) -> None:
         """Sets what the subscriber wants from the next event on; an empty set removes it."""
@@ -105,11 +104,8 @@ class OrganizationFeed:
                     subscriber.put(batch)
         self._remember(events)
         self.position = events[-1].seq
-        arrived = [reached for seq, reached in self._reached if seq <= self.position]
-        self._reached = [(seq, reached) for seq, reached in self._reached if seq > self.position]
-        for reached in arrived:
-            if not reached.done():
-                reached.set_result(None)
+        self._moved.set()
+        self._moved = asyncio.Event()
         return count
 
     def _remember(self, events: list[LoggedEvent]) -> None:
