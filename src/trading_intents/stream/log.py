@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 from uuid import UUID
@@ -57,25 +56,12 @@ def appending(events: Sequence[Event]) -> Statement:
 
 def _appending_few(events: Sequence[Event]) -> Statement:
     """For events of one account: plain values, which take the server half the time."""
-    first = events[0]
-    return Statement(
-        _append_few(len(events)),
-        (
-            first.organization_id,
-            first.account_id,
-            first.environment,
-            *(value for event in events for value in (str(int(event.kind)), event.symbol, event.payload)),
-        ),
-    )
-
-
-@lru_cache(maxsize=FEW)
-def _append_few(count: int) -> str:
+    first, count = events[0], len(events)
     rows = ", ".join(
         f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
         for number in range(count)
     )
-    return f"""
+    sql = f"""
         WITH heads AS (
             INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, {count})
             ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
@@ -85,6 +71,8 @@ def _append_few(count: int) -> str:
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
         FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
     """  # noqa: S608 - numbers of our own
+    values = (value for event in events for value in (str(int(event.kind)), event.symbol, event.payload))
+    return Statement(sql, (first.organization_id, first.account_id, first.environment, *values))
 
 
 _APPEND = """
