@@ -5,36 +5,25 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from trading_intents import trading
 from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.limits.model import AskedOrder
 from trading_intents.controls.model import Controls, Triggered
 from trading_intents.errors import PlatformError
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.orders.positions import Holding
-from trading_intents.trading import (
-    ZERO,
-    ActionType,
-    Environment,
-    FrozenStruct,
-    Leg,
-    OrderKind,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-)
 
 
-class Spec(FrozenStruct, frozen=True):
+class Spec(trading.FrozenStruct, frozen=True):
     """An order kind with its amounts, as trimmed decimal texts."""
 
-    kind: OrderKind
+    kind: trading.OrderKind
     quantity: str
     limit_price: str | None = None
     stop_price: str | None = None
     trail_amount: str | None = None
     trail_bps: int | None = None
-    time_in_force: TimeInForce | None = None  # None: DAY in a CREATE, the order's own in a REPLACE
+    time_in_force: trading.TimeInForce | None = None  # None: DAY in a CREATE, the order's own in a REPLACE
 
 
 SPEC_PRICES = ("limit_price", "stop_price")
@@ -43,42 +32,42 @@ SPEC_AMOUNTS = ("quantity", *SPEC_PRICES, "trail_amount")
 
 def amounts_of(spec: Spec) -> dict[str, Any]:
     """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
-    is_trailing = spec.kind is OrderKind.TRAILING_STOP
+    is_trailing = spec.kind is trading.OrderKind.TRAILING_STOP
     texts = {name: None if is_trailing and name in SPEC_PRICES else getattr(spec, name) for name in SPEC_AMOUNTS}
     return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
-class LinkedSpec(FrozenStruct, frozen=True):
+class LinkedSpec(trading.FrozenStruct, frozen=True):
     """An order of those that a broker links."""
 
-    leg: Leg | None  # None: the one that the others are legs of
+    leg: trading.Leg | None  # None: the one that the others are legs of
     spec: Spec
 
 
-class Create(FrozenStruct, frozen=True):
-    symbol: Symbol
-    side: OrderSide
-    route: RouteStrategy
+class Create(trading.FrozenStruct, frozen=True):
+    symbol: trading.Symbol
+    side: trading.OrderSide
+    route: trading.RouteStrategy
     spec: Spec
     legs: tuple[LinkedSpec, ...] = ()
 
 
-class Replace(FrozenStruct, frozen=True):
+class Replace(trading.FrozenStruct, frozen=True):
     ref_intent_id: str
     spec: Spec
 
 
-class Cancel(FrozenStruct, frozen=True):
+class Cancel(trading.FrozenStruct, frozen=True):
     ref_intent_id: str
     once: bool = False  # not while another CANCEL of the intent is pending
 
 
-class Close(FrozenStruct, frozen=True):
+class Close(trading.FrozenStruct, frozen=True):
     """Makes a market order of the other side of a position. A caller's is for what is left to close of ours. A halt's
     is for `quantity`, which the broker reported when `seen_seq` was the account's last action, if no order of the
     symbol is open or came since."""
 
-    symbol: Symbol
+    symbol: trading.Symbol
     quantity: Decimal | None = None  # negative: short
     seen_seq: int | None = None
 
@@ -88,7 +77,7 @@ Command = ClientCommand | Close
 NewOrder = (Create, Close)  # commands that start an intent
 
 
-class Submission(FrozenStruct, frozen=True):
+class Submission(trading.FrozenStruct, frozen=True):
     """A command, its caller and its account. Ids are texts, as they were received and as they are recorded."""
 
     account_id: str
@@ -101,31 +90,31 @@ class Submission(FrozenStruct, frozen=True):
     halt_id: str | None = None  # the platform itself, for this halt
 
 
-class KeyState(FrozenStruct, frozen=True):
+class KeyState(trading.FrozenStruct, frozen=True):
     organization_id: str
-    environment: Environment
+    environment: trading.Environment
     permissions: frozenset[Permission]
     entitlements: frozenset[Entitlement]
     disabled: bool  # itself, or its organization
     expires_at: datetime | None = None
 
 
-class AccountState(FrozenStruct, frozen=True):
+class AccountState(trading.FrozenStruct, frozen=True):
     organization_id: str
-    environment: Environment
+    environment: trading.Environment
     broker: str
     disabled: bool
     closed: bool
     has_credential: bool
 
 
-class KnownOrder(FrozenStruct, frozen=True):
+class KnownOrder(trading.FrozenStruct, frozen=True):
     """The order that a REPLACE or CANCEL names, with the terms that the broker last confirmed."""
 
     account_id: str
-    symbol: Symbol
-    side: OrderSide
-    route: RouteStrategy
+    symbol: trading.Symbol
+    side: trading.OrderSide
+    route: trading.RouteStrategy
     spec: Spec
     client_reference_id: str | None
     status: str
@@ -133,23 +122,23 @@ class KnownOrder(FrozenStruct, frozen=True):
     replace_pending: bool
     version: int
     command_seq: int
-    filled_quantity: Decimal = ZERO
+    filled_quantity: Decimal = trading.ZERO
     is_linked: bool = False
-    leg: Leg | None = None
+    leg: trading.Leg | None = None
     parent_intent_id: str | None = None
     # Of a linked order that a REPLACE names: the others of its group, those that a pending REPLACE asks for too.
     others: tuple[LinkedSpec, ...] = ()
 
 
-class PlacedLeg(FrozenStruct, frozen=True):
+class PlacedLeg(trading.FrozenStruct, frozen=True):
     """A leg as its CREATE was answered."""
 
-    leg: Leg
+    leg: trading.Leg
     intent_id: str
     seq: int
 
 
-class EarlierAction(FrozenStruct, frozen=True):
+class EarlierAction(trading.FrozenStruct, frozen=True):
     """The action that the same Idempotency-Key was answered with before."""
 
     body_digest: str
@@ -158,7 +147,7 @@ class EarlierAction(FrozenStruct, frozen=True):
     legs: tuple[PlacedLeg, ...] = ()
 
 
-class SubmissionState(FrozenStruct, frozen=True):
+class SubmissionState(trading.FrozenStruct, frozen=True):
     """The state in which a command is decided, read in its transaction. None: nothing that this caller may know of."""
 
     key: KeyState | None
@@ -171,23 +160,23 @@ class SubmissionState(FrozenStruct, frozen=True):
     holding: Holding | None = None  # of the symbol that a Close names
 
 
-class Accepted(FrozenStruct, frozen=True):
+class Accepted(trading.FrozenStruct, frozen=True):
     """The action to append. A CANCEL repeats the terms of the order that it cancels."""
 
-    action_type: ActionType
-    symbol: Symbol
-    side: OrderSide
-    route: RouteStrategy
+    action_type: trading.ActionType
+    symbol: trading.Symbol
+    side: trading.OrderSide
+    route: trading.RouteStrategy
     spec: Spec
     client_reference_id: str | None
     closes: bool = False  # made to close a position
     is_linked: bool = False
-    leg: Leg | None = None
+    leg: trading.Leg | None = None
     parent_intent_id: str | None = None  # of a leg
     legs: tuple[LinkedSpec, ...] = ()  # of a CREATE that has some
 
 
-class Replayed(FrozenStruct, frozen=True):
+class Replayed(trading.FrozenStruct, frozen=True):
     intent_id: str
     seq: int
     legs: tuple[PlacedLeg, ...] = ()
