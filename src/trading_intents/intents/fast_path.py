@@ -32,8 +32,7 @@ class Submitter(NamedTuple):
     caller: Caller
     organization_id: str
     key_id: str
-    limit_key: str
-    organization_limit_key: str | None
+    limit_keys: tuple[str, str | None]  # its own, and its organization's
 
     def submission(
         self, account_id: str, command: Command, reference: str | None, key: str | None, digest: str | None
@@ -44,7 +43,7 @@ class Submitter(NamedTuple):
 def submitter_of(caller: Caller) -> Submitter:
     assert isinstance(caller.principal, ApiKeyPrincipal)
     organization_id, key_id = str(caller.organization_id), str(caller.principal.key_id)
-    return Submitter(caller, organization_id, key_id, caller.limit_key, caller.organization_limit_key)
+    return Submitter(caller, organization_id, key_id, (caller.limit_key, caller.organization_limit_key))
 
 
 def bucket_of(command: Command) -> Bucket:
@@ -87,8 +86,8 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
                 return None
             command, reference = make_command(given)
             once = _once(headers.get(b"idempotency-key"))
-            bucket, limit_keys = bucket_of(command), (admitted.limit_key, admitted.organization_limit_key)
-            if not limits.has(bucket, *limit_keys):
+            bucket = bucket_of(command)
+            if not limits.has(bucket, *admitted.limit_keys):
                 return None
         except (PlatformError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
@@ -104,7 +103,7 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             waiting = writer.enqueue(admitted.submission(account_id, command, reference, once, digest), answer)
         except PlatformError:
             return None
-        left = limits.take(bucket, *limit_keys)
+        left = limits.take(bucket, *admitted.limit_keys)
         return waiting
 
     return submit

@@ -108,7 +108,6 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
         """Submit a CREATE, REPLACE or CANCEL."""
         caller, account_id = caller_of(request), parse_id(request.params["account_id"])
         submitter = submitter_of(caller)
-        limit_keys = (submitter.limit_key, submitter.organization_limit_key)
         key = request.header(b"idempotency-key")
         try:
             command, reference = body.read_command(request.json)
@@ -116,12 +115,12 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
                 raise errors.ValidationFailed
         except errors.ValidationFailed:
             # 404 and 403 come before 422. For a valid body the writer checks both in its transaction.
-            request.headers_out += limits.take(Bucket.SUBMITS, *limit_keys, tokens=request.tokens)
+            request.headers_out += limits.take(Bucket.SUBMITS, *submitter.limit_keys, tokens=request.tokens)
             account = await find_account(request, gate, accounts)
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
-        request.headers_out += limits.take(bucket_of(command), *limit_keys, tokens=request.tokens)
+        request.headers_out += limits.take(bucket_of(command), *submitter.limit_keys, tokens=request.tokens)
         digest = body.digest_of(request.json) if key else None
         submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
         return accepted(await writer.submit(submission))
