@@ -138,9 +138,8 @@ class Streams:
         await stream.subscriber.offer([status("unsubscribed")])
 
     async def _wanted(self, request: Request, requested: SubscribeRequest) -> Subscription:
-        caller = caller_of(request)
         if requested.account is None:
-            principal = caller.principal
+            principal = caller_of(request).principal
             environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
             return Subscription(None, environment, requested.kinds, None)
         symbol = parse_symbol(requested.symbol) if requested.symbol else None

@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from google.protobuf import (
-    descriptor_pool,
-    timestamp_pb2,  # noqa: F401 - the description names its messages
-)
+from google.protobuf import descriptor_pool, timestamp_pb2  # noqa: F401 - the description names timestamp's messages
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.internal import builder
 
