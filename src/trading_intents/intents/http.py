@@ -100,7 +100,6 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
             errors.IdempotencyConflict,
             errors.IntentClosed,
             errors.OutcomeUnknown,
-            errors.RateLimited,
             errors.ReplacePending,
         ),
     )
@@ -145,7 +144,7 @@ class IntentHandlers:
         times, page = _read_page(request, f"actions:{account.id}")
         return _answer_page(page, await self.intents.list(account, times, page))
 
-    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,), errors=(errors.ValidationFailed,))
+    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,))
     async def get_intent_stats(self, request: Request) -> Answer:
         """Count the account's actions, intents, refusals and fills in a window of time."""
         account = await self._find(request)

@@ -59,7 +59,7 @@ class ReductionHandlers:
         status=202,
         bucket=Bucket.CANCELS,
         verifies_late=True,
-        errors=(errors.AccountClosed, errors.NotFound, errors.OutcomeUnknown),
+        errors=(errors.AccountClosed, errors.OutcomeUnknown),
     )
     async def cancel_all_intents(self, request: Request) -> Answer:
         """Cancel up to 500 open orders of the account, or of one of its symbols."""
@@ -95,7 +95,6 @@ class ReductionHandlers:
             errors.EntitlementRequired,
             errors.IdempotencyConflict,
             errors.NoPosition,
-            errors.NotFound,
             errors.OutcomeUnknown,
         ),
     )

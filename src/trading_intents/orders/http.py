@@ -134,7 +134,6 @@ class OrderHandlers:
         Tag.ORDERS,
         answer=paging.Listing[Order],
         parameters=(*FILTERS, *paging.PAGE_PARAMETERS),
-        errors=(ValidationFailed,),
         csv_columns=Order.__struct_fields__,
     )
     async def list_orders(self, request: Request) -> Answer:

@@ -66,7 +66,7 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
     @Operation(
         Tag.EVENTS,
         parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
-        errors=(CursorExpired, LimitReached, ValidationFailed),
+        errors=(CursorExpired, LimitReached),
         answer_media=EVENT_STREAM,
     )
     async def stream_events(request: Request) -> Answer:
