@@ -59,22 +59,16 @@ async def running(
     cluster = open_cluster(data_dir, postgres_bin)
     supervisor = _Supervisor(cluster, log, on_start)
     keeping: asyncio.Task[Any] = asyncio.create_task(supervisor.keep() if may_start else asyncio.Event().wait())
-    try:
-        await _first(keeping, asyncio.create_task(supervisor.until_ready()))
-        keeping.add_done_callback(report_failure)
-        yield DatabaseUrls(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
-    finally:
-        await stop_tasks(keeping)
-
-
-async def _first(keeping: asyncio.Task[None], ready: asyncio.Task[None]) -> None:
+    ready = asyncio.create_task(supervisor.until_ready())
     try:
         await asyncio.wait([keeping, ready], return_when=asyncio.FIRST_COMPLETED)
         if keeping.done():
             keeping.result()
         await ready
+        keeping.add_done_callback(report_failure)
+        yield DatabaseUrls(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
     finally:
-        ready.cancel()
+        await stop_tasks(keeping, ready)
 
 
 class _Supervisor:
