@@ -225,7 +225,8 @@ class _Log:
             if fields.hash_version not in HASH_VERSIONS:
                 return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
             if chain(self.hash, record.encode()) != digest:
-                return self._fail(seq, _explain(seq, fields))
+                moved = f"it holds the record of {fields.seq}: they were reordered"
+                return self._fail(seq, "its record or its hash was changed" if fields.seq == seq else moved)
             recorded = read_columns(fields)
             if tuple(columns) != recorded:
                 names = [name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b]
@@ -275,9 +276,3 @@ def _compare_order(order: Row | None, fields: _RecordFields) -> str | None:
     ):
         return "its order says another intent_id, symbol or order_side"
     return None
-
-
-def _explain(seq: int, fields: _RecordFields) -> str:
-    if fields.seq != seq:
-        return f"it holds the record of {fields.seq}: they were reordered"
-    return "its record or its hash was changed"
