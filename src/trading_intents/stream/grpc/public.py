@@ -63,9 +63,7 @@ class PublicServicer:
             except PlatformError as refusal:
                 await abort(context, refusal)
             finally:
-                self._connections[connection] -= 1
-                if not self._connections[connection]:
-                    del self._connections[connection]
+                self._connections -= Counter((connection,))  # which also drops what is zero
 
         return serve
 
