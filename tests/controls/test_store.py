@@ -12,7 +12,7 @@ import pytest
 from tests.kept_connections import open_owner
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import store
-from trading_intents.controls.model import Controls, Switch, TimeRule
+from trading_intents.controls.model import Controls, ControlScope, Switch, TimeRule
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Row, Tx
@@ -56,10 +56,10 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
     organization, (one, two, three) = tenant.organization, tenant.accounts
     off, rule = Switch(True, "why"), TimeRule(time(9, 30), None, 500, "Europe/Berlin")
     async with database.service.transaction([organization]) as tx:
-        await store.put_account_control(tx, organization, two, off)
-        await store.put_symbol_manual(tx, organization, one, Symbol("AAPL"), Switch(False))
-        await store.put_symbol_time(tx, organization, one, Symbol("AAPL"), rule)
-        await store.put_symbol_time(tx, organization, two, Symbol("MSFT"), TimeRule())
+        await store.put_switch(tx, ControlScope(organization, two), off)
+        await store.put_switch(tx, ControlScope(organization, one, Symbol("AAPL")), Switch(False))
+        await store.put_time(tx, ControlScope(organization, one, Symbol("AAPL")), rule)
+        await store.put_time(tx, ControlScope(organization, two, Symbol("MSFT")), TimeRule())
     asked = [(two, "MSFT"), (one, "AAPL"), (three, "AAPL"), (one, "AAPL"), (one, "MSFT"), (two, "AAPL")]
     of = partial(Controls, str(organization))
     expected = [
@@ -75,7 +75,7 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         assert await store.read_many(tx, [], []) == []
         assert await store.read_one(tx, one, Symbol("AAPL")) == expected[1]
         assert await store.read_one(tx, two, None) == of(str(two), account=off)
-        await store.put_organization_control(tx, organization, off)
+        await store.put_switch(tx, ControlScope(organization), off)
         assert {c.organization for c in await store.read_many(tx, [one, two], ["A", "B"])} == {off}
     async with database.worker.transaction() as tx:
         assert (await store.read_many(tx, [one], ["AAPL"]))[0].time == rule

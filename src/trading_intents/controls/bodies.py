@@ -67,6 +67,7 @@ class ManualRecord(msgspec.Struct, kw_only=True):
 
 
 Manual = TypeVar("Manual", bound=ManualRecord)
+Shown = TypeVar("Shown", bound="SymbolControls")
 
 
 class OrganizationControl(ManualRecord):
@@ -78,9 +79,7 @@ class AccountControl(ManualRecord):
     organization_id: str
 
 
-class SymbolManualControl(ManualRecord):
-    account_id: str
-    organization_id: str
+class SymbolManualControl(AccountControl):
     symbol: str
 
 
@@ -97,24 +96,18 @@ class SymbolTimeControl(msgspec.Struct, kw_only=True):
     version: int
 
 
-class SymbolControls(msgspec.Struct):
+class SymbolControls(msgspec.Struct, kw_only=True):
     manual: SymbolManualControl | None
     time: SymbolTimeControl | None
 
 
-class ListedSymbol(msgspec.Struct):
+class ListedSymbol(SymbolControls):
     symbol: str
-    manual: SymbolManualControl | None
-    time: SymbolTimeControl | None
 
 
 class Evaluation(msgspec.Struct):
     allowed: bool
     triggered: list[model.Triggered]
-
-
-def read_switch(body: ManualSwitch) -> model.Switch:
-    return model.Switch(body.manually_disabled, body.manual_reason or None)
 
 
 def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> model.TimeChange:
@@ -167,11 +160,10 @@ def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> Symbo
     )
 
 
-def show_symbol(owner: Owner, control: model.SymbolControl) -> SymbolControls:
-    return SymbolControls(
-        show_switch(SymbolManualControl, owner, control.manual, control.symbol) if control.manual else None,
-        show_time(owner, control.symbol, control.time) if control.time else None,
-    )
+def show_symbol(kind: type[Shown], owner: Owner, control: model.SymbolControl) -> Shown:
+    manual = show_switch(SymbolManualControl, owner, control.manual, control.symbol) if control.manual else None
+    time_control = show_time(owner, control.symbol, control.time) if control.time else None
+    return render(kind, control, manual=manual, time=time_control)
 
 
 def _set(value: object) -> object:

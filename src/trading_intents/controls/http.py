@@ -6,7 +6,7 @@ from functools import partial
 
 from trading_intents.accounts.http import target_of
 from trading_intents.controls import bodies
-from trading_intents.controls.model import ManualControl, Switch, SymbolControl, TimeChange
+from trading_intents.controls.model import ManualControl, Switch, TimeChange
 from trading_intents.controls.service import ControlsService
 from trading_intents.errors import AccountClosed, LimitReached, NotFound, ValidationFailed
 from trading_intents.identity.access import Gate, organization_of
@@ -39,8 +39,7 @@ class ControlHandlers:
     async def set_organization_control(self, request: Request) -> Answer:
         """Set the organization's switch."""
         self.write_organization.permit_object(request)
-        switch = bodies.read_switch(request.body(bodies.ManualSwitch))
-        control = await self.controls.put_organization(organization_of(request), switch, request.if_match())
+        control = await self.controls.put_organization(organization_of(request), switch_of(request), request.if_match())
         return _show(request, bodies.OrganizationControl, control)
 
     @Operation(Tag.CONTROLS, answer=bodies.AccountControl)
@@ -51,11 +50,8 @@ class ControlHandlers:
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.AccountControl, errors=(AccountClosed,))
     async def set_account_control(self, request: Request) -> Answer:
         """Set an account's switch."""
-        control = await self.controls.put_account(
-            target_of(request, self.write),
-            lambda: bodies.read_switch(request.body(bodies.ManualSwitch)),
-            request.if_match(),
-        )
+        target = target_of(request, self.write)
+        control = await self.controls.put(target, lambda: (None, switch_of(request)), request.if_match())
         return _show(request, bodies.AccountControl, control)
 
     @Operation(Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
@@ -66,27 +62,22 @@ class ControlHandlers:
         def read_symbols_page() -> Page:
             return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
 
-        def show(control: SymbolControl) -> bodies.ListedSymbol:
-            both = bodies.show_symbol(owner, control)
-            return bodies.ListedSymbol(control.symbol, both.manual, both.time)
-
         rows = await self.controls.list_symbols(target_of(request, self.read), read_symbols_page)
+        show = partial(bodies.show_symbol, bodies.ListedSymbol, owner)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
     @Operation(Tag.CONTROLS, answer=bodies.SymbolControls, errors=(ValidationFailed,))
     async def get_symbol_controls(self, request: Request) -> Answer:
         """Read a symbol's controls."""
         control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
-        return answer_json(bodies.show_symbol(owner_of(request), control), version=control.version)
+        shown = bodies.show_symbol(bodies.SymbolControls, owner_of(request), control)
+        return answer_json(shown, version=control.version)
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.SymbolManualControl, errors=(AccountClosed, LimitReached))
     async def set_symbol_control(self, request: Request) -> Answer:
         """Create or replace a symbol's manual control."""
-
-        def read_body() -> tuple[Symbol, Switch]:
-            return symbol_of(request), bodies.read_switch(request.body(bodies.ManualSwitch))
-
-        control = await self.controls.put_symbol(target_of(request, self.write), read_body, request.if_match())
+        target = target_of(request, self.write)
+        control = await self.controls.put(target, lambda: (symbol_of(request), switch_of(request)), request.if_match())
         return _show(request, bodies.SymbolManualControl, control, symbol_of(request))
 
     @CHANGED(body=bodies.ChangedTime, answer=bodies.SymbolTimeControl, errors=(AccountClosed, LimitReached))
@@ -130,6 +121,11 @@ def switch_routes(
 
 def _show(request: Request, kind: type[bodies.Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
     return answer_json(bodies.show_switch(kind, owner_of(request), control, symbol), version=control.version)
+
+
+def switch_of(request: Request) -> Switch:
+    body = request.body(bodies.ManualSwitch)
+    return Switch(body.manually_disabled, body.manual_reason or None)
 
 
 def owner_of(request: Request) -> bodies.Owner:

@@ -8,7 +8,9 @@ from zoneinfo import ZoneInfo
 
 from msgspec import UNSET, UnsetType, structs
 
+from trading_intents.accounts.model import AccountId
 from trading_intents.errors import ValidationFailed
+from trading_intents.ids import OrganizationId
 from trading_intents.trading import FrozenStruct, Symbol
 
 DEFAULT_TIMEZONE = "UTC"
@@ -49,6 +51,14 @@ class TimeField(StrEnum):
 class Switch(FrozenStruct, frozen=True):
     disabled: bool
     reason: str | None = None
+
+
+class ControlScope(FrozenStruct, frozen=True):
+    """An organization, one of its accounts, or a symbol on an account."""
+
+    organization_id: OrganizationId
+    account_id: AccountId | None = None
+    symbol: Symbol | None = None
 
 
 class TimeRule(FrozenStruct, frozen=True):

@@ -18,8 +18,7 @@ MAX_SYMBOLS_PER_ACCOUNT = 10_000
 # Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
 ReadPage = Callable[[], PageRequest]
 ReadSymbol = Callable[[], Symbol]
-ReadSwitch = Callable[[], model.Switch]
-ReadSymbolSwitch = Callable[[], tuple[Symbol, model.Switch]]
+ReadSwitch = Callable[[], tuple[Symbol | None, model.Switch]]  # without a symbol, the account's
 ReadTimeChange = Callable[[], tuple[Symbol, model.TimeChange]]
 
 
@@ -29,35 +28,26 @@ class ControlsService:
 
     async def find_organization(self, organization_id: OrganizationId) -> model.ManualControl:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
-            control = await store.find_organization_control(tx, organization_id)
-        return _there(control)
+            return _there(await store.find_switch(tx, model.ControlScope(organization_id)))
 
     async def put_organization(
         self, organization_id: OrganizationId, switch: model.Switch, expected: Expected
     ) -> model.ManualControl:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
-            control = await store.find_organization_control(tx, organization_id)
-            _check_version(control, expected)
-            if control and control.switch == switch:
-                return control
-            return await store.put_organization_control(tx, organization_id, switch)
+            return await _put_switch(tx, model.ControlScope(organization_id), switch, expected)
 
     async def find_account(self, target: AccountTarget) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
-            return _there(await store.find_account_control(tx, account.id))
+            return _there(await store.find_switch(tx, _scope(account)))
 
-    async def put_account(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> model.ManualControl:
+    async def put(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
-            switch = read()
+            symbol, switch = read()
             check_open(account)
-            control = await store.find_account_control(tx, account.id)
-            _check_version(control, expected)
-            if control and control.switch == switch:
-                return control
-            return await store.put_account_control(tx, account.organization_id, account.id, switch)
+            return await _put_switch(tx, _scope(account, symbol), switch, expected)
 
     async def list_symbols(self, target: AccountTarget, read: ReadPage) -> list[model.SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
@@ -67,42 +57,34 @@ class ControlsService:
     async def find_symbol(self, target: AccountTarget, read: ReadSymbol) -> model.SymbolControl:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
-            return _either(await store.find_symbol_control(tx, account.id, read()))
-
-    async def put_symbol(
-        self, target: AccountTarget, read: ReadSymbolSwitch, expected: Expected
-    ) -> model.ManualControl:
-        async with self._pool.transaction([target.organization_id]) as tx:
-            account = await lock_target(tx, target)
-            symbol, switch = read()
-            check_open(account)
-            present = await store.find_symbol_control(tx, account.id, symbol)
-            _check_version(present.manual, expected)
-            if present.manual and present.manual.switch == switch:
-                return present.manual
-            await _check_room(tx, present, account)
-            return await store.put_symbol_manual(tx, account.organization_id, account.id, symbol, switch)
+            return await _find_symbol(tx, account, read())
 
     async def change_time(self, target: AccountTarget, read: ReadTimeChange, expected: Expected) -> model.TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, change = read()
-            present = await store.find_symbol_control(tx, account.id, symbol)
-            rule = model.changed(present.time.rule if present.time else model.TimeRule(), change)
+            scope = _scope(account, symbol)
+            present = await store.find_time(tx, scope)
+            rule = model.changed(present.rule if present else model.TimeRule(), change)
             check_open(account)
-            _check_version(present.time, expected)
-            if present.time and present.time.rule == rule:
-                return present.time
-            await _check_room(tx, present, account)
-            return await store.put_symbol_time(tx, account.organization_id, account.id, symbol, rule)
+            _check_version(present, expected)
+            if present and present.rule == rule:
+                return present
+            if present is None:
+                await _check_room(tx, scope)
+            return await store.put_time(tx, scope, rule)
 
     async def remove_symbol(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
-            control = _either(await store.find_symbol_control(tx, account.id, read()))
+            control = await _find_symbol(tx, account, read())
             check_open(account)
             check_version(control.version, expected)
-            await store.delete_symbol_control(tx, account.id, control.symbol)
+            await store.delete_symbol_control(tx, _scope(account, control.symbol))
+
+
+def _scope(account: Account, symbol: Symbol | None = None) -> model.ControlScope:
+    return model.ControlScope(account.organization_id, account.id, symbol)
 
 
 def _there(control: model.ManualControl | None) -> model.ManualControl:
@@ -111,10 +93,24 @@ def _there(control: model.ManualControl | None) -> model.ManualControl:
     return control
 
 
-def _either(control: model.SymbolControl) -> model.SymbolControl:
+async def _find_symbol(tx: Tx, account: Account, symbol: Symbol) -> model.SymbolControl:
+    scope = _scope(account, symbol)
+    control = model.SymbolControl(symbol, await store.find_switch(tx, scope), await store.find_time(tx, scope))
     if not (control.manual or control.time):
         raise NotFound("no control is set here")
     return control
+
+
+async def _put_switch(
+    tx: Tx, scope: model.ControlScope, switch: model.Switch, expected: Expected
+) -> model.ManualControl:
+    present = await store.find_switch(tx, scope)
+    _check_version(present, expected)
+    if present and present.switch == switch:
+        return present
+    if present is None and scope.symbol is not None:
+        await _check_room(tx, scope)
+    return await store.put_switch(tx, scope, switch)
 
 
 def _check_version(control: model.ManualControl | model.TimeControl | None, expected: Expected) -> None:
@@ -124,9 +120,7 @@ def _check_version(control: model.ManualControl | model.TimeControl | None, expe
         raise VersionConflict("no control is set yet; send it without If-Match")
 
 
-async def _check_room(tx: Tx, present: model.SymbolControl, account: Account) -> None:
+async def _check_room(tx: Tx, scope: model.ControlScope) -> None:
     """Counts under the account's lock, so that two requests at once cannot both be the last that is allowed."""
-    if present.manual or present.time:
-        return
-    if await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
+    if await store.count_other_symbols(tx, scope) >= MAX_SYMBOLS_PER_ACCOUNT:
         raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the limit")

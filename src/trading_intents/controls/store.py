@@ -1,12 +1,13 @@
 """Statements of controls, one a function. Never decides."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import time
 from uuid import UUID
 
+from msgspec import structs
+
 from trading_intents.accounts.model import AccountId
 from trading_intents.controls import model
-from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.trading import Symbol
@@ -72,108 +73,77 @@ async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Con
     return (await read_many(tx, [account_id], [symbol or ""]))[0]
 
 
-async def find_organization_control(tx: Tx, organization_id: OrganizationId) -> model.ManualControl | None:
-    row = await tx.fetchrow("SELECT * FROM organization_controls WHERE organization_id = $1", organization_id)
+async def find_switch(tx: Tx, scope: model.ControlScope) -> model.ManualControl | None:
+    row = await _find(tx, _switch_table(scope), scope)
     return _manual(row) if row else None
 
 
-async def put_organization_control(
-    tx: Tx, organization_id: OrganizationId, switch: model.Switch
-) -> model.ManualControl:
-    query = """
-        INSERT INTO organization_controls AS c (organization_id, manually_disabled, manual_reason)
-        VALUES ($1, $2, $3)
-        ON CONFLICT (organization_id) DO UPDATE
-        SET manually_disabled = $2, manual_reason = $3, version = c.version + 1, updated_at = clock_timestamp()
+async def put_switch(tx: Tx, scope: model.ControlScope, switch: model.Switch) -> model.ManualControl:
+    values = {"manually_disabled": switch.disabled, "manual_reason": switch.reason}
+    return _manual(await _put(tx, _switch_table(scope), scope, values))
+
+
+async def find_time(tx: Tx, scope: model.ControlScope) -> model.TimeControl | None:
+    row = await _find(tx, "symbol_times", scope)
+    return _time(row) if row else None
+
+
+async def put_time(tx: Tx, scope: model.ControlScope, rule: model.TimeRule) -> model.TimeControl:
+    return _time(await _put(tx, "symbol_times", scope, structs.asdict(rule)))
+
+
+def _switch_table(scope: model.ControlScope) -> str:
+    if scope.account_id is None:
+        return "organization_controls"
+    return "account_controls" if scope.symbol is None else "symbol_controls"
+
+
+def _key(scope: model.ControlScope) -> dict[str, object]:
+    """The columns of the primary key of the scope's rows."""
+    if scope.account_id is None:
+        return {"organization_id": scope.organization_id}
+    return {"account_id": scope.account_id} | ({} if scope.symbol is None else {"symbol": scope.symbol})
+
+
+async def _find(tx: Tx, table: str, scope: model.ControlScope) -> Row | None:
+    key = _key(scope)
+    condition = " AND ".join(f"{column} = ${number}" for number, column in enumerate(key, 1))
+    query = f"SELECT * FROM {table} WHERE {condition}"  # noqa: S608 - our own constants
+    return await tx.fetchrow(query, *key.values())
+
+
+async def _put(tx: Tx, table: str, scope: model.ControlScope, values: Mapping[str, object]) -> Row:
+    """Inserts a control, or gives the present one these values and the next version."""
+    key = _key(scope)
+    columns = {"organization_id": scope.organization_id, **key, **values}
+    parameters = ", ".join(f"${number}" for number in range(1, len(columns) + 1))
+    changes = ", ".join(f"{column} = excluded.{column}" for column in values)
+    query = f"""
+        INSERT INTO {table} AS c ({", ".join(columns)}) VALUES ({parameters})
+        ON CONFLICT ({", ".join(key)}) DO UPDATE
+        SET {changes}, version = c.version + 1, updated_at = clock_timestamp()
         RETURNING *
-    """
-    [row] = await tx.fetch(query, organization_id, switch.disabled, switch.reason)
-    return _manual(row)
+    """  # noqa: S608 - our own constants
+    [row] = await tx.fetch(query, *columns.values())
+    return row
 
 
-async def find_account_control(tx: Tx, account_id: AccountId) -> model.ManualControl | None:
-    row = await tx.fetchrow("SELECT * FROM account_controls WHERE account_id = $1", account_id)
-    return _manual(row) if row else None
-
-
-async def put_account_control(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, switch: model.Switch
-) -> model.ManualControl:
-    query = """
-        INSERT INTO account_controls AS c (organization_id, account_id, manually_disabled, manual_reason)
-        VALUES ($1, $2, $3, $4)
-        ON CONFLICT (account_id) DO UPDATE
-        SET manually_disabled = $3, manual_reason = $4, version = c.version + 1, updated_at = clock_timestamp()
-        RETURNING *
-    """
-    [row] = await tx.fetch(query, organization_id, account_id, switch.disabled, switch.reason)
-    return _manual(row)
-
-
-async def find_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> model.SymbolControl:
-    """Gives a control without records when nothing was set."""
-    query = "SELECT * FROM symbol_controls WHERE account_id = $1 AND symbol = $2"
-    manual = await tx.fetchrow(query, account_id, symbol)
-    time = await tx.fetchrow("SELECT * FROM symbol_times WHERE account_id = $1 AND symbol = $2", account_id, symbol)
-    return model.SymbolControl(symbol, _manual(manual) if manual else None, _time(time) if time else None)
-
-
-async def put_symbol_manual(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, switch: model.Switch
-) -> model.ManualControl:
-    query = """
-        INSERT INTO symbol_controls AS c (organization_id, account_id, symbol, manually_disabled, manual_reason)
-        VALUES ($1, $2, $3, $4, $5)
-        ON CONFLICT (account_id, symbol) DO UPDATE
-        SET manually_disabled = $4, manual_reason = $5, version = c.version + 1, updated_at = clock_timestamp()
-        RETURNING *
-    """
-    [row] = await tx.fetch(query, organization_id, account_id, symbol, switch.disabled, switch.reason)
-    return _manual(row)
-
-
-async def put_symbol_time(
-    tx: Tx, organization_id: OrganizationId, account_id: AccountId, symbol: Symbol, rule: model.TimeRule
-) -> model.TimeControl:
-    query = """
-        INSERT INTO symbol_times AS t (
-            organization_id, account_id, symbol, trading_start, trading_end, stale_order_millis, timezone
-        )
-        VALUES ($1, $2, $3, $4, $5, $6, $7)
-        ON CONFLICT (account_id, symbol) DO UPDATE
-        SET trading_start = $4, trading_end = $5, stale_order_millis = $6, timezone = $7,
-            version = t.version + 1, updated_at = clock_timestamp()
-        RETURNING *
-    """
-    [row] = await tx.fetch(
-        query,
-        organization_id,
-        account_id,
-        symbol,
-        rule.trading_start,
-        rule.trading_end,
-        rule.stale_order_millis,
-        rule.timezone,
-    )
-    return _time(row)
-
-
-async def delete_symbol_control(tx: Tx, account_id: AccountId, symbol: Symbol) -> None:
+async def delete_symbol_control(tx: Tx, scope: model.ControlScope) -> None:
     query = """
         WITH manual AS (DELETE FROM symbol_controls WHERE account_id = $1 AND symbol = $2)
         DELETE FROM symbol_times WHERE account_id = $1 AND symbol = $2
     """
-    await tx.execute(query, account_id, symbol)
+    await tx.execute(query, scope.account_id, scope.symbol)
 
 
-async def count_symbols(tx: Tx, account_id: AccountId) -> int:
+async def count_other_symbols(tx: Tx, scope: model.ControlScope) -> int:
     query = """
         SELECT count(*) FROM (
             SELECT symbol FROM symbol_controls WHERE account_id = $1
             UNION SELECT symbol FROM symbol_times WHERE account_id = $1
-        ) AS controlled
+        ) AS controlled WHERE symbol <> $2
     """
-    return int(await tx.fetchval(query, account_id))
+    return int(await tx.fetchval(query, scope.account_id, scope.symbol))
 
 
 # The first rows of both together are among the first rows of each.
