@@ -8,7 +8,7 @@ import msgspec
 
 from trading_intents.accounts.http import target_of
 from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltState, HaltTerms
+from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltState, HaltTerms
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.model import Scope
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
@@ -82,26 +82,24 @@ class HaltHandlers:
     async def halt_account(self, request: Request) -> Answer:
         """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands."""
         target = target_of(request, self.write)
-        return _answer_started(*await self.halts.start_account(target, lambda: _terms(request), _principal(request)))
+        return _answer_started(*await self.halts.start(target, lambda: _terms(request), _principal(request)))
 
     @STARTED
     async def halt_organization(self, request: Request) -> Answer:
         """Halt the organization: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt
         stands."""
-        organization_id = organization_of(request)
-        started = await self.halts.start_organization(organization_id, _terms(request), _principal(request))
-        return _answer_started(*started)
+        organization, terms = HaltScope(organization_of(request)), _terms(request)
+        return _answer_started(*await self.halts.start(organization, lambda: terms, _principal(request)))
 
     @replace(RESUMED, errors=(AccountClosed, NotHalted))
     async def resume_account(self, request: Request) -> Answer:
         """End the halt of an account."""
-        return answer_json(_show(await self.halts.resume_account(target_of(request, self.write), _principal(request))))
+        return answer_json(_show(await self.halts.resume(target_of(request, self.write), _principal(request))))
 
     @RESUMED
     async def resume_organization(self, request: Request) -> Answer:
         """End the halt of the organization."""
-        organization_id = organization_of(request)
-        return answer_json(_show(await self.halts.resume_organization(organization_id, _principal(request))))
+        return answer_json(_show(await self.halts.resume(HaltScope(organization_of(request)), _principal(request))))
 
     @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_account_halt(self, request: Request) -> Answer:

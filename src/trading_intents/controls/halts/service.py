@@ -5,6 +5,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from trading_intents.accounts.model import Account
 from trading_intents.accounts.service import AccountTarget, check_open, find_target
 from trading_intents.controls.halts import model, store
 from trading_intents.errors import NotFound, NotHalted
@@ -18,6 +19,7 @@ from trading_intents.trading import Environment
 
 CHANNEL = "halts"  # the signal that says: a halt began, or has more to do
 
+HaltTarget = AccountTarget | model.HaltScope  # an account, or the scope of the organization
 ReadTerms = Callable[[], model.HaltTerms]
 
 
@@ -58,39 +60,25 @@ class Halts:
     def __init__(self, pool: Pool, make_id: IdMaker, signals: Signals, log: Log) -> None:
         self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
 
-    async def start_account(
-        self, target: AccountTarget, read: ReadTerms, principal: model.HaltPrincipal
+    async def start(
+        self, target: HaltTarget, read: ReadTerms, principal: model.HaltPrincipal
     ) -> tuple[model.Halt, bool]:
-        # The account is read and not locked: a transaction that holds its row must not delay a halt.
+        # An account is read and not locked: a transaction that holds its row must not delay a halt.
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await find_target(tx, target)
+            account = await _find_account(tx, target)
             terms = read()
-            check_open(account)
-            scope = model.HaltScope(target.organization_id, account.id)
-            halt, is_new = await start_halt(tx, self._make_id(), scope, terms, principal)
-        self._log_started(halt, is_new)
+            halt, is_new = await start_halt(tx, self._make_id(), _open_scope(target, account), terms, principal)
+        self._signals.notify(CHANNEL)
+        self._signals.notify(STREAM)
+        self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
         return halt, is_new
 
-    async def start_organization(
-        self, organization_id: OrganizationId, terms: model.HaltTerms, principal: model.HaltPrincipal
-    ) -> tuple[model.Halt, bool]:
-        async with self._pool.transaction([organization_id]) as tx:
-            halt, is_new = await start_halt(tx, self._make_id(), model.HaltScope(organization_id), terms, principal)
-        self._log_started(halt, is_new)
-        return halt, is_new
-
-    async def resume_account(self, target: AccountTarget, principal: model.HaltPrincipal) -> model.Halt:
+    async def resume(self, target: HaltTarget, principal: model.HaltPrincipal) -> model.Halt:
         async with self._pool.transaction([target.organization_id]) as tx:
-            account = await find_target(tx, target)
-            check_open(account)
-            halt = await end_halt(tx, model.HaltScope(target.organization_id, account.id), principal)
-        self._log_resumed(halt, principal)
-        return halt
-
-    async def resume_organization(self, organization_id: OrganizationId, principal: model.HaltPrincipal) -> model.Halt:
-        async with self._pool.transaction([organization_id]) as tx:
-            halt = await end_halt(tx, model.HaltScope(organization_id), principal)
-        self._log_resumed(halt, principal)
+            account = await _find_account(tx, target)
+            halt = await end_halt(tx, _open_scope(target, account), principal)
+        self._signals.notify(STREAM)
+        self._log.warning("trading resumed", **_log_fields(halt, principal))
         return halt
 
     async def find_account(self, target: AccountTarget) -> model.Halt:
@@ -108,14 +96,16 @@ class Halts:
             shown = await store.of_environment(tx, organization_id, named, environment)
         return replace(halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown))
 
-    def _log_started(self, halt: model.Halt, is_new: bool) -> None:
-        self._signals.notify(CHANNEL)
-        self._signals.notify(STREAM)
-        self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
 
-    def _log_resumed(self, halt: model.Halt, principal: model.HaltPrincipal) -> None:
-        self._signals.notify(STREAM)
-        self._log.warning("trading resumed", **_log_fields(halt, principal))
+async def _find_account(tx: Tx, target: HaltTarget) -> Account | None:
+    return await find_target(tx, target) if isinstance(target, AccountTarget) else None
+
+
+def _open_scope(target: HaltTarget, account: Account | None) -> model.HaltScope:
+    if account is None:
+        return model.HaltScope(target.organization_id)
+    check_open(account)
+    return model.HaltScope(target.organization_id, account.id)
 
 
 def _there(halt: model.Halt | None) -> model.Halt:
