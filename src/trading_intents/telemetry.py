@@ -13,16 +13,8 @@ from itertools import accumulate, product
 from pathlib import Path
 from typing import Literal, TextIO, get_args
 
+import prometheus_client as prometheus
 import structlog
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -43,7 +35,7 @@ TIMES = {
     "commit": "ti_writer_commit_seconds",
     "broker": "ti_execution_call_seconds",
 }
-SECONDS_BUCKETS = Histogram.DEFAULT_BUCKETS  # the last one is infinite
+SECONDS_BUCKETS = prometheus.Histogram.DEFAULT_BUCKETS  # the last one is infinite
 PROCESS_UP = ("ti_process_up", "1: the process answers.")
 
 Log = structlog.typing.FilteringBoundLogger
@@ -125,7 +117,7 @@ def library_messages(log: Log) -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-def make_series(metric: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+def make_series(metric: prometheus.Counter | prometheus.Gauge | prometheus.Histogram, *values: Iterable[str]) -> None:
     """Makes the series of every combination of the labels' values, at 0. One that appears with its first event shows no
     increase by it, and an alert on the increase misses that event."""
     for combination in product(*map(list, values)):
@@ -169,9 +161,9 @@ class Requests(Collector):
 
 class Metrics:
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # the library's
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)
         self.requests = Requests()
         self.registry.register(self.requests)
         self.rate_limited = self._counter(
@@ -228,16 +220,16 @@ class Metrics:
         self._count_execution()
         self._count_stream()
 
-    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
-        return Counter(name, meaning, labels, registry=self.registry)
+    def _counter(self, name: str, meaning: str, *labels: str) -> prometheus.Counter:
+        return prometheus.Counter(name, meaning, labels, registry=self.registry)
 
-    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
-        return Gauge(name, meaning, labels, registry=self.registry)
+    def _gauge(self, name: str, meaning: str, *labels: str) -> prometheus.Gauge:
+        return prometheus.Gauge(name, meaning, labels, registry=self.registry)
 
     def _histogram(
         self, name: str, meaning: str, *labels: str, buckets: Sequence[float] = SECONDS_BUCKETS
-    ) -> Histogram:
-        return Histogram(name, meaning, labels, registry=self.registry, buckets=buckets)
+    ) -> prometheus.Histogram:
+        return prometheus.Histogram(name, meaning, labels, registry=self.registry, buckets=buckets)
 
     def watch_folder(self, data_dir: Path) -> None:
         """Reads the free disk and the time of the last backup whenever the metrics are read."""
@@ -325,8 +317,8 @@ class Metrics:
         )
 
 
-async def render_metrics(registry: CollectorRegistry) -> bytes:
-    return generate_latest(registry)
+async def render_metrics(registry: prometheus.CollectorRegistry) -> bytes:
+    return prometheus.generate_latest(registry)
 
 
 def merge_metrics(texts: Mapping[str, str | None]) -> str:
