@@ -49,7 +49,7 @@ class Named:
     organization_limit_key: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Anyone:
     name: str = "anyone"
     meaning: str = "anyone"
@@ -67,7 +67,7 @@ class Anyone:
     def permit(self, request: Request) -> None: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class Known:
     """The header x-name identifies, after a look-up; `bad` does not verify, `weak` may not, `other` is of another kind.
     `friend` was verified before. `key…` is well-formed, and verifies only as `key`."""

@@ -42,23 +42,11 @@ class Tag(StrEnum):
 class Policy(Verifier, Protocol):
     """Decides who may call. Features take theirs from the table in identity/access.py."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def meaning(self) -> str:
-        """One line for the documentation."""
-
-    @property
-    def public(self) -> bool:
-        """True: no credential is read."""
-
-    @property
-    def credentials(self) -> tuple[str, ...]:
-        """The kinds that are taken: api_key, bearer."""
-
-    @property
-    def names_organization(self) -> bool: ...  # by x-organization-id, a service account must
+    name: str
+    meaning: str  # one line for the documentation
+    public: bool  # no credential is read
+    credentials: tuple[str, ...]  # the kinds that are taken: api_key, bearer
+    names_organization: bool  # by x-organization-id, a service account must
 
     def permit(self, request: Request) -> None:
         """Raise Forbidden if this caller may not."""
