@@ -1,6 +1,5 @@
 """Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -62,116 +61,99 @@ class Broker(msgspec.Struct):
     one_cancels_other: LinkedOrders | None
 
 
-@dataclass(frozen=True, slots=True)
-class AccountHandlers:
-    read: Gate
-    write: Gate
-    accounts: Accounts
-
-    def _show(self, account: Account) -> TradingAccount:
-        return render(TradingAccount, account, connection=self.accounts.connection(account))
+def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
+    def show(account: Account) -> TradingAccount:
+        return render(TradingAccount, account, connection=accounts.connection(account))
 
     @Operation(Tag.ACCOUNTS, body=model.NewAccount, answer=TradingAccount, status=201, errors=(LimitReached,))
-    async def create_account(self, request: Request) -> Answer:
+    async def create_account(request: Request) -> Answer:
         """Create a trading account."""
         body = request.body(model.NewAccount)
-        self.write.permit_object(request, body.environment)
-        account = await self.accounts.create(organization_of(request), body)
-        return answer_json(self._show(account), 201, account.version)
+        write.permit_object(request, body.environment)
+        account = await accounts.create(organization_of(request), body)
+        return answer_json(show(account), 201, account.version)
 
     @Operation(Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)
-    async def list_accounts(self, request: Request) -> Answer:
+    async def list_accounts(request: Request) -> Answer:
         """List the organization's accounts; an API key sees its own environment's."""
         caller = caller_of(request)
         principal = caller.principal
         environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
         page = read_page(request, f"accounts:{caller.organization_id}:{environment}", parse_id)
-        rows = await self.accounts.list(caller.organization_id, environment, page)
-        return answer_json(page.answer(rows, lambda account: str(account.id), self._show))
+        rows = await accounts.list(caller.organization_id, environment, page)
+        return answer_json(page.answer(rows, lambda account: str(account.id), show))
 
     @Operation(Tag.ACCOUNTS, answer=TradingAccount)
-    async def get_account(self, request: Request) -> Answer:
+    async def get_account(request: Request) -> Answer:
         """Read an account."""
-        account = await find_account(request, self.read, self.accounts)
-        return answer_json(self._show(account), version=account.version)
+        account = await find_account(request, read, accounts)
+        return answer_json(show(account), version=account.version)
 
     @Operation(
         Tag.ACCOUNTS, body=model.ChangedAccount, answer=TradingAccount, parameters=(IF_MATCH,), errors=(AccountClosed,)
     )
-    async def update_account(self, request: Request) -> Answer:
+    async def update_account(request: Request) -> Answer:
         """Change an account's name, external id or disabled flag."""
-        target = target_of(request, self.write)
-        account = await self.accounts.change(target, lambda: request.body(model.ChangedAccount), request.if_match())
-        return answer_json(self._show(account), version=account.version)
+        target = target_of(request, write)
+        account = await accounts.change(target, lambda: request.body(model.ChangedAccount), request.if_match())
+        return answer_json(show(account), version=account.version)
 
     @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
-    async def close_account(self, request: Request) -> Answer:
+    async def close_account(request: Request) -> Answer:
         """Close an account for good; it and its history stay readable."""
-        await self.accounts.close(target_of(request, self.write), request.if_match())
+        await accounts.close(target_of(request, write), request.if_match())
         return Answer(status=204)
 
-
-def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, ...]:
-    handlers = AccountHandlers(read, write, accounts)
     one, many = "/v1/accounts/{account_id}", "/v1/accounts"
     return (
-        Route("POST", many, write, handlers.create_account),
-        Route("GET", many, read, handlers.list_accounts),
-        Route("GET", one, read, handlers.get_account),
-        Route("PATCH", one, write, handlers.update_account),
-        Route("DELETE", one, write, handlers.close_account),
+        Route("POST", many, write, create_account),
+        Route("GET", many, read, list_accounts),
+        Route("GET", one, read, get_account),
+        Route("PATCH", one, write, update_account),
+        Route("DELETE", one, write, close_account),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialHandlers:
-    read: Gate
-    write: Gate
-    accounts: Accounts
-    credentials: Credentials
-
+def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
     @Operation(Tag.CREDENTIALS, body=NewCredential, answer=Credential, status=201, errors=(AccountClosed, LimitReached))
-    async def create_credential(self, request: Request) -> Answer:
+    async def create_credential(request: Request) -> Answer:
         """Store the account's broker credential."""
-        account = await find_account(request, self.write, self.accounts)
-        made = await self.credentials.create(account, request.body(NewCredential))
+        account = await find_account(request, write, accounts)
+        made = await credentials.create(account, request.body(NewCredential))
         return answer_json(render(Credential, made), 201, made.version)
 
     @Operation(Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
-    async def list_credentials(self, request: Request) -> Answer:
+    async def list_credentials(request: Request) -> Answer:
         """List the account's credential, without its secrets."""
-        account = await find_account(request, self.read, self.accounts)
+        account = await find_account(request, read, accounts)
         page = read_page(request, f"credentials:{account.id}", parse_id)
-        rows = page.select(await self.credentials.list(account), lambda c: c.id)
+        rows = page.select(await credentials.list(account), lambda c: c.id)
         return answer_json(page.answer(rows, lambda c: str(c.id), partial(render, Credential)))
 
     @Operation(
         Tag.CREDENTIALS, body=ChangedCredential, answer=Credential, parameters=(IF_MATCH,), errors=(AccountClosed,)
     )
-    async def update_credential(self, request: Request) -> Answer:
+    async def update_credential(request: Request) -> Answer:
         """Rotate a credential's secrets, or change its label."""
-        account = await find_account(request, self.write, self.accounts)
+        account = await find_account(request, write, accounts)
         credential_id, read_change = parse_id(request.params["credential_id"]), partial(request.body, ChangedCredential)
-        made = await self.credentials.change(account, credential_id, read_change, request.if_match())
+        made = await credentials.change(account, credential_id, read_change, request.if_match())
         return answer_json(render(Credential, made), version=made.version)
 
     @Operation(Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
-    async def delete_credential(self, request: Request) -> Answer:
+    async def delete_credential(request: Request) -> Answer:
         """Delete a credential and its secrets."""
-        account = await find_account(request, self.write, self.accounts)
-        await self.credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
+        account = await find_account(request, write, accounts)
+        await credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
         return Answer(status=204)
 
-
-def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
-    handlers = CredentialHandlers(read, write, accounts, credentials)
     many = "/v1/accounts/{account_id}/credentials"
     one = many + "/{credential_id}"
     return (
-        Route("POST", many, write, handlers.create_credential),
-        Route("GET", many, read, handlers.list_credentials),
-        Route("PATCH", one, write, handlers.update_credential),
-        Route("DELETE", one, write, handlers.delete_credential),
+        Route("POST", many, write, create_credential),
+        Route("GET", many, read, list_credentials),
+        Route("PATCH", one, write, update_credential),
+        Route("DELETE", one, write, delete_credential),
     )
 
 

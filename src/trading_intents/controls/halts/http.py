@@ -1,7 +1,7 @@
 """Halts over HTTP: parse, call one use case, render. Never judges."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -72,59 +72,52 @@ STARTED = Operation(
 RESUMED = Operation(Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, errors=(NotHalted,))
 
 
-@dataclass(frozen=True, slots=True)
-class HaltHandlers:
-    read: Gate
-    write: Gate
-    halts: Halts
+def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
+    read, write, write_organization = (gates[name] for name in ("read_halts", "halt_account", "halt_organization"))
 
     @replace(STARTED, errors=(AccountClosed,))
-    async def halt_account(self, request: Request) -> Answer:
+    async def halt_account(request: Request) -> Answer:
         """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands."""
-        target = target_of(request, self.write)
-        return _answer_started(*await self.halts.start(target, lambda: _terms(request), _principal(request)))
+        target = target_of(request, write)
+        return _answer_started(*await halts.start(target, lambda: _terms(request), _principal(request)))
 
     @STARTED
-    async def halt_organization(self, request: Request) -> Answer:
+    async def halt_organization(request: Request) -> Answer:
         """Halt the organization: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt
         stands."""
         organization, terms = HaltScope(organization_of(request)), _terms(request)
-        return _answer_started(*await self.halts.start(organization, lambda: terms, _principal(request)))
+        return _answer_started(*await halts.start(organization, lambda: terms, _principal(request)))
 
     @replace(RESUMED, errors=(AccountClosed, NotHalted))
-    async def resume_account(self, request: Request) -> Answer:
+    async def resume_account(request: Request) -> Answer:
         """End the halt of an account."""
-        return answer_json(_show(await self.halts.resume(target_of(request, self.write), _principal(request))))
+        return answer_json(_show(await halts.resume(target_of(request, write), _principal(request))))
 
     @RESUMED
-    async def resume_organization(self, request: Request) -> Answer:
+    async def resume_organization(request: Request) -> Answer:
         """End the halt of the organization."""
-        return answer_json(_show(await self.halts.resume(HaltScope(organization_of(request)), _principal(request))))
+        return answer_json(_show(await halts.resume(HaltScope(organization_of(request)), _principal(request))))
 
     @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
-    async def get_account_halt(self, request: Request) -> Answer:
+    async def get_account_halt(request: Request) -> Answer:
         """Read the halt of an account that stands, else the last one."""
-        return answer_json(_show(await self.halts.find_account(target_of(request, self.read))))
+        return answer_json(_show(await halts.find_account(target_of(request, read))))
 
     @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
-    async def get_organization_halt(self, request: Request) -> Answer:
+    async def get_organization_halt(request: Request) -> Answer:
         """Read the halt of the organization that stands, else the last one."""
         caller = caller_of(request)
         environment = caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
-        return answer_json(_show(await self.halts.find_organization(caller.organization_id, environment)))
+        return answer_json(_show(await halts.find_organization(caller.organization_id, environment)))
 
-
-def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
-    read, write, write_organization = (gates[name] for name in ("read_halts", "halt_account", "halt_organization"))
-    handlers = HaltHandlers(read, write, halts)
     account, organization = "/v1/controls/accounts/{account_id}", "/v1/controls/organization"
     return (
-        Route("POST", f"{account}/halt", write, handlers.halt_account),
-        Route("GET", f"{account}/halt", read, handlers.get_account_halt),
-        Route("POST", f"{account}/resume", write, handlers.resume_account),
-        Route("POST", f"{organization}/halt", write_organization, handlers.halt_organization),
-        Route("GET", f"{organization}/halt", read, handlers.get_organization_halt),
-        Route("POST", f"{organization}/resume", write_organization, handlers.resume_organization),
+        Route("POST", f"{account}/halt", write, halt_account),
+        Route("GET", f"{account}/halt", read, get_account_halt),
+        Route("POST", f"{account}/resume", write, resume_account),
+        Route("POST", f"{organization}/halt", write_organization, halt_organization),
+        Route("GET", f"{organization}/halt", read, get_organization_halt),
+        Route("POST", f"{organization}/resume", write_organization, resume_organization),
     )
 
 
