@@ -18,7 +18,7 @@ from trading_intents.loops import repeat
 from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
 from trading_intents.outbox.queue import put
 from trading_intents.outbox.settling import reason_of
-from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.database import Pool
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log
 
@@ -105,9 +105,6 @@ async def keep_resuming(pool: Pool, directory: UserDirectory | None, provider: s
 
 def user_handlers() -> dict[str, Handler]:
     async def forget_person(row: ClaimedRow) -> Done:
-        async def write(tx: Tx) -> None:
-            await store.delete_memberships_of_deleted(tx, row.order_key)
-
-        return Done(write)
+        return Done(lambda tx: store.delete_memberships_of_deleted(tx, row.order_key))
 
     return {USER_DELETED: forget_person}
