@@ -1,7 +1,7 @@
 """Controls over HTTP: parse, call one use case, render. Never judges."""
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import partial
 
 from trading_intents.accounts.http import target_of
@@ -19,103 +19,100 @@ from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 CHANGED = partial(Operation, Tag.CONTROLS, parameters=(IF_MATCH,))
 
 
-@dataclass(frozen=True, slots=True)
-class ControlHandlers:
-    read: Gate
-    write: Gate
-    write_organization: Gate
-    controls: ControlsService
-    zones: AbstractSet[str]
+def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple[Route, ...]:
+    """The routes of the switches of the organization and of accounts."""
+    read, write, write_organization = (
+        gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
+    )
 
     @Operation(Tag.CONTROLS, answer=bodies.OrganizationControl, errors=(NotFound,))
-    async def get_organization_control(self, request: Request) -> Answer:
+    async def get_organization_control(request: Request) -> Answer:
         """Read the organization's switch."""
-        self.read.permit_object(request)
-        return _show(
-            request, bodies.OrganizationControl, await self.controls.find_organization(organization_of(request))
-        )
+        read.permit_object(request)
+        return _show(request, bodies.OrganizationControl, await controls.find_organization(organization_of(request)))
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.OrganizationControl)
-    async def set_organization_control(self, request: Request) -> Answer:
+    async def set_organization_control(request: Request) -> Answer:
         """Set the organization's switch."""
-        self.write_organization.permit_object(request)
-        control = await self.controls.put_organization(organization_of(request), switch_of(request), request.if_match())
+        write_organization.permit_object(request)
+        control = await controls.put_organization(organization_of(request), switch_of(request), request.if_match())
         return _show(request, bodies.OrganizationControl, control)
 
     @Operation(Tag.CONTROLS, answer=bodies.AccountControl)
-    async def get_account_control(self, request: Request) -> Answer:
+    async def get_account_control(request: Request) -> Answer:
         """Read an account's switch."""
-        return _show(request, bodies.AccountControl, await self.controls.find_account(target_of(request, self.read)))
+        return _show(request, bodies.AccountControl, await controls.find_account(target_of(request, read)))
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.AccountControl, errors=(AccountClosed,))
-    async def set_account_control(self, request: Request) -> Answer:
+    async def set_account_control(request: Request) -> Answer:
         """Set an account's switch."""
-        target = target_of(request, self.write)
-        control = await self.controls.put(target, lambda: (None, switch_of(request)), request.if_match())
+        target = target_of(request, write)
+        control = await controls.put(target, lambda: (None, switch_of(request)), request.if_match())
         return _show(request, bodies.AccountControl, control)
 
+    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
+    return (
+        Route("GET", organization, read, get_organization_control),
+        Route("PUT", organization, write_organization, set_organization_control),
+        Route("GET", account, read, get_account_control),
+        Route("PUT", account, write, set_account_control),
+    )
+
+
+def symbol_routes(gates: Mapping[str, Gate], controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+    """The routes of the switches and time controls of symbols."""
+    read, write = gates["read_controls"], gates["write_controls"]
+
     @Operation(Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
-    async def list_symbol_controls(self, request: Request) -> Answer:
+    async def list_symbol_controls(request: Request) -> Answer:
         """List the account's symbols that have a control."""
         owner = owner_of(request)
 
         def read_symbols_page() -> Page:
             return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
 
-        rows = await self.controls.list_symbols(target_of(request, self.read), read_symbols_page)
+        rows = await controls.list_symbols(target_of(request, read), read_symbols_page)
         show = partial(bodies.show_symbol, bodies.ListedSymbol, owner)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
     @Operation(Tag.CONTROLS, answer=bodies.SymbolControls, errors=(ValidationFailed,))
-    async def get_symbol_controls(self, request: Request) -> Answer:
+    async def get_symbol_controls(request: Request) -> Answer:
         """Read a symbol's controls."""
-        control = await self.controls.find_symbol(target_of(request, self.read), lambda: symbol_of(request))
+        control = await controls.find_symbol(target_of(request, read), lambda: symbol_of(request))
         shown = bodies.show_symbol(bodies.SymbolControls, owner_of(request), control)
         return answer_json(shown, version=control.version)
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.SymbolManualControl, errors=(AccountClosed, LimitReached))
-    async def set_symbol_control(self, request: Request) -> Answer:
+    async def set_symbol_control(request: Request) -> Answer:
         """Create or replace a symbol's manual control."""
-        target = target_of(request, self.write)
-        control = await self.controls.put(target, lambda: (symbol_of(request), switch_of(request)), request.if_match())
+        target = target_of(request, write)
+        control = await controls.put(target, lambda: (symbol_of(request), switch_of(request)), request.if_match())
         return _show(request, bodies.SymbolManualControl, control, symbol_of(request))
 
     @CHANGED(body=bodies.ChangedTime, answer=bodies.SymbolTimeControl, errors=(AccountClosed, LimitReached))
-    async def update_symbol_time_control(self, request: Request) -> Answer:
+    async def update_symbol_time_control(request: Request) -> Answer:
         """Create or change a symbol's time control."""
 
         def read_body() -> tuple[Symbol, TimeChange]:
-            return symbol_of(request), bodies.read_time_change(request.body(bodies.ChangedTime), self.zones)
+            return symbol_of(request), bodies.read_time_change(request.body(bodies.ChangedTime), zones)
 
-        control = await self.controls.change_time(target_of(request, self.write), read_body, request.if_match())
+        control = await controls.change_time(target_of(request, write), read_body, request.if_match())
         return answer_json(bodies.show_time(owner_of(request), symbol_of(request), control), version=control.version)
 
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
-    async def delete_symbol_controls(self, request: Request) -> Answer:
+    async def delete_symbol_controls(request: Request) -> Answer:
         """Remove both controls of a symbol."""
-        await self.controls.remove_symbol(
-            target_of(request, self.write), lambda: symbol_of(request), request.if_match()
-        )
+        await controls.remove_symbol(target_of(request, write), lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
 
-
-def switch_routes(
-    read: Gate, write: Gate, write_organization: Gate, controls: ControlsService, zones: AbstractSet[str]
-) -> tuple[Route, ...]:
-    handlers = ControlHandlers(read, write, write_organization, controls, zones)
-    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
-    many = account + "/symbols"
+    many = "/v1/controls/accounts/{account_id}/symbols"
     one = many + "/{symbol}"
     return (
-        Route("GET", organization, read, handlers.get_organization_control),
-        Route("PUT", organization, write_organization, handlers.set_organization_control),
-        Route("GET", account, read, handlers.get_account_control),
-        Route("PUT", account, write, handlers.set_account_control),
-        Route("GET", many, read, handlers.list_symbol_controls),
-        Route("GET", one, read, handlers.get_symbol_controls),
-        Route("PUT", one, write, handlers.set_symbol_control),
-        Route("DELETE", one, write, handlers.delete_symbol_controls),
-        Route("PATCH", one + "/time", write, handlers.update_symbol_time_control),
+        Route("GET", many, read, list_symbol_controls),
+        Route("GET", one, read, get_symbol_controls),
+        Route("PUT", one, write, set_symbol_control),
+        Route("DELETE", one, write, delete_symbol_controls),
+        Route("PATCH", one + "/time", write, update_symbol_time_control),
     )
 
 

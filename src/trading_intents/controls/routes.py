@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from trading_intents.controls.bodies import read_zones
 from trading_intents.controls.halts.http import halt_routes
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.http import switch_routes
+from trading_intents.controls.http import switch_routes, symbol_routes
 from trading_intents.controls.limits.http import limit_routes
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.service import ControlsService
@@ -17,11 +17,9 @@ from trading_intents.web.routes import Route
 
 def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts) -> tuple[Route, ...]:
     controls, zones = ControlsService(pool), read_zones()
-    read, write, write_organization = (
-        gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
-    )
     return (
-        *switch_routes(read, write, write_organization, controls, zones),
+        *switch_routes(gates, controls),
+        *symbol_routes(gates, controls, zones),
         *halt_routes(gates, halts),
         *limit_routes(gates, LimitsService(pool, prices), zones),
     )
