@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
 from trading_intents.accounts.model import (
     Account,
@@ -31,21 +32,13 @@ async def insert_account(tx: Tx, account_id: UUID, organization_id: Organization
     query = """
         WITH account AS (
             INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
-            VALUES ($1, $2, $3, $4, $5, $6) RETURNING *
+            VALUES ($1, $2, $3, $4, $5, nullif($6, '')) RETURNING *
         ), head AS (
             INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM account
         )
         SELECT * FROM account
     """
-    [row] = await tx.fetch(
-        query,
-        account_id,
-        organization_id,
-        given.name,
-        given.broker,
-        given.environment,
-        given.external_account_id or None,
-    )
+    [row] = await tx.fetch(query, account_id, organization_id, *astuple(given))
     return _account(row)
 
 

@@ -108,17 +108,14 @@ async def end_sessions_of_token(tx: Tx, organization_id: OrganizationId, token_d
 
 async def end_oldest_sessions(tx: Tx, newest: model.ApiKeyRecord, most: int, kept_days: int) -> None:
     """Ends all but the newest session keys of a user and environment, and deletes those that ended long ago."""
-    await tx.execute(
-        f"""{_END_SESSIONS} id IN (
+    query = f"""
+        {_END_SESSIONS} id IN (
             SELECT id FROM api_keys
             WHERE organization_id = $1 AND user_subject = $2 AND environment = $3 AND expires_at > clock_timestamp()
             ORDER BY created_at DESC, id DESC OFFSET $4
-        )""",  # noqa: S608 - our own constant
-        newest.organization_id,
-        newest.user_subject,
-        newest.environment,
-        most,
-    )
+        )
+    """  # noqa: S608 - our own constant
+    await tx.execute(query, newest.organization_id, newest.user_subject, newest.environment, most)
     query = """
         DELETE FROM api_keys
         WHERE organization_id = $1 AND user_subject IS NOT NULL
@@ -205,16 +202,8 @@ async def put_organization(
             disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
         RETURNING *
     """
-    [row] = await tx.fetch(
-        query,
-        organization_id,
-        provider,
-        external_id,
-        name,
-        None if entitlements is None else sorted(entitlements),
-        disabled,
-        member_trading,
-    )
+    granted = None if entitlements is None else sorted(entitlements)
+    [row] = await tx.fetch(query, organization_id, provider, external_id, name, granted, disabled, member_trading)
     return _organization(row)
 
 

@@ -4,15 +4,9 @@ from collections.abc import Collection
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import astuple
 
-from trading_intents.controls.halts.model import (
-    Halt,
-    HaltPrincipal,
-    HaltPrincipalType,
-    HaltScope,
-    HaltState,
-    HaltTerms,
-)
+from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltScope, HaltState, HaltTerms
 from trading_intents.controls.store import HALT_LOCK
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
@@ -56,18 +50,7 @@ async def insert_halt(
         SELECT $1::uuid, $2::uuid, $3::uuid, $4, $5::boolean, $6::boolean, $7, $8, $9, now, now
         FROM clock_timestamp() AS now RETURNING {HALT_COLUMNS}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(
-        query,
-        halt_id,
-        scope.organization_id,
-        scope.account_id,
-        terms.reason,
-        terms.cancel_orders,
-        terms.close_positions,
-        state,
-        principal.type,
-        principal.id,
-    )
+    [row] = await tx.fetch(query, halt_id, *astuple(scope), *astuple(terms), state, *astuple(principal))
     return halt_of(row)
 
 
@@ -102,19 +85,7 @@ async def of_environment(
 
 
 def halt_of(row: Row) -> Halt:
-    return Halt(
-        id=row["id"],
-        scope=HaltScope(OrganizationId(row["organization_id"]), row["account_id"]),
-        environment=row["environment"] and Environment(row["environment"]),
-        terms=HaltTerms(row["reason"], row["cancel_orders"], row["close_positions"]),
-        state=HaltState(row["state"]),
-        orders=row["orders"],
-        orders_done=row["orders_done"],
-        positions=row["positions"],
-        positions_done=row["positions_done"],
-        waiting=tuple(msgspec.json.decode(row["waiting"])),
-        principal=HaltPrincipal(HaltPrincipalType(row["principal_type"]), row["principal_id"]),
-        created_at=row["created_at"],
-        updated_at=row["updated_at"],
-        resumed_at=row["resumed_at"],
-    )
+    columns = dict(row)
+    principal = {"type": row["principal_type"], "id": row["principal_id"]}
+    parts = {"scope": columns, "terms": columns, "principal": principal, "waiting": msgspec.json.decode(row["waiting"])}
+    return msgspec.convert(columns | parts, Halt)
