@@ -76,14 +76,8 @@ async def find_account_by_name(
 async def list_accounts(
     tx: Tx, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
 ) -> list[Account]:
-    rows = await fetch_page(
-        tx,
-        f"{_READ} WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2)",
-        "id",
-        page,
-        organization_id,
-        environment,
-    )
+    query = f"{_READ} WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2)"
+    rows = await fetch_page(tx, query, "id", page, organization_id, environment)
     return [_account(row) for row in rows]
 
 
