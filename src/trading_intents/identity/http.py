@@ -3,7 +3,6 @@
 import base64
 import binascii
 import functools
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -99,12 +98,9 @@ class IssuedToken(msgspec.Struct):
     scope: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeyHandlers:
-    keys: ApiKeys
-
+def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     @Operation(Tag.API_KEYS, body=NewApiKey, answer=CreatedApiKey, status=201, errors=(errors.LimitReached,))
-    async def create_api_key(self, request: Request) -> Answer:
+    async def create_api_key(request: Request) -> Answer:
         """Make an API key; it is shown this once."""
         body = request.body(NewApiKey)
         if (body.permissions is None) == (body.permission_set is None):
@@ -114,40 +110,40 @@ class KeyHandlers:
         granted = body.permission_set.permissions if body.permission_set else distinct(body.permissions or [])
         expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
         given = (body.name, body.environment, granted, expires_at)
-        return _show_new_key(*await self.keys.create(organization_of(request), *given))
+        return _show_new_key(*await keys.create(organization_of(request), *given))
 
     @Operation(Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
-    async def open_session(self, request: Request) -> Answer:
+    async def open_session(request: Request) -> Answer:
         """Make an API key for the calling user, which ends with the user's token; it is shown this once."""
-        return _show_new_key(*await self.keys.open_session(caller_of(request), request.body(NewSessionKey).environment))
+        return _show_new_key(*await keys.open_session(caller_of(request), request.body(NewSessionKey).environment))
 
     @Operation(Tag.API_KEYS, status=204)
-    async def end_session(self, request: Request) -> Answer:
+    async def end_session(request: Request) -> Answer:
         """End the session keys that the calling token made."""
-        await self.keys.end_sessions(caller_of(request))
+        await keys.end_sessions(caller_of(request))
         return Answer(status=204)
 
     @Operation(Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
-    async def list_api_keys(self, request: Request) -> Answer:
+    async def list_api_keys(request: Request) -> Answer:
         """List the organization's API keys."""
         organization_id = organization_of(request)
         page = read_page(request, f"api-keys:{organization_id}", parse_id)
-        rows = await self.keys.list(organization_id, page)
+        rows = await keys.list(organization_id, page)
         return answer_json(page.answer(rows, lambda key: str(key.id), _show_key))
 
     @Operation(Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
-    async def update_api_key(self, request: Request) -> Answer:
+    async def update_api_key(request: Request) -> Answer:
         """Change an API key's name, permissions or disabled flag."""
         organization_id, key_id = organization_of(request), parse_id(request.params["id"])
         change = functools.partial(request.body, ApiKeyChange)
-        key = await self.keys.change(organization_id, key_id, change, request.if_match())
+        key = await keys.change(organization_id, key_id, change, request.if_match())
         return answer_json(_show_key(key), version=key.version)
 
     @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,))
-    async def delete_api_key(self, request: Request) -> Answer:
+    async def delete_api_key(request: Request) -> Answer:
         """Delete an API key."""
         organization_id = organization_of(request)
-        await self.keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
+        await keys.remove(organization_id, parse_id(request.params["id"]), request.if_match())
         return Answer(status=204)
 
     @Operation(
@@ -157,23 +153,20 @@ class KeyHandlers:
         bucket=Bucket.READS,
         errors=(errors.InvalidApiKey,),
     )
-    async def validate_api_key(self, request: Request) -> Answer:
+    async def validate_api_key(request: Request) -> Answer:
         """Read to whom an API key belongs."""
-        key, disabled = await self.keys.validate(request.body(KeyToValidate).api_key)
+        key, disabled = await keys.validate(request.body(KeyToValidate).api_key)
         return answer_json(render(KeyValidation, key, disabled=disabled))
 
-
-def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
-    handlers = KeyHandlers(keys)
     gate = gates["api_keys"]
     return (
-        Route("POST", "/v1/api-keys", gate, handlers.create_api_key),
-        Route("GET", "/v1/api-keys", gate, handlers.list_api_keys),
-        Route("PATCH", "/v1/api-keys/{id}", gate, handlers.update_api_key),
-        Route("DELETE", "/v1/api-keys/{id}", gate, handlers.delete_api_key),
-        Route("POST", "/v1/api-keys/session", gates["open_session"], handlers.open_session),
-        Route("DELETE", "/v1/api-keys/session", gates["end_session"], handlers.end_session),
-        Route("POST", "/api/v1/auth/api-key/validate", gates["public"], handlers.validate_api_key),
+        Route("POST", "/v1/api-keys", gate, create_api_key),
+        Route("GET", "/v1/api-keys", gate, list_api_keys),
+        Route("PATCH", "/v1/api-keys/{id}", gate, update_api_key),
+        Route("DELETE", "/v1/api-keys/{id}", gate, delete_api_key),
+        Route("POST", "/v1/api-keys/session", gates["open_session"], open_session),
+        Route("DELETE", "/v1/api-keys/session", gates["end_session"], end_session),
+        Route("POST", "/api/v1/auth/api-key/validate", gates["public"], validate_api_key),
     )
 
 

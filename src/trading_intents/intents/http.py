@@ -1,7 +1,6 @@
 """Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they were hashed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -128,57 +127,49 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
     return Route("POST", "/v1/accounts/{account_id}/intents", gate, submit_intent, fast)
 
 
-@dataclass(frozen=True, slots=True)
-class IntentHandlers:
-    gate: Gate
-    accounts: Accounts
-    intents: Intents
-
-    async def _find(self, request: Request) -> Account:
-        return await find_account(request, self.gate, self.accounts)
+def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
+    async def find(request: Request) -> Account:
+        return await find_account(request, gate, accounts)
 
     @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS, csv_columns=RECORD_COLUMNS)
-    async def list_intents(self, request: Request) -> Answer:
+    async def list_intents(request: Request) -> Answer:
         """List the account's action records, in the order of their seq."""
-        account = await self._find(request)
+        account = await find(request)
         times, page = _read_page(request, f"actions:{account.id}")
-        return _answer_page(page, await self.intents.list(account, times, page))
+        return _answer_page(page, await intents.list(account, times, page))
 
     @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,))
-    async def get_intent_stats(self, request: Request) -> Answer:
+    async def get_intent_stats(request: Request) -> Answer:
         """Count the account's actions, intents, refusals and fills in a window of time."""
-        account = await self._find(request)
+        account = await find(request)
         window = read_choice("?time_window", request.query.get("time_window", Window.LAST_DAY), Window)
-        return answer_json(await self.intents.stats(account, window))
+        return answer_json(await intents.stats(account, window))
 
     @Operation(Tag.INTENTS, answer=ActionRecord)
-    async def get_intent(self, request: Request) -> Answer:
+    async def get_intent(request: Request) -> Answer:
         """Read the latest action of an intent."""
-        row = await self.intents.latest(await self._find(request), parse_id(request.params["intent_id"]))
+        row = await intents.latest(await find(request), parse_id(request.params["intent_id"]))
         return Answer(_show(row).encode())
 
     @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
-    async def list_intent_actions(self, request: Request) -> Answer:
+    async def list_intent_actions(request: Request) -> Answer:
         """List the actions of an intent, in the order of their seq."""
-        account, intent_id = await self._find(request), parse_id(request.params["intent_id"])
+        account, intent_id = await find(request), parse_id(request.params["intent_id"])
         try:
             times, page = _read_page(request, f"actions:{account.id}:{intent_id}")
         except errors.ValidationFailed:
-            await self.intents.latest(account, intent_id)  # 404 comes before 422
+            await intents.latest(account, intent_id)  # 404 comes before 422
             raise
-        return _answer_page(page, await self.intents.history(account, intent_id, times, page))
+        return _answer_page(page, await intents.history(account, intent_id, times, page))
 
-
-def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
-    handlers = IntentHandlers(gate, accounts, intents)
     many = "/v1/accounts/{account_id}/intents"
     one = many + "/{intent_id}"
     return (
         _evaluate_route(read_controls, intents),
-        Route("GET", many, gate, handlers.list_intents),
-        Route("GET", many + "/stats", gate, handlers.get_intent_stats),
-        Route("GET", one, gate, handlers.get_intent),
-        Route("GET", one + "/actions", gate, handlers.list_intent_actions),
+        Route("GET", many, gate, list_intents),
+        Route("GET", many + "/stats", gate, get_intent_stats),
+        Route("GET", one, gate, get_intent),
+        Route("GET", one + "/actions", gate, list_intent_actions),
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -44,13 +43,7 @@ class CancelledAll(msgspec.Struct):
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionHandlers:
-    gate: Gate
-    accounts: Accounts
-    intents: Intents
-    writer: Writer
-
+def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> tuple[Route, ...]:
     @Operation(
         Tag.INTENTS,
         body=CancelAll,
@@ -61,16 +54,16 @@ class ReductionHandlers:
         verifies_late=True,
         errors=(errors.AccountClosed, errors.OutcomeUnknown),
     )
-    async def cancel_all_intents(self, request: Request) -> Answer:
+    async def cancel_all_intents(request: Request) -> Answer:
         """Cancel up to 500 open orders of the account, or of one of its symbols."""
-        account = await find_account(request, self.gate, self.accounts)
+        account = await find_account(request, gate, accounts)
         text = request.body(CancelAll).symbol
         symbol = None if text is None else read_symbol("/symbol", text)
         check_open(account)
-        found = await self.intents.cancellable(account, symbol, MAX_CANCELS + 1)
+        found = await intents.cancellable(account, symbol, MAX_CANCELS + 1)
         submitter = submitter_of(caller_of(request))
         submitted = (
-            self.writer.submit(submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None))
+            writer.submit(submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None))
             for order_id in found[:MAX_CANCELS]
         )
         receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
@@ -98,10 +91,10 @@ class ReductionHandlers:
             errors.OutcomeUnknown,
         ),
     )
-    async def close_position(self, request: Request) -> Answer:
+    async def close_position(request: Request) -> Answer:
         """Close a position: a market order for what open orders do not close already. It passes a halt."""
         caller = caller_of(request)
-        account = await find_account(request, self.gate, self.accounts)
+        account = await find_account(request, gate, accounts)
         if account.environment is Environment.LIVE:
             require_entitlement(caller, Entitlement.TRADING_LIVE)
         symbol = read_symbol("", request.params["symbol"])
@@ -109,14 +102,11 @@ class ReductionHandlers:
         key = request.header(b"idempotency-key")
         digest = digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"]) if key else None
         submission = submitter_of(caller).submission(str(account.id), Close(symbol), None, key, digest)
-        return accepted(await self.writer.submit(submission))
+        return accepted(await writer.submit(submission))
 
-
-def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> tuple[Route, ...]:
-    handlers = ReductionHandlers(gate, accounts, intents, writer)
     return (
-        Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, handlers.cancel_all_intents),
-        Route("POST", "/v1/accounts/{account_id}/positions/{symbol}/close", gate, handlers.close_position),
+        Route("POST", "/v1/accounts/{account_id}/intents/cancel-all", gate, cancel_all_intents),
+        Route("POST", "/v1/accounts/{account_id}/positions/{symbol}/close", gate, close_position),
     )
 
 

@@ -1,6 +1,5 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -121,14 +120,9 @@ class Position(msgspec.Struct):
     broker_sent_at: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class OrderHandlers:
-    gate: Gate
-    accounts: Accounts
-    orders: Orders
-
-    async def _find(self, request: Request) -> Account:
-        return await find_account(request, self.gate, self.accounts)
+def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
+    async def find(request: Request) -> Account:
+        return await find_account(request, gate, accounts)
 
     @Operation(
         Tag.ORDERS,
@@ -136,19 +130,19 @@ class OrderHandlers:
         parameters=(*FILTERS, *paging.PAGE_PARAMETERS),
         csv_columns=Order.__struct_fields__,
     )
-    async def list_orders(self, request: Request) -> Answer:
+    async def list_orders(request: Request) -> Answer:
         """List the account's orders, in the order of their CREATEs."""
-        account = await self._find(request)
+        account = await find(request)
         wanted = _filter(request)
         page = paging.read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", paging.parse_seq)
-        found = await self.orders.list(account, wanted, page)
+        found = await orders.list(account, wanted, page)
         cursor = None if found.more_after is None else paging.make_cursor(page.list_name, str(found.more_after))
         return answer_json(paging.Listing([_order(row) for row in found.rows], cursor))
 
     @Operation(Tag.ORDERS, answer=Order)
-    async def get_order(self, request: Request) -> Answer:
+    async def get_order(request: Request) -> Answer:
         """Read an order."""
-        row = await self.orders.find(await self._find(request), parse_id(request.params["order_id"]))
+        row = await orders.find(await find(request), parse_id(request.params["order_id"]))
         return answer_json(_order(row), version=row["version"])
 
     @Operation(
@@ -157,12 +151,12 @@ class OrderHandlers:
         parameters=(*paging.time_parameters("received_at"), *paging.PAGE_PARAMETERS),
         csv_columns=Trade.__struct_fields__,
     )
-    async def list_trades(self, request: Request) -> Answer:
+    async def list_trades(request: Request) -> Answer:
         """List the account's trades, in the order of the stream."""
-        account = await self._find(request)
+        account = await find(request)
         times = paging.read_times(request)
         page = paging.read_page(request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq)
-        rows = await self.orders.trades(account, times, page)
+        rows = await orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
     @Operation(
@@ -171,22 +165,19 @@ class OrderHandlers:
         parameters=paging.PAGE_PARAMETERS,
         csv_columns=Position.__struct_fields__,
     )
-    async def list_positions(self, request: Request) -> Answer:
+    async def list_positions(request: Request) -> Answer:
         """List the account's positions, by symbol."""
-        account = await self._find(request)
+        account = await find(request)
         page = paging.read_page(request, f"positions:{account.id}")
-        rows = await self.orders.positions(account, page)
+        rows = await orders.positions(account, page)
         return answer_json(page.answer(rows, lambda each: str(each.row["symbol"]), _position))
 
-
-def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
-    handlers = OrderHandlers(gate, accounts, orders)
     of_account = "/v1/accounts/{account_id}"
     return (
-        Route("GET", of_account + "/orders", gate, handlers.list_orders),
-        Route("GET", of_account + "/orders/{order_id}", gate, handlers.get_order),
-        Route("GET", of_account + "/trades", gate, handlers.list_trades),
-        Route("GET", of_account + "/positions", gate, handlers.list_positions),
+        Route("GET", of_account + "/orders", gate, list_orders),
+        Route("GET", of_account + "/orders/{order_id}", gate, get_order),
+        Route("GET", of_account + "/trades", gate, list_trades),
+        Route("GET", of_account + "/positions", gate, list_positions),
     )
 
 

@@ -1,7 +1,5 @@
 """Reference prices over HTTP: parse, call one use case, render."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from trading_intents.accounts.http import find_account
@@ -45,57 +43,50 @@ class SymbolPrice(msgspec.Struct):
     as_of: str
 
 
-@dataclass(frozen=True, slots=True)
-class PriceHandlers:
-    prices: ReferencePrices
-    accounts: Accounts
-    read: Gate
-
+def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts) -> tuple[Route, ...]:
     @Operation(
         Tag.PRICES,
         answer=Listing[SymbolPrice],
         parameters=(ENVIRONMENT, ACCOUNT, *PAGE_PARAMETERS),
         errors=(NotFound, ValidationFailed),
     )
-    async def list_reference_prices(self, request: Request) -> Answer:
+    async def list_reference_prices(request: Request) -> Answer:
         """List the organization's reference prices, by symbol."""
-        market, organization_id = await self._asked_market(request), organization_of(request)
+        market, organization_id = await asked_market(request), organization_of(request)
         page = read_page(request, f"reference_prices:{organization_id}:{market}", parse_symbol)
-        found = await self.prices.list(organization_id, market, page)
+        found = await prices.list(organization_id, market, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 
     @Operation(Tag.PRICES, answer=SymbolPrice, parameters=(ENVIRONMENT, ACCOUNT), errors=(NotFound, ValidationFailed))
-    async def get_reference_price(self, request: Request) -> Answer:
+    async def get_reference_price(request: Request) -> Answer:
         """Read a symbol's reference price."""
-        market, symbol = await self._asked_market(request), parse_symbol(request.params["symbol"])
-        return answer_json(_show(await self.prices.find(organization_of(request), market, symbol)))
+        market, symbol = await asked_market(request), parse_symbol(request.params["symbol"])
+        return answer_json(_show(await prices.find(organization_of(request), market, symbol)))
 
     @Operation(Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
-    async def post_reference_price(self, request: Request) -> Answer:
+    async def post_reference_price(request: Request) -> Answer:
         """Post a symbol's reference price."""
         body = request.body(NewReferencePrice, {"price"})
         environment = _permitted(request, body.environment, "/environment")
         symbol = read_symbol("", request.params["symbol"])
         price = read_amount("/price", body.price)
-        return answer_json(_show(await self.prices.post(organization_of(request), environment, symbol, price)))
+        return answer_json(_show(await prices.post(organization_of(request), environment, symbol, price)))
 
-    async def _asked_market(self, request: Request) -> model.PriceMarket:
+    async def asked_market(request: Request) -> model.PriceMarket:
         named = request.query.get("account_id")
         if named is None:
             return model.markets_of(_asked_environment(request))[0]
-        account = await find_account(request, self.read, self.accounts, named)
+        account = await find_account(request, read, accounts, named)
         if request.query.get("environment", account.environment) != account.environment:
             raise ValidationFailed.at("?environment", f"the account is of environment {account.environment}")
         return model.market_of(account.broker, account.environment)
 
-
-def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts) -> tuple[Route, ...]:
-    handlers, path = PriceHandlers(prices, accounts, read), "/v1/reference-prices"
+    path = "/v1/reference-prices"
     return (
-        Route("GET", path, read, handlers.list_reference_prices),
-        Route("GET", path + "/{symbol}", read, handlers.get_reference_price),
-        Route("PUT", path + "/{symbol}", write, handlers.post_reference_price),
+        Route("GET", path, read, list_reference_prices),
+        Route("GET", path + "/{symbol}", read, get_reference_price),
+        Route("PUT", path + "/{symbol}", write, post_reference_price),
     )
 
 
