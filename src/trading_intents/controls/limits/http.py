@@ -22,12 +22,15 @@ CHANGED_KEY = partial(Operation, Tag.API_KEYS, parameters=(IF_MATCH,), errors=(N
 
 
 def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
-    names = ("read_controls", "write_controls", "write_organization_control", "read_key_limits", "api_keys")
-    read, write, write_organization, read_key, write_key = (gates[name] for name in names)
+    read = gates["read_controls"]
+    return (
+        *_organization_routes(read, gates["write_organization_control"], limits, zones),
+        *_account_routes(read, gates["write_controls"], limits, zones),
+        *_key_routes(gates["read_key_limits"], gates["api_keys"], limits),
+    )
 
-    def limits_in(request: Request, kind: type[bodies.OrganizationLimits]) -> TradingLimits:
-        return bodies.read_limits(request.body(kind, bodies.AMOUNTS), zones)
 
+def _organization_routes(read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
     @Operation(Tag.CONTROLS, answer=bodies.OrganizationLimitsRecord, errors=(NotFound,))
     async def get_organization_limits(request: Request) -> Answer:
         """Read the organization's limits."""
@@ -37,18 +40,27 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
     @CHANGED(body=bodies.OrganizationLimits, answer=bodies.OrganizationLimitsRecord)
     async def set_organization_limits(request: Request) -> Answer:
         """Create or replace the organization's limits."""
-        write_organization.permit_object(request)
-        wanted = limits_in(request, bodies.OrganizationLimits)
+        write.permit_object(request)
+        wanted = bodies.read_limits(request.body(bodies.OrganizationLimits, bodies.AMOUNTS), zones)
         stored = await limits.put_organization(organization_of(request), wanted, request.if_match())
         return _show(request, bodies.OrganizationLimitsRecord, stored)
 
     @CHANGED(status=204, errors=(NotFound,))
     async def delete_organization_limits(request: Request) -> Answer:
         """Remove the organization's limits."""
-        write_organization.permit_object(request)
+        write.permit_object(request)
         await limits.remove_organization(organization_of(request), request.if_match())
         return Answer(status=204)
 
+    path = "/v1/controls/organization/limits"
+    return (
+        Route("GET", path, read, get_organization_limits),
+        Route("PUT", path, write, set_organization_limits),
+        Route("DELETE", path, write, delete_organization_limits),
+    )
+
+
+def _account_routes(read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
     @Operation(Tag.CONTROLS, answer=bodies.AccountLimitsRecord)
     async def get_account_limits(request: Request) -> Answer:
         """Read an account's limits."""
@@ -58,9 +70,11 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
     @CHANGED(body=bodies.AccountLimits, answer=bodies.AccountLimitsRecord, errors=(AccountClosed,))
     async def set_account_limits(request: Request) -> Answer:
         """Create or replace an account's limits."""
-        stored = await limits.put(
-            target_of(request, write), lambda: ("", limits_in(request, bodies.AccountLimits)), request.if_match()
-        )
+
+        def read_limits() -> tuple[str, TradingLimits]:
+            return "", bodies.read_limits(request.body(bodies.AccountLimits, bodies.AMOUNTS), zones)
+
+        stored = await limits.put(target_of(request, write), read_limits, request.if_match())
         return _show(request, bodies.AccountLimitsRecord, stored)
 
     @CHANGED(status=204, errors=(AccountClosed,))
@@ -79,10 +93,10 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
     async def set_symbol_limits(request: Request) -> Answer:
         """Create or replace a symbol's limits."""
 
-        def read_both() -> tuple[str, TradingLimits]:
-            return symbol_of(request), limits_in(request, bodies.SymbolLimits)
+        def read_limits() -> tuple[str, TradingLimits]:
+            return symbol_of(request), bodies.read_limits(request.body(bodies.SymbolLimits, bodies.AMOUNTS), zones)
 
-        stored = await limits.put(target_of(request, write), read_both, request.if_match())
+        stored = await limits.put(target_of(request, write), read_limits, request.if_match())
         return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
 
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
@@ -91,6 +105,19 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
         await limits.remove(target_of(request, write), lambda: symbol_of(request), request.if_match())
         return Answer(status=204)
 
+    account = "/v1/controls/accounts/{account_id}/limits"
+    symbol = "/v1/controls/accounts/{account_id}/symbols/{symbol}/limits"
+    return (
+        Route("GET", account, read, get_account_limits),
+        Route("PUT", account, write, set_account_limits),
+        Route("DELETE", account, write, delete_account_limits),
+        Route("GET", symbol, read, get_symbol_limits),
+        Route("PUT", symbol, write, set_symbol_limits),
+        Route("DELETE", symbol, write, delete_symbol_limits),
+    )
+
+
+def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, ...]:
     @Operation(Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
     async def get_api_key_limits(request: Request) -> Answer:
         """Read an API key's limits, and what is used of them."""
@@ -118,23 +145,11 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
         await limits.remove_key(organization_of(request), key_id, request.if_match())
         return Answer(status=204)
 
-    key = "/v1/api-keys/{id}/limits"
-    organization = "/v1/controls/organization/limits"
-    account = "/v1/controls/accounts/{account_id}/limits"
-    symbol = "/v1/controls/accounts/{account_id}/symbols/{symbol}/limits"
+    path = "/v1/api-keys/{id}/limits"
     return (
-        Route("GET", organization, read, get_organization_limits),
-        Route("PUT", organization, write_organization, set_organization_limits),
-        Route("DELETE", organization, write_organization, delete_organization_limits),
-        Route("GET", account, read, get_account_limits),
-        Route("PUT", account, write, set_account_limits),
-        Route("DELETE", account, write, delete_account_limits),
-        Route("GET", symbol, read, get_symbol_limits),
-        Route("PUT", symbol, write, set_symbol_limits),
-        Route("DELETE", symbol, write, delete_symbol_limits),
-        Route("GET", key, read_key, get_api_key_limits),
-        Route("PUT", key, write_key, set_api_key_limits),
-        Route("DELETE", key, write_key, delete_api_key_limits),
+        Route("GET", path, read, get_api_key_limits),
+        Route("PUT", path, write, set_api_key_limits),
+        Route("DELETE", path, write, delete_api_key_limits),
     )
 
 
