@@ -5,6 +5,7 @@ from uuid import UUID
 
 import msgspec
 
+from trading_intents import trading
 from trading_intents.brokers.port import LegTicket, OrderTicket
 from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
 from trading_intents.controls.store import controls_from_texts
@@ -13,34 +14,23 @@ from trading_intents.execution.model import COMMANDS, CREATE, SendContext
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.outbox.model import ClaimedRow, Queue
-from trading_intents.trading import (
-    ORDER_KINDS,
-    FrozenStruct,
-    Leg,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-    VersionTerms,
-    terms_of,
-)
 
 TRUE = "t"  # PostgreSQL's text of a boolean
 
 
-class _Record(VersionTerms, frozen=True, kw_only=True):
+class _Record(trading.VersionTerms, frozen=True, kw_only=True):
     """The fields of an action's record that a ticket needs."""
 
-    symbol: Symbol
-    order_side: OrderSide
+    symbol: trading.Symbol
+    order_side: trading.OrderSide
     order_type: str
-    route_strategy: RouteStrategy
+    route_strategy: trading.RouteStrategy
 
 
-class _ClaimedLeg(FrozenStruct, frozen=True):
+class _ClaimedLeg(trading.FrozenStruct, frozen=True):
     order_id: str
     seq: int
-    leg: Leg
+    leg: trading.Leg
     action_id: UUID
     record: _Record
 
@@ -51,8 +41,8 @@ class _ClaimedLeg(FrozenStruct, frozen=True):
             client_order_id=client_order_id(self.action_id),
             symbol=self.record.symbol,
             side=self.record.order_side,
-            kind=ORDER_KINDS[self.record.order_type],
-            **terms_of(self.record),
+            kind=trading.ORDER_KINDS[self.record.order_type],
+            **trading.terms_of(self.record),
         )
 
 
@@ -96,11 +86,11 @@ def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float
         orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
         symbol=record.symbol,
         side=record.order_side,
-        kind=ORDER_KINDS[record.order_type],
-        extended_hours=record.time_in_force is TimeInForce.EXT,
+        kind=trading.ORDER_KINDS[record.order_type],
+        extended_hours=record.time_in_force is trading.TimeInForce.EXT,
         route=record.route_strategy,
         legs=tuple(leg.ticket for leg in _legs(command)),
-        **terms_of(record),
+        **trading.terms_of(record),
     )
     return SendContext(
         command=COMMANDS[command.event_type],

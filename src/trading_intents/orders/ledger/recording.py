@@ -15,31 +15,9 @@ from trading_intents.ids import IdText
 from trading_intents.loops import Pacer
 from trading_intents.orders.events import day_of, order_event, position_event, trade_event
 from trading_intents.orders.facts import LONG_AGO, CommandKind, Fact, FactKind, outcome_kind
+from trading_intents.orders.ledger import booking, matching
 from trading_intents.orders.ledger import store as ledger
 from trading_intents.orders.ledger import writes as written
-from trading_intents.orders.ledger.booking import (
-    PositionChange,
-    SettledOrder,
-    TradeChange,
-    book_event,
-    book_trades,
-    position_change,
-    settle,
-    was_held,
-    with_difference,
-)
-from trading_intents.orders.ledger.matching import (
-    AccountRecording,
-    AccountRef,
-    LedgerIndex,
-    NewFacts,
-    PlatformFact,
-    PreparedRecording,
-    account_balance,
-    concerned_names,
-    find_new_facts,
-    prepare,
-)
 from trading_intents.orders.ledger.prices import newest_prices, reported_prices
 from trading_intents.orders.ledger.store import AccountName, parse_ledger, read_ledger
 from trading_intents.orders.positions import PositionRow, from_trades, reopen, take_fee
@@ -61,12 +39,12 @@ MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 class RecordedAccount(FrozenStruct, frozen=True):
     """The result of a recording: orders with a new fact, or that were locked beside."""
 
-    account_ref: AccountRef
-    new_facts: NewFacts
-    orders: Mapping[IdText, SettledOrder]
+    account_ref: matching.AccountRef
+    new_facts: matching.NewFacts
+    orders: Mapping[IdText, booking.SettledOrder]
     resurrected: tuple[UUID, ...]  # open again, though they had ended, and entries of such legs: they are looked up
-    trades: Sequence[TradeChange]  # as they are booked
-    positions: Sequence[PositionChange]
+    trades: Sequence[booking.TradeChange]  # as they are booked
+    positions: Sequence[booking.PositionChange]
     events: Sequence[tuple[Event, IdText | None]]  # to be published, with the trade that each reports
     cancelled: frozenset[IdText]  # of those that were locked beside: a CANCEL was asked for
     left_out: tuple[str, ...]  # keys of events that mean nothing
@@ -77,19 +55,21 @@ class RecordedAccount(FrozenStruct, frozen=True):
 
 def answer_facts(
     order_id: UUID, command: CommandKind, client_order_id: str, result: CommandResult
-) -> tuple[PlatformFact, ...]:
+) -> tuple[matching.PlatformFact, ...]:
     """The fact of a command's outcome itself, if it has one. Its updates are events, which `record` takes beside it."""
     kind = outcome_kind(command, result)
     if kind is None:
         return ()
     has_reason = kind not in (FactKind.ACCEPTED, FactKind.CANCEL_REJECTED)
     reason = result.code or result.message if has_reason else None
-    return (PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id, result.message or None),)
+    return (
+        matching.PlatformFact(order_id, kind, client_order_id, reason, result.broker_order_id, result.message or None),
+    )
 
 
 async def record(
     tx: StatementRunner,
-    recordings: Sequence[AccountRecording],
+    recordings: Sequence[matching.AccountRecording],
     also: Sequence[Statement] = (),
     before: Sequence[Statement] = (),
 ) -> tuple[list[RecordedAccount], list[Reply]]:
@@ -98,18 +78,20 @@ async def record(
 
     `write_statements` are to be run next, `publish_statements` last before the commit.
     """
-    prepared = [prepare(each) for each in recordings]
-    reads = read_ledger(concerned_names(prepared))
+    prepared = [matching.prepare(each) for each in recordings]
+    reads = read_ledger(matching.concerned_names(prepared))
     replies = (await tx.run([*before, *reads, *also]))[len(before) :]
     count = len(reads)
-    index = LedgerIndex(parse_ledger(replies[:count]))
+    index = matching.LedgerIndex(parse_ledger(replies[:count]))
     pacer = Pacer()
     return [await _book(tx, each, index, pacer) for each in prepared], replies[count:]
 
 
-async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerIndex, pacer: Pacer) -> RecordedAccount:
+async def _book(
+    tx: StatementRunner, prepared: matching.PreparedRecording, index: matching.LedgerIndex, pacer: Pacer
+) -> RecordedAccount:
     account_ref = prepared.account_ref
-    new_facts = find_new_facts(prepared, index)
+    new_facts = matching.find_new_facts(prepared, index)
     settled = await _settle(prepared, new_facts, index, pacer)
     changes = sorted((change for each in settled for change in each.trades), key=lambda change: change.event_number)
     reports = [(number, event) for number, event in enumerate(prepared.events) if event.kind is EventKind.POSITION]
@@ -119,7 +101,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
         if fact.kind is FactKind.FEE and fact.key in new_facts.facts and new_facts.numbers[fact.key] == number
     ]
     positions = await _book_positions(tx, account_ref, index, changes, [*reports, *fees])
-    balance = account_balance(account_ref, prepared.balance, index.now)
+    balance = matching.account_balance(account_ref, prepared.balance, index.now)
     return RecordedAccount(
         account_ref,
         new_facts,
@@ -136,7 +118,7 @@ async def _book(tx: StatementRunner, prepared: PreparedRecording, index: LedgerI
     )
 
 
-def _resurrected(settled: Sequence[SettledOrder]) -> Iterator[IdText]:
+def _resurrected(settled: Sequence[booking.SettledOrder]) -> Iterator[IdText]:
     for each in settled:
         if each.resurrected:
             yield each.row.order_id
@@ -193,9 +175,9 @@ def publish_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
 
 
 async def _collect_events(
-    account_ref: AccountRef,
-    settled: Sequence[SettledOrder],
-    positions: Sequence[PositionChange],
+    account_ref: matching.AccountRef,
+    settled: Sequence[booking.SettledOrder],
+    positions: Sequence[booking.PositionChange],
     balance: AccountBalance | None,
     now: datetime,
     pacer: Pacer,
@@ -215,8 +197,8 @@ async def _collect_events(
 
 
 async def _settle(
-    prepared: PreparedRecording, new_facts: NewFacts, index: LedgerIndex, pacer: Pacer
-) -> list[SettledOrder]:
+    prepared: matching.PreparedRecording, new_facts: matching.NewFacts, index: matching.LedgerIndex, pacer: Pacer
+) -> list[booking.SettledOrder]:
     """Settles each order with its group: what happens to an entry may change its legs."""
     by_order: dict[IdText, list[Fact]] = {order_id: [] for order_id in prepared.also_locked}
     for fact, order_id in (*new_facts.facts.values(), *new_facts.adopted.values()):
@@ -229,20 +211,20 @@ async def _settle(
     settled = []
     for entry_id in sorted({index.entry_of(order_id) for order_id in by_order}):
         group = [index.histories[order_id] for order_id in (entry_id, *index.legs.get(entry_id, ()))]
-        settled += settle(group, new, new_facts.numbers, index.now, prepared.account_ref.bust_reopens)
+        settled += booking.settle(group, new, new_facts.numbers, index.now, prepared.account_ref.bust_reopens)
         await pacer.pause_if_due()
     return settled
 
 
 async def _book_positions(
     tx: StatementRunner,
-    account_ref: AccountRef,
-    index: LedgerIndex,
-    changes: Sequence[TradeChange],
+    account_ref: matching.AccountRef,
+    index: matching.LedgerIndex,
+    changes: Sequence[booking.TradeChange],
     reported: Sequence[tuple[int, BrokerEvent]],
-) -> list[PositionChange]:
+) -> list[booking.PositionChange]:
     """The changed positions. A report of quantity 0 makes no position of a symbol that was never held or traded."""
-    steps: dict[str, list[tuple[int, TradeChange | BrokerEvent]]] = {}
+    steps: dict[str, list[tuple[int, booking.TradeChange | BrokerEvent]]] = {}
     for change in changes:
         steps.setdefault(change.after.symbol, []).append((change.event_number, change))
     for number, event in reported:
@@ -253,7 +235,7 @@ async def _book_positions(
         row = index.positions.get(AccountName(account_id, symbol))
         is_new = row is None
         if row is None:
-            if not any(isinstance(step, TradeChange) or step.quantity for _, step in of_symbol):
+            if not any(isinstance(step, booking.TradeChange) or step.quantity for _, step in of_symbol):
                 continue
             row = PositionRow(
                 account_id=account_id, organization_id=organization_id, symbol=symbol, received_at=index.now
@@ -261,29 +243,31 @@ async def _book_positions(
         after = row
         for _, step in sorted(of_symbol, key=lambda each: each[0]):
             if isinstance(step, BrokerEvent):
-                after = book_event(after, step, index.now)
+                after = booking.book_event(after, step, index.now)
             elif step.before is None:
-                after = book_trades(after, (step.after.as_booking(),))
-        trades = [step for _, step in of_symbol if isinstance(step, TradeChange)]
+                after = booking.book_trades(after, (step.after.as_booking(),))
+        trades = [step for _, step in of_symbol if isinstance(step, booking.TradeChange)]
         if any(change.is_rebooked for change in trades):
-            after = with_difference(await sum_trades(tx, reopen(after), trades))
+            after = booking.with_difference(await sum_trades(tx, reopen(after), trades))
         if after.differs and len(trades) < len(of_symbol) and await _is_outdated(tx, index.now, after, trades):
             after = replace(after, differs=False)
         if after != row or is_new:
-            booked.append(position_change(row, after, is_new, index.now))
+            booked.append(booking.position_change(row, after, is_new, index.now))
     return booked
 
 
-async def _is_outdated(tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[TradeChange]) -> bool:
+async def _is_outdated(
+    tx: StatementRunner, now: datetime, row: PositionRow, trades: Sequence[booking.TradeChange]
+) -> bool:
     """Whether the report has a quantity that we held before recent fills. Only asked where the two differ."""
     (reply,) = await tx.run([ledger.read_bookings(row, MAX_OVERTAKING_FILLS, direction="DESC")])
     since = now - REPORT_AGE
     recent = [change.after.as_booking() for change in reversed(trades) if change.before is None]
     recent += [trade.as_booking() for trade in ledger.parse_bookings(reply) if trade.received_at >= since]
-    return was_held(row.broker_quantity, row.quantity, recent)
+    return booking.was_held(row.broker_quantity, row.quantity, recent)
 
 
-async def sum_trades(tx: StatementRunner, row: PositionRow, changes: Sequence[TradeChange] = ()) -> PositionRow:
+async def sum_trades(tx: StatementRunner, row: PositionRow, changes: Sequence[booking.TradeChange] = ()) -> PositionRow:
     """Sums the position up from its opening and its trades, in the order of booking, with their current numbers; then
     all fees that were taken in the symbol itself, which count in no day's result again."""
     numbers = {change.after.trade_id: change.after for change in changes if change.before}
