@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +14,9 @@ OWN_DISTRIBUTION = "trading-intents"
 BUILT_IN = "paper"
 # Its tables of the quotes that organizations post, and of their symbols, which reference prices are read from.
 POSTED_QUOTES, QUOTED_SYMBOLS = "paper_quotes", "paper_symbols"
+
+Commands = Mapping[str, Callable[..., Coroutine[Any, Any, None]]]
+T = TypeVar("T")
 
 
 class Registry:
@@ -39,15 +42,7 @@ class Registry:
 def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] = lambda _: {}) -> Registry:
     """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first.
     An entry point may be a function that makes several, from the settings that start with its name."""
-    found: dict[str, Integration] = {}
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_rank):
-        try:
-            for integration in _load(point, settings_of(point.name)):
-                if integration.name in found:
-                    raise ValueError(f"a broker of the name {integration.name} is there already")
-                found[integration.name] = integration
-        except (Exception, SystemExit) as error:
-            log.error("broker left out", broker=point.name, module=point.module, reason=_reason(error))
+    found = _load_all(ENTRY_POINT_GROUP, lambda point: _load(point, settings_of(point.name)), log)
     if BUILT_IN not in found:
         raise StartupRefused(
             f"the broker {BUILT_IN} is not installed with this program: install it again, such as by "
@@ -56,21 +51,22 @@ def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] 
     return Registry(found.values())
 
 
-def broker_commands(log: Log) -> dict[str, Mapping[str, Callable[..., Coroutine[Any, Any, None]]]]:
-    """The commands that integrations bring for operators. One that cannot be loaded, or whose name is taken, is logged
-    and left out; ours come first."""
-    found: dict[str, Mapping[str, Callable[..., Coroutine[Any, Any, None]]]] = {}
-    for point in sorted(entry_points(group=COMMANDS_GROUP), key=_rank):
+def broker_commands(log: Log) -> dict[str, Commands]:
+    """The commands that integrations bring for operators, loaded likewise."""
+    return _load_all(COMMANDS_GROUP, lambda point: [(point.name, point.load())], log)
+
+
+def _load_all(group: str, load: Callable[[EntryPoint], Iterable[tuple[str, T]]], log: Log) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for point in sorted(entry_points(group=group), key=_rank):
         try:
-            if found.setdefault(point.name, brought := point.load()) is not brought:
-                raise ValueError(f"a command of the name {point.name} is there already")
+            for name, loaded in load(point):
+                if found.setdefault(name, loaded) is not loaded:
+                    raise ValueError(f"the name {name} is taken")
         except (Exception, SystemExit) as error:
-            log.error("broker left out", broker=point.name, module=point.module, reason=_reason(error))
+            reason = f"{type(error).__name__}: {error}"
+            log.error("broker left out", broker=point.name, module=point.module, reason=reason)
     return found
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:
@@ -78,7 +74,7 @@ def _rank(point: EntryPoint) -> tuple[bool, str, str]:
     return distribution != OWN_DISTRIBUTION, distribution, point.name
 
 
-def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[Integration]:
+def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[tuple[str, Integration]]:
     loaded = point.load()
     for integration in loaded(settings) if callable(loaded) else (loaded,):
         if not isinstance(integration, Integration):
@@ -87,4 +83,4 @@ def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[Integratio
             raise ValueError(f"its name is {integration.name!r}")
         # Capabilities are read by many modules later; a wrong type is found here, where it does no harm.
         msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
-        yield integration
+        yield integration.name, integration
