@@ -10,16 +10,7 @@ from trading_intents.errors import InvalidRequest, ValidationFailed, either
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
 from trading_intents.intents.deciding.links import EXITS_POINTER, PAIR_POINTER, POINTERS, check_create
 from trading_intents.intents.model import SPEC_AMOUNTS, Cancel, ClientCommand, Create, LinkedSpec, Replace, Spec
-from trading_intents.trading import (
-    AMOUNT,
-    AMOUNT_RULE,
-    Leg,
-    OrderKind,
-    OrderSide,
-    RouteStrategy,
-    Symbol,
-    TimeInForce,
-)
+from trading_intents.trading import AMOUNT, AMOUNT_RULE, Leg, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
 from trading_intents.web.body import Amount, convert, read_reference, read_symbol
 
 MAX_KEY_CHARACTERS = 128

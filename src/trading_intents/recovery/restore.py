@@ -9,14 +9,7 @@ from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused
 from trading_intents.execution.restored.marking import mark_restored
-from trading_intents.recovery.backups import (
-    FILES,
-    KEPT_FILES,
-    Backup,
-    Report,
-    find_chain,
-    verify_chain,
-)
+from trading_intents.recovery.backups import FILES, KEPT_FILES, Backup, Report, find_chain, verify_chain
 from trading_intents.secret import make_file, sync_folder
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORING, find_binaries

@@ -9,12 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec import structs
 
-from trading_intents.controls.limits.model import (
-    AppliedLimits,
-    LossLimit,
-    StoredLimits,
-    TradingLimits,
-)
+from trading_intents.controls.limits.model import AppliedLimits, LossLimit, StoredLimits, TradingLimits
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import AccountSymbol
