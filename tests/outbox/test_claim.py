@@ -215,7 +215,7 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     await put_rows(database.worker, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(20)))
     for statistics in ("SELECT 1", "ANALYZE outbox"):
         await table.connection.execute(statistics)
-        plain = await plan(table, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 20")
+        plain = await plan(table, CLAIM, f"'accounts', '{{account.created}}', {LIMIT}, 5, 20")
         claiming = claim_in_turn({str(lane): 5}, "true", 20, LIMIT, uuid.uuid4())
         arguments = [f"'{each!s}'" for each in claiming.arguments if isinstance(each, str)]
         lanes = await plan(table, claiming.sql, ", ".join(arguments))
@@ -242,7 +242,7 @@ async def health_plan(table: Table) -> str:
 
 async def plan(table: Table, statement: str, arguments: str) -> str:
     """The generic plan, as every session makes it for a claim, but free to scan the table."""
-    types = ["text", "text[]", "bigint", "bigint"] if statement == CLAIM else []
+    types = ["text", "text[]", "bigint", "float8", "bigint"] if statement == CLAIM else []
     connection = table.connection
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET ROLE ti_worker")
     await connection.execute(f"PREPARE claim {'(' + ', '.join(types) + ')' if types else ''} AS {statement}")

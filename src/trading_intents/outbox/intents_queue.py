@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from trading_intents.outbox.model import ClaimedRow
-from trading_intents.outbox.queue import DUE, ids_and_tokens
+from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
+from trading_intents.outbox.queue import ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 FIRST_LANE = str(UUID(int=0))
@@ -31,7 +31,19 @@ _CLAIM_IN_TURN = """
             WHERE lane = sharing.lane
               AND event_type IN ('intent.create', 'intent.replace', 'intent.cancel')
               AND attempts < $4::bigint
-              AND {due}
+              AND finished_at IS NULL
+              AND (
+                (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+                OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
+              )
+              AND NOT EXISTS (
+                SELECT FROM outbox AS earlier
+                WHERE earlier.order_key = candidate.order_key
+                  AND earlier.queue = 'intents'
+                  AND earlier.id < candidate.id
+                  AND earlier.finished_at IS NULL
+                OFFSET 0
+              )
               AND ({where})
             ORDER BY urgent DESC, id
             LIMIT sharing.share
@@ -58,7 +70,7 @@ def claim_in_turn(
     """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come first if there are
     more lanes than that. `where` is our own SQL about the row `candidate`. `parse_shares` reads the reply."""
     return Statement(
-        _CLAIM_IN_TURN.format(due=DUE.format(queue="'intents'"), where=where),
+        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
         (
             array_text(free_slots),
             array_text(map(str, free_slots.values())),

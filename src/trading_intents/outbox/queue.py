@@ -20,29 +20,28 @@ MAX_LISTED = 1_000
 # may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
 # over-claim; without OFFSET 0 every row may be compared with every other. The clock in a sub-select is one value for
 # the statement, which an index can use.
-#
-# DUE lets a `candidate` be claimed: its time has come, or its worker has ended, and it is the first of its order key.
-DUE = f"""
-    finished_at IS NULL
-    AND (
-        (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-        OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{CLAIM_SECONDS} s')
-    )
-    AND NOT EXISTS (
-        SELECT FROM outbox AS earlier
-        WHERE earlier.order_key = candidate.order_key
-          AND earlier.queue = {{queue}}
-          AND earlier.id < candidate.id
-          AND earlier.finished_at IS NULL
-        OFFSET 0
-    )
-"""  # noqa: S608 - our own constants
-CLAIM = f"""
+CLAIM = """
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate
-        WHERE queue = $1 AND event_type = ANY ($2) AND attempts < $3 AND lane IS NULL AND {DUE.format(queue="$1")}
+        WHERE queue = $1
+          AND event_type = ANY ($2)
+          AND attempts < $3
+          AND lane IS NULL
+          AND finished_at IS NULL
+          AND (
+            (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
+            OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
+          )
+          AND NOT EXISTS (
+            SELECT FROM outbox AS earlier
+            WHERE earlier.order_key = candidate.order_key
+              AND earlier.queue = $1
+              AND earlier.id < candidate.id
+              AND earlier.finished_at IS NULL
+            OFFSET 0
+          )
         ORDER BY id
-        LIMIT $4
+        LIMIT $5
         FOR UPDATE SKIP LOCKED
     )
     UPDATE outbox
@@ -50,7 +49,7 @@ CLAIM = f"""
         claimed_at = clock_timestamp(), claim_token = gen_random_uuid()
     WHERE id = ANY (ARRAY (SELECT id FROM candidates))
     RETURNING id, queue, event_type, organization_id, order_key, payload, attempts, claim_token
-"""  # noqa: S608 - our own constants
+"""
 
 
 class FailedAttempt(FrozenStruct, frozen=True):
@@ -91,7 +90,7 @@ async def claim(
     attempt_limit: int,
 ) -> list[ClaimedRow]:
     """Claims at most `limit` rows without a lane, the oldest first."""
-    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, limit)
+    rows = await tx.fetch(CLAIM, queue, list(event_types), attempt_limit, CLAIM_SECONDS, limit)
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
