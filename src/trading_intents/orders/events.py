@@ -19,7 +19,6 @@ from trading_intents.stream import trading_pb2
 from trading_intents.stream.model import Event, EventType, make_payload
 from trading_intents.trading import Environment, amount_text, maybe_text
 
-RETAIN_SECONDS = 3_600
 RETAINED_PAGE = 500  # orders or positions that are in memory at a time
 
 
@@ -82,8 +81,7 @@ async def retained_orders(
 ) -> AsyncIterator[list[Event]]:
     """Working orders, and those that finished in the last hour, account by account and a page at a time; None: of every
     account, of both environments."""
-    scope = organization_id, account_id, environment
-    for row in await store.list_retaining(tx, store.HAS_ORDERS, *scope, RETAIN_SECONDS):
+    for row in await store.list_retaining(tx, store.HAS_ORDERS, organization_id, account_id, environment):
         working = partial(store.list_working, tx, row["id"])
         finished = partial(store.list_finished, tx, row["id"])
         async for page in _pages(working, {"create_seq": 0}):
@@ -96,8 +94,7 @@ async def retained_positions(
     tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
-    scope = organization_id, account_id, environment
-    for row in await store.list_retaining(tx, store.HAS_POSITIONS, *scope, RETAIN_SECONDS):
+    for row in await store.list_retaining(tx, store.HAS_POSITIONS, organization_id, account_id, environment):
         account = Environment(row["environment"]), row["broker"]
         read = partial(store.list_retained_positions, tx, row["id"], row["since"])
         async for page in _pages(read, {"symbol": ""}):

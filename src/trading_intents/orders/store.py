@@ -18,6 +18,7 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import column_types
 from trading_intents.trading import ActionType, Environment, FrozenStruct, Leg, OrderSide, VersionTerms
 
+RETAIN_SECONDS = 3_600
 Parsed = TypeVar("Parsed")
 
 
@@ -296,12 +297,12 @@ HAS_POSITIONS = """
 
 
 async def list_retaining(
-    tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, environment: str | None, seconds: int
+    tx: Tx, retains: str, organization_id: UUID, account_id: UUID | None, environment: str | None
 ) -> list[Row]:
-    """`retains` is HAS_ORDERS or HAS_POSITIONS; `since` is so many seconds ago."""
+    """`retains` is HAS_ORDERS or HAS_POSITIONS; `since` is RETAIN_SECONDS ago."""
     scope = "$2::uuid IS NULL" if account_id is None else "a.id = $2"
     query = _ACCOUNTS.format(scope=scope, retains=retains)
-    return await tx.fetch(query, organization_id, account_id, environment, seconds)
+    return await tx.fetch(query, organization_id, account_id, environment, RETAIN_SECONDS)
 
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
