@@ -55,7 +55,7 @@ class DatabaseUrls(FrozenStruct, frozen=True):
 class WalHistory:
     """The highest position in the write-ahead log that this process saw before a COMMIT that was confirmed. A server
     whose history ends there or below has lost a tail: the process uses it only when its data were marked as after a
-    restore, which renews the epoch (decision 0047)."""
+    restore, which renews the epoch (decision 0050)."""
 
     def __init__(self) -> None:
         self.seen = 0
