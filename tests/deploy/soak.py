@@ -4,6 +4,7 @@ descriptors, rows, log and the cost of a page, is sampled, shown and drawn.
 Usage: SOAK_SECONDS=7200 python -m tests.deploy.soak PICTURE
 """
 
+import json
 import os
 import statistics
 import subprocess
@@ -12,7 +13,6 @@ import tempfile
 import time
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
@@ -25,15 +25,17 @@ from tests.waiting import eventually
 SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))
 ORDERS_A_SECOND, TRADERS, CALLERS, WORKERS = 200, 8, 5, 4
 SAMPLES, FAILOVERS = 60, 8
-MAX_GROWTH = 1.25  # of the last quarter's median beside the second's
+MAX_GROWTH = 1.25  # of the last quarter's mean beside the second's
 ROLES = {"API": ("api-1", "api-2"), "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS))}
 MEASURED = """
     SELECT (SELECT count(*) FROM outbox), (SELECT sum(n_dead_tup) FROM pg_stat_user_tables),
            pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database()), (SELECT count(*) FROM orders)
 """
-# Stats after a failover are the new primary's own, which knows no dead rows of before. Rows of the outbox stay for six
-# minutes: until then they grow.
-INFORMATIVE = ("dead rows", "WAL kB an order", "kB an order", *(("outbox rows",) if SECONDS < 2400 else ()))
+RATIOS = {"WAL kB an order": "log", "kB an order": "size"}
+# Rows of the outbox stay for six minutes: until then they grow. A quarter of a short run may have no checkpoint, after
+# which whole pages are logged, or no vacuum.
+LONG_SECONDS = 2400
+INFORMATIVE = ("outbox rows", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
 WIDTH, ROW, LEFT = 1000, 110, 190
 INK, FAINT, LINE, FAULT = "#202124", "#dadce0", "#1a73e8", "#c62828"
 
@@ -76,11 +78,12 @@ def soak(cluster: Cluster, picture: Path) -> bool:
         cluster.run("healthy")
         accepted, summary = load.finish()
     print(summary, f"{len(accepted) / SECONDS:.0f} orders/s")
-    series = derive(samples)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    picture.with_suffix(".json").write_text(json.dumps({"samples": samples, "faults": faults}))
     rates = f"{len(accepted) / SECONDS:.0f} orders/s accepted of {ORDERS_A_SECOND} offered"
-    draw(picture, f"{SECONDS / 60:.0f} minutes, {rates}; red: a failover", series, faults)
+    draw(picture, f"{SECONDS / 60:.0f} minutes, {rates}; red: a failover", derive(samples), faults)
     print(f"drawn in {picture}")
-    is_flat = report(series)
+    is_flat = report(samples)
     check(cluster, accepted, summary)
     return is_flat
 
@@ -95,17 +98,15 @@ def derive(samples: list[Sample]) -> dict[str, list[float]]:
     """Each measure over time; bytes of the log and of the tables for each order since the sample before."""
     names = [name for name in samples[0] if name not in ("at", "log", "size", "orders")]
     series = {name: [each[name] for each in samples[1:]] for name in names}
-    for name, source in (("WAL kB an order", "log"), ("kB an order", "size")):
-        series[name] = [
-            (b[source] - a[source]) / 1024 / max(1, b["orders"] - a["orders"]) for a, b in pairwise(samples)
-        ]
-    return series
+    return series | {name: [mean([a, b], name) for a, b in pairwise(samples)] for name in RATIOS}
 
 
-def growth(values: list[float]) -> float:
-    quarter = max(1, len(values) // 4)
-    before, last = statistics.median(values[quarter : 2 * quarter] or values), statistics.median(values[-quarter:])
-    return last / before if before else 1.0
+def mean(samples: list[Sample], name: str) -> float:
+    """Of bytes for an order: by all orders between the first sample and the last."""
+    if name not in RATIOS:
+        return statistics.fmean(each[name] for each in samples)
+    first, last, source = samples[0], samples[-1], RATIOS[name]
+    return (last[source] - first[source]) / 1024 / max(1, last["orders"] - first["orders"])
 
 
 def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[float]) -> None:
@@ -122,19 +123,19 @@ def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[fl
         step = (WIDTH - LEFT - 20) / max(1, len(values) - 1)
         points = [(LEFT + n * step, top + (ROW - 15) * (1 - value / high)) for n, value in enumerate(values)]
         pen.line(points, LINE, 2)
-    path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path)
 
 
-def report(series: dict[str, list[float]]) -> bool:
+def report(samples: list[Sample]) -> bool:
     table, is_flat = Table("measure", "second quarter", "last quarter", "growth", "flat"), True
-    for name, values in series.items():
-        quarter, grown = max(1, len(values) // 4), growth(values)
+    quarter = max(2, len(samples) // 4)
+    for name in derive(samples):
+        second, last = mean(samples[quarter : 2 * quarter], name), mean(samples[-quarter:], name)
+        grown = last / second if second else 1.0
         counts = name not in INFORMATIVE
         is_flat &= grown <= MAX_GROWTH or not counts
-        middle = statistics.median(values[quarter : 2 * quarter] or values)
-        shown: tuple[Any, ...] = (f"{middle:.1f}", f"{statistics.median(values[-quarter:]):.1f}", f"{grown:.2f}")
-        table.add_row(name, *shown, ("yes" if grown <= MAX_GROWTH else "NO") if counts else "")
+        verdict = ("yes" if grown <= MAX_GROWTH else "NO") if counts else ""
+        table.add_row(name, f"{second:.1f}", f"{last:.1f}", f"{grown:.2f}", verdict)
     Console().print(table)
     return is_flat
 
