@@ -112,12 +112,12 @@ class _Waiter:
 
 class ConnectionPool:
     """Callers who wait are served in turn by organization, None for those of no single one. Where it `is_fair`, one
-    organization has half of the connections at most, and takes turns of the event loop with the others."""
+    organization has a third of the connections at most, and takes turns of the event loop with the others."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
         self._connect = connect
         self.size, self._free = size, size
-        self._per_organization = max(1, size // 2) if is_fair else size
+        self._per_organization = max(1, size // 3) if is_fair else size
         self._turns = LoopTurns[Hashable]() if is_fair else None
         self._held: Counter[Hashable] = Counter()
         self._waiting = FairQueue[Hashable, _Waiter]()
