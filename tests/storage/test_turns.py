@@ -55,8 +55,8 @@ class Held:
 
 @pytest.fixture
 async def held(urls: Urls, metrics: Metrics) -> AsyncIterator[Held]:
-    """Over the pool of requests, with four connections."""
-    async with open_database(urls.login, 4, make_log("critical"), metrics) as database:
+    """Over the pool of requests, with six connections, of which an organization has two."""
+    async with open_database(urls.login, 6, make_log("critical"), metrics) as database:
         made = Held(database.service)
         yield made
         for task in made._tasks.values():
@@ -64,7 +64,7 @@ async def held(urls: Urls, metrics: Metrics) -> AsyncIterator[Held]:
         await asyncio.gather(*made._tasks.values(), return_exceptions=True)
 
 
-async def test_one_organization_leaves_half_of_the_connections_to_the_others(held: Held) -> None:
+async def test_one_organization_leaves_two_thirds_of_the_connections_to_the_others(held: Held) -> None:
     for number in range(4):
         await held.open(f"a{number}", A)
     await held.open("b0", B)
@@ -74,19 +74,19 @@ async def test_one_organization_leaves_half_of_the_connections_to_the_others(hel
 
 
 async def test_organizations_that_wait_are_served_in_turn(held: Held) -> None:
-    names = ("x0", "x1", "x2", "x3")
+    names = [f"x{number}" for number in range(6)]
     for name in names:
         await held.open(name)  # of no single organization: these have no share
-    await held.until(4)
+    await held.until(6)
     for number in range(3):
         await held.open(f"a{number}", A)
     await held.open("b0", B)
-    for count, name in enumerate(names, 5):
+    for count, name in enumerate(names, 7):
         await held.close(name)
-        await held.until(count if count < 8 else 7)
-    assert held.began[4:] == ["a0", "b0", "a1"], "a2 has no share left"
+        await held.until(min(count, 9))
+    assert held.began[6:] == ["a0", "b0", "a1"], "a2 has no share left"
     await held.close("a0")
-    assert (await held.until(8))[7] == "a2"
+    assert (await held.until(10))[9] == "a2"
 
 
 async def test_one_that_stops_waiting_takes_no_connection_with_it(held: Held) -> None:
@@ -97,9 +97,9 @@ async def test_one_that_stops_waiting_takes_no_connection_with_it(held: Held) ->
     await held.close("a0", "a1")
     assert (await held.until(3))[2] == "a3"
     await held.close("a3")
-    for number in range(4):
+    for number in range(6):
         await held.open(f"x{number}")
-    assert len(await held.until(7)) == 7
+    assert len(await held.until(9)) == 9
 
 
 async def test_a_worker_may_use_every_connection_for_one_organization(urls: Urls, metrics: Metrics) -> None:
