@@ -4,8 +4,9 @@ from typing import Any
 
 # One SELECT per kind of object: its name, then everything about it that a migration could get wrong.
 CATALOG = """
-    SELECT format('relation %s kind %s owner %s rls %s %s acl %s view %s', c.relname, c.relkind, c.relowner::regrole,
-                  c.relrowsecurity, c.relforcerowsecurity, c.relacl,
+    SELECT format('relation %s kind %s owner %s rls %s %s acl %s options %s view %s', c.relname, c.relkind,
+                  c.relowner::regrole, c.relrowsecurity, c.relforcerowsecurity, c.relacl,
+                  (SELECT array_agg(o ORDER BY o) FROM unnest(c.reloptions) o),
                   CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END)
     FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
     UNION ALL

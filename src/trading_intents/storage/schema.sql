@@ -178,7 +178,7 @@ CREATE TABLE outbox (
     CONSTRAINT outbox_error_fits_status CHECK (
         CASE status WHEN 'completed' THEN last_error IS NULL WHEN 'failed' THEN last_error IS NOT NULL ELSE true END
     )
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 -- No index has what a claim changes, and a page has room for the rows' next versions: claims are HOT updates.
 -- Only unfinished rows are searched on the hot path, so finished ones cost a claim nothing.
 CREATE INDEX outbox_unfinished ON outbox (queue, id) WHERE finished_at IS NULL AND lane IS NULL;
@@ -811,7 +811,7 @@ CREATE TABLE orders (
     linked boolean NOT NULL DEFAULT false,
     -- Of a final entry: since when its exits do not cover its fills, until it is flagged.
     uncovered_since timestamptz
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 ALTER TABLE orders ADD CONSTRAINT orders_prices_fit_type CHECK (
     (limit_price IS NOT NULL) = (order_type LIKE '%LIMIT')
     AND (order_type = 'TRAILING_STOP' OR (stop_price IS NOT NULL) = (order_type LIKE 'STOP%'))
@@ -1001,7 +1001,7 @@ CREATE TABLE commands (
     -- so it is never sent, only looked up. NULL: it is not from a restored backup.
     restored_at timestamptz,
     PRIMARY KEY (account_id, client_order_id)
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX commands_by_order ON commands (order_id);
 -- Not unique: venues use their ids again.
 CREATE INDEX commands_by_broker_order ON commands (account_id, broker_order_id) WHERE broker_order_id IS NOT NULL;
