@@ -230,9 +230,9 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
 
 @pytest.fixture
 def rare_collections() -> Iterator[None]:
-    """Has garbage collected as rarely as by a process that serves: a test's has many objects to go through."""
+    """Has garbage collected as rarely as by a process that serves. What is frozen stays so: to go through all that was
+    collected takes a third of a second."""
     thresholds = gc.get_threshold()
     collect_rarely()
     yield
-    gc.unfreeze()
     gc.set_threshold(*thresholds)
