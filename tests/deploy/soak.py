@@ -24,7 +24,7 @@ from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))
 ORDERS_A_SECOND, TRADERS, CALLERS, WORKERS = 200, 8, 5, 4
-SAMPLES, FAILOVERS = 60, 8
+SAMPLES, FAILOVERS, PAGES = 60, 8, 10
 MAX_GROWTH = 1.25  # of the last quarter beside the second
 ROLES = {"API": ("api-1", "api-2"), "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS))}
 MEASURED = """
@@ -35,24 +35,35 @@ MEASURED = """
 RATIOS = {"WAL kB an order": "log", "kB an order": "size"}
 # Rows of the outbox stay for ten minutes: until then the oldest ages. A quarter of a short run may have no vacuum.
 LONG_SECONDS = 2400
-INFORMATIVE = ("oldest outbox row s", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
+# The time of a page itself is the machine's load as well: it is only shown.
+INFORMATIVE = ("page ms", *(("oldest outbox row s", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()))
 WIDTH, ROW, LEFT = 1000, 110, 190
 INK, FAINT, LINE, FAULT = "#202124", "#dadce0", "#1a73e8", "#c62828"
 
 Sample = dict[str, float]
 
 
-def sample(cluster: Cluster, trader: dict[str, str], began_at: float) -> Sample:
+def sample(cluster: Cluster, busy: dict[str, str], idle: dict[str, str], began_at: float) -> Sample:
     taken: Sample = {"at": time.monotonic() - began_at}
     for role, nodes in ROLES.items():
         found = [_process(cluster, node) for node in nodes]
         taken |= {f"{role} MB": max(memory for memory, _ in found), f"{role} files": max(files for _, files in found)}
     oldest, dead, log, size, orders = map(float, cluster.run("sql", MEASURED).split("|"))
     taken |= {"oldest outbox row s": oldest, "dead rows": dead, "log": log, "size": size, "orders": orders}
-    url = f"https://10.0.0.10/v1/accounts/{trader['account']}/orders?order=desc"
-    curl = ("curl", "-sk", "-o", "/dev/null", "-w", "%{time_total}", "-H", f"x-api-key: {trader['key']}", url)
-    taken["page ms"] = min(float(cluster.run("on", "lb", *curl)) for _ in range(5)) * 1000
+    taken["page ms"], empty = _page_millis(cluster, busy, idle)
+    taken["page beside an empty one"] = taken["page ms"] / empty
     return taken
+
+
+def _page_millis(cluster: Cluster, *traders: dict[str, str]) -> list[float]:
+    """Of each trader the best page of orders, asked for in turn: a busy machine delays all alike."""
+    asked: list[str] = []
+    for trader in traders * PAGES:
+        url = f"https://10.0.0.10/v1/accounts/{trader['account']}/orders?order=desc"
+        shown = ("-sk", "-o", "/dev/null", "-w", "%{time_total}\n", "-H", f"x-api-key: {trader['key']}", url)
+        asked += ["--next", *shown] if asked else ["curl", *shown]
+    seconds = [float(line) for line in cluster.run("on", "lb", *asked).split()]
+    return [min(seconds[number :: len(traders)]) * 1000 for number in range(len(traders))]
 
 
 def _process(cluster: Cluster, node: str) -> tuple[float, float]:
@@ -64,7 +75,8 @@ def _process(cluster: Cluster, node: str) -> tuple[float, float]:
 
 def soak(cluster: Cluster, picture: Path) -> bool:
     """Whether all is flat. Figures and picture are there whatever the check finds after them."""
-    traders, samples, faults = cluster.provision(TRADERS), list[Sample](), list[float]()
+    *traders, idle = cluster.provision(TRADERS + 1)
+    samples, faults = list[Sample](), list[float]()
     began_at = time.monotonic()
     kinds = cycle(QUICK)
     with loaded(cluster, traders, CALLERS, TRADERS * CALLERS / ORDERS_A_SECOND) as load:
@@ -72,7 +84,7 @@ def soak(cluster: Cluster, picture: Path) -> bool:
             if now > (len(faults) + 1) * SECONDS / (FAILOVERS + 1):
                 faults.append(now)
                 fail_over(cluster, load, next(kinds))
-            samples.append(sample(cluster, traders[0], began_at))
+            samples.append(sample(cluster, traders[0], idle, began_at))
             due_at = began_at + len(samples) * SECONDS / SAMPLES
             eventually(lambda due_at=due_at: time.monotonic() >= due_at, SECONDS)  # type: ignore[misc]  # bound now
         cluster.run("healthy")
