@@ -148,7 +148,7 @@ def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[fl
 
 def report(samples: list[Sample]) -> bool:
     table, is_flat = Table("measure", "second quarter", "last quarter", "growth", "flat"), True
-    quarter = max(2, len(samples) // 4)
+    quarter = max(3, len(samples) // 4)
     for name in derive(samples):
         second, last = (typical(part, name) for part in (samples[quarter : 2 * quarter], samples[-quarter:]))
         grown = last / second if second else 1.0
