@@ -31,7 +31,7 @@ from submit import Bench, serving
 from trading_intents.clock import rfc3339
 from trading_intents.intents.audit import verify
 from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
-from trading_intents.stats import rollup
+from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import WIDTHS_SECONDS, Window
 from trading_intents.storage.database import WORKER_ROLE, Pool, open_pool
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, WORKER_LOGIN
@@ -178,7 +178,7 @@ async def timed_roll_up(pool: Pool) -> float:
     started_seconds, more = time.perf_counter(), True
     while more:
         async with pool.transaction(plans="fresh") as tx:
-            more = await rollup.roll_up(tx)
+            more = await stats_store.roll_up(tx)
     return time.perf_counter() - started_seconds
 
 

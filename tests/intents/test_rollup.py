@@ -21,7 +21,6 @@ from trading_intents.execution.upkeep import keep_up
 from trading_intents.ids import id_text
 from trading_intents.intents import store
 from trading_intents.secret import Secret
-from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import (
     EVERY_REASON,
@@ -124,7 +123,7 @@ async def read(database: Database, book: Book, window: Window) -> Stats:
 
 async def roll(database: Database) -> bool:
     async with database.worker.transaction() as tx:
-        return await rollup.roll_up(tx)
+        return await stats_store.roll_up(tx)
 
 
 async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = True) -> None:
@@ -132,7 +131,7 @@ async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = T
         await PoolTransaction(tx).run([stats_store.insert_entries(entries)])
     if is_rolled:
         async with database.worker.transaction() as tx:
-            await rollup.add_entries(tx)
+            await stats_store.add_entries(tx)
 
 
 def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
@@ -159,7 +158,7 @@ async def test_every_window_is_exact_whatever_is_rolled_up(
     while rounds != 0 and await roll(database):
         if rounds == 1:
             break
-    assert await book.rolled_seq() == {0: 0, 1: rollup.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
+    assert await book.rolled_seq() == {0: 0, 1: stats_store.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
     for window in Window:
         found = await read(database, book, window)
         start = datetime.fromisoformat(found.start)
@@ -188,7 +187,7 @@ async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(database: Da
     await book.append(random_actions(1, 500))
     with contextlib.suppress(asyncio.CancelledError):
         async with database.worker.transaction() as tx:
-            await rollup.roll_up(tx)
+            await stats_store.roll_up(tx)
             raise asyncio.CancelledError
     assert (await book.rolled_seq(), await book.in_buckets(60)) == (0, 0)
     await roll(database)
@@ -208,25 +207,25 @@ async def test_what_another_worker_is_counting_is_left_to_it(database: Database,
 async def test_a_worker_that_counts_a_new_account_delays_no_other(database: Database, book: Book) -> None:
     await book.append(random_actions(1, 200))
     async with database.worker.transaction() as tx:
-        await rollup.roll_up(tx)
+        await stats_store.roll_up(tx)
         assert await roll(database) is False
     assert (await book.rolled_seq(), await book.in_buckets(60)) == (200, 200)
 
 
 async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, rollup.ROUND_ACTIONS_EACH + rollup.BEHIND_ACTIONS))
+    await book.append(random_actions(1, stats_store.ROUND_ACTIONS_EACH + stats_store.BEHIND_ACTIONS))
     assert await roll(database) is True
     assert await roll(database) is False
     assert await book.rolled_seq() == book.seq
 
 
 async def test_a_few_actions_are_left_to_the_reader(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, rollup.BEHIND_ACTIONS - 1))
+    await book.append(random_actions(1, stats_store.BEHIND_ACTIONS - 1))
     assert await roll(database) is False
     assert await book.rolled_seq() == 0
     await book.append(random_actions(1, 1))
     await roll(database)
-    assert await book.rolled_seq() == rollup.BEHIND_ACTIONS
+    assert await book.rolled_seq() == stats_store.BEHIND_ACTIONS
 
 
 async def test_what_execution_adds_is_read(database: Database, book: Book) -> None:
@@ -335,7 +334,7 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: 
     async def keep_adding() -> None:
         while not done.is_set():
             async with database.worker.transaction() as tx:
-                await rollup.add_entries(tx)
+                await stats_store.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
     ids = id_text(book.account_id), id_text(book.organization_id)

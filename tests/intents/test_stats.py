@@ -12,7 +12,7 @@ from tests.intents.http_client import Tables, TradingClient, cancel, create, lim
 from tests.platform import serving
 from tests.tenants import Tenants
 from tests.waiting import eventually
-from trading_intents.stats.rollup import BEHIND_ACTIONS
+from trading_intents.stats.store import BEHIND_ACTIONS
 
 LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
     "last_month": timedelta(days=30)

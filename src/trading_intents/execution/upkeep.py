@@ -11,7 +11,6 @@ from trading_intents.intents import store
 from trading_intents.loops import repeat
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
-from trading_intents.stats import rollup
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
@@ -35,7 +34,7 @@ async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics
     async def roll() -> float:
         started_seconds = clock.monotonic()
         async with pool.transaction(plans="fresh") as tx:
-            more = [await rollup.add_entries(tx), await rollup.roll_up(tx)]
+            more = [await stats_store.add_entries(tx), await stats_store.roll_up(tx)]
         if any(more):
             return 0.0
         metrics.stats_rolled_at.set_to_current_time()

@@ -1,5 +1,5 @@
-"""The tables of counts: entries, written where something happens, and the buckets that a worker adds them to. Never
-decides."""
+"""The tables of counts: entries, written where something happens, and the buckets, to which a worker adds them and the
+actions of the log, each exactly once."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +14,10 @@ from trading_intents.storage.pipeline import RowParameters, Statement, column_ty
 
 TAIL_PAGE_ACTIONS = 10_000
 PRUNE_ROWS = 5_000
+BEHIND_ACTIONS = 100  # a read counts so few actions itself; rolling them up at once would cost more
+ROUND_ACCOUNTS = 20
+ROUND_ACTIONS_EACH = 1_000
+ROUND_ENTRIES = 20_000  # the more at once, the fewer buckets change for each
 ROUND_LIMIT_SECONDS = 30.0
 INSERTING_LOCK = 7469014  # an advisory lock
 
@@ -127,7 +131,8 @@ _ADD_TO_BUCKETS = """
 """
 
 
-async def move_entries(tx: Tx, limit: int) -> int:
+async def add_entries(tx: Tx) -> bool:
+    """Moves entries into the buckets, at most ROUND_ENTRIES. True: there may be more."""
     query = f"""
         WITH counted AS MATERIALIZED (
             DELETE FROM stats_entries
@@ -136,26 +141,27 @@ async def move_entries(tx: Tx, limit: int) -> int:
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
     """  # noqa: S608 - our own constants
-    return int(await tx.fetchval(query, model.WIDTHS_SECONDS, model.ORIGIN, limit, timeout=ROUND_LIMIT_SECONDS))
+    arguments = (model.WIDTHS_SECONDS, model.ORIGIN, ROUND_ENTRIES)
+    moved: int = await tx.fetchval(query, *arguments, timeout=ROUND_LIMIT_SECONDS)
+    return moved == ROUND_ENTRIES
 
 
-async def insert_heads(tx: Tx, min_actions: int) -> None:
-    """Inserts the heads of accounts that have so many actions and none yet, unless another process does: its rows are
-    locked until it has counted."""
-    query = """
+async def roll_up(tx: Tx) -> bool:
+    """Counts what is new, up to ROUND_ACTIONS_EACH actions of ROUND_ACCOUNTS accounts. True: there may be more.
+
+    The heads move in the same transaction, under their locks: every action is counted exactly once, whoever dies when.
+    What another process is counting is left to it.
+    """
+    # Of accounts without one, unless another process inserts: its rows are locked until it has counted.
+    insert_heads = """
         INSERT INTO stats_heads (account_id, organization_id)
         SELECT account_id, organization_id FROM account_heads h
         WHERE seq >= $1 AND NOT EXISTS (SELECT FROM stats_heads s WHERE s.account_id = h.account_id)
           AND (SELECT pg_try_advisory_xact_lock($2))
         ON CONFLICT DO NOTHING
     """
-    await tx.execute(query, min_actions, INSERTING_LOCK)
-
-
-async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int) -> list[int]:
-    """Adds the next actions of the accounts that are furthest behind to the buckets, and moves their heads; gives how
-    many each had. A head that another transaction holds is left out."""
-    query = f"""
+    await tx.execute(insert_heads, BEHIND_ACTIONS, INSERTING_LOCK)
+    count_actions = f"""
         WITH behind AS MATERIALIZED (
             SELECT s.account_id, s.rolled_seq FROM stats_heads s JOIN account_heads h USING (account_id)
             WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3 FOR UPDATE OF s SKIP LOCKED
@@ -176,10 +182,9 @@ async def count_actions(tx: Tx, accounts: int, min_actions: int, limit_each: int
         WHERE s.account_id = done.account_id
         RETURNING done.amount
     """  # noqa: S608 - our own constants
-    rows = await tx.fetch(
-        query, model.WIDTHS_SECONDS, model.ORIGIN, accounts, min_actions, limit_each, timeout=ROUND_LIMIT_SECONDS
-    )
-    return [row["amount"] for row in rows]
+    arguments = (model.WIDTHS_SECONDS, model.ORIGIN, ROUND_ACCOUNTS, BEHIND_ACTIONS, ROUND_ACTIONS_EACH)
+    counted = [row["amount"] for row in await tx.fetch(count_actions, *arguments, timeout=ROUND_LIMIT_SECONDS)]
+    return len(counted) == ROUND_ACCOUNTS or ROUND_ACTIONS_EACH in counted
 
 
 async def prune(tx: Tx) -> bool:

@@ -2,6 +2,7 @@
 the writer would wait for the server seven times a batch."""
 
 import asyncio
+import traceback
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -208,26 +209,34 @@ class Pipeline:
         loop = asyncio.get_running_loop()
         if loop.time() < self._away_until_seconds:
             raise Unavailable("the database cannot be reached")
-        connection = None
         try:
             async with asyncio.timeout(CONNECT_LIMIT_SECONDS):
-                opened = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
-                connection = PipelineConnection(opened, self._history)
-                has_timeout = opened.pgconn.server_version >= TRANSACTION_TIMEOUT_VERSION
-                more_seconds = {"transaction_timeout": TRANSACTION_LIMIT_SECONDS} if has_timeout else {}
-                setup = session_setup(self._role, self._lock_limit_seconds, **more_seconds)
-                await connection.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
-                if self._history:
-                    seen, [reply] = self._history.seen, await connection.run([Statement(READ_SERVER)])
-                    if not reply.rows or self._history.find_lost_tail(seen, *reply.texts()[0]):
-                        raise ConnectionLost  # the pools say why
+                return await self._connected()
         except (psycopg.Error, OSError, TimeoutError, StatementRefused, ConnectionLost) as error:
-            if connection:
-                connection.close()
             # Pause between reconnects so that a recovering server is not flooded.
             self._away_until_seconds = loop.time() + RECONNECT_PAUSE_SECONDS
             raise Unavailable("the database cannot be reached") from error
-        return connection
+
+    async def _connected(self) -> "PipelineConnection":
+        connection = None
+        try:
+            opened = await psycopg.AsyncConnection.connect(self._url.reveal(), autocommit=True)
+            connection = PipelineConnection(opened, self._history)
+            has_timeout = opened.pgconn.server_version >= TRANSACTION_TIMEOUT_VERSION
+            more_seconds = {"transaction_timeout": TRANSACTION_LIMIT_SECONDS} if has_timeout else {}
+            setup = session_setup(self._role, self._lock_limit_seconds, **more_seconds)
+            await connection.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
+            if self._history:
+                seen, [reply] = self._history.seen, await connection.run([Statement(READ_SERVER)])
+                if not reply.rows or self._history.find_lost_tail(seen, *reply.texts()[0]):
+                    raise ConnectionLost  # the pools say why
+            return connection
+        except BaseException as error:
+            if connection:
+                connection.close()
+            # Whoever keeps the error keeps the driver's frames, and they the socket of an attempt that was given up.
+            traceback.clear_frames(error.__traceback__)
+            raise
 
 
 class PipelineConnection:
