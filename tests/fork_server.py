@@ -28,7 +28,7 @@ PROGRAMS = ("trading_intents.cli", "trading_intents_client.cli.program")  # each
 PRELOADED = (
     *(*PROGRAMS, "trading_intents.brokers.paper.broker"),
     *("trading_intents.brokers.alpaca.broker", "trading_intents.brokers.fix.broker", "typer._click.decorators"),
-    *("argparse", "httpcore", "anyio._backends._asyncio", "typer._adapters", "importlib.readers", "tzdata"),
+    *("argparse", "httpcore", "anyio._backends._asyncio", "importlib.readers", "tzdata"),
     "encodings.ascii",
 )
 REQUEST_BYTES = 1 << 17
