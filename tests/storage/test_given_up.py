@@ -54,11 +54,11 @@ async def listen(url: Secret) -> None:
 def open_sockets(port: int) -> list[int]:
     """This process's descriptors of connections to the port."""
     found = []
-    for link in Path("/proc/self/fd").iterdir():
+    for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # it was closed meanwhile, or is not connected
-            if link.readlink().name.startswith("socket:"):
-                with socket.socket(fileno=os.dup(int(link.name))) as each:
-                    found += [int(link.name)] * (each.getpeername()[1:] == (port,))
+            if entry.readlink().name.startswith("socket:"):
+                with socket.socket(fileno=os.dup(int(entry.name))) as each:
+                    found += [int(entry.name)] * (each.getpeername()[1:] == (port,))
     return found
 
 
