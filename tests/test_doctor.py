@@ -33,6 +33,7 @@ def above() -> Iterator[Path]:
 def doctor_as_another(environ: Mapping[str, str]) -> tuple[int, str]:
     """Exit code and output, for a user to whom root's folders are closed."""
     ours, theirs = os.pipe()
+    CliRunner().invoke(cli, ["doctor"], env=environ)  # imports now what that user may not read
     child = os.fork()
     if child == 0:
         if os.geteuid() == 0:
