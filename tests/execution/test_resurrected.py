@@ -12,6 +12,7 @@ from tests.execution.test_sending import alerts, prove_absent, until_missed
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.port import CommandResult, OrderTicket, Outcome
 from trading_intents.errors import IntentClosed
+from trading_intents.execution.sessions import session
 from trading_intents.intents.model import Cancel
 from trading_intents.telemetry import Metrics
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
@@ -38,6 +39,12 @@ def refused_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         return CommandResult(outcome=Outcome.REJECTED, code="40310000", message="insufficient buying power")
 
     monkeypatch.setattr(VenueSession, "submit", refuse)
+
+
+@pytest.fixture
+def waiting_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up that the venue leaves unanswered stays so for the test: the platform's own CANCEL would follow it."""
+    monkeypatch.setattr(session, "LOOKUP_SECONDS", 600.0)
 
 
 async def until_open(it: InProcessExecution, intent: Any) -> Any:
@@ -79,10 +86,10 @@ async def test_an_order_that_was_refused_and_works_is_cancelled(urls: Urls) -> N
         assert len(it.venue.arrived("cancel")) == 1
 
 
-@pytest.mark.usefixtures("refused_and_taken")
+@pytest.mark.usefixtures("refused_and_taken", "waiting_lookups")
 async def test_a_caller_may_cancel_an_order_that_was_refused_and_works(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):
-        it.venue.answers_lookups.clear()  # the platform's own CANCEL follows a look-up
+        it.venue.answers_lookups.clear()
         intent = await it.create()
         assert (await until_open(it, intent))["order_status"] == "NEW"
         await it.cancel(intent)
@@ -90,7 +97,7 @@ async def test_a_caller_may_cancel_an_order_that_was_refused_and_works(urls: Url
         assert it.system_cancels == []
 
 
-@pytest.mark.usefixtures("refused_and_taken")
+@pytest.mark.usefixtures("refused_and_taken", "waiting_lookups")
 async def test_a_halt_cancels_an_order_that_was_refused_and_works(urls: Urls) -> None:
     async with open_in_process(urls) as it, executing(it):
         it.venue.answers_lookups.clear()
