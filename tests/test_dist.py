@@ -25,10 +25,7 @@ SITE = Path(sysconfig.get_paths()["purelib"])
 LIMIT_SECONDS = 110
 # All that the client needs, and what those need.
 OF_CLIENT = ("anyio", "certifi", "h11", "httpcore", "httpx", "idna", "msgspec", "typing_extensions")
-OF_COMMANDS = (
-    *("annotated_doc", "annotated_types", "markdown_it", "markdown_it_py", "mdurl", "pydantic", "pydantic_core"),
-    *("pygments", "rich", "shellingham", "typer", "typing_inspection"),
-)
+OF_COMMANDS = ("annotated_doc", "markdown_it", "markdown_it_py", "mdurl", "pygments", "rich", "shellingham", "typer")
 ORDER = """
 from trading_intents_client import FILLED, TradingClient
 with TradingClient() as client:
@@ -36,12 +33,16 @@ with TradingClient() as client:
 """
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
+def make_dist(folder: Path) -> None:
     # The environment is as it is: tests that run beside this one use it.
     command = ["make", "-C", str(ROOT), "dist", f"DIST={folder}", f"VENV={sys.prefix}", "-o", f"{sys.prefix}/run.stamp"]
     run(command, ROOT)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    make_dist(folder)
     return folder
 
 

@@ -12,15 +12,16 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FETCHED = Path(sys.prefix) / "deploy"
 LIMIT_SECONDS = 100
+SOURCE = "`make deploy-checkers` gets it, and systemd-analyze is in the package systemd"
 
 
-def find(name: str) -> str:
+def find(name: str, source: str = SOURCE) -> str:
     """The program's path: the machine's, or the one that was fetched."""
     folders = [*os.environ["PATH"].split(":"), "/usr/sbin", *map(str, FETCHED.glob("root/usr/*bin"))]
     folders += [str(FETCHED / "python" / "bin"), str(FETCHED / "npm" / "node_modules" / ".bin")]
     found = shutil.which(name, path=":".join(folders))
     if found is None:
-        pytest.skip(f"no {name} here: `make deploy-checkers` gets it, and systemd-analyze is in the package systemd")
+        pytest.skip(f"no {name} here: {source}")
     return found
 
 
