@@ -131,6 +131,7 @@ def check(cluster: Cluster, accepted: list[dict[str, Any]], summary: dict[str, A
     assert set(summary["answers"]) <= EXPECTED_ANSWERS
     assert summary["not_ended"] == 0, "of what was accepted, as the streams say"
     assert not {"hole", "410"} & set(summary["streams"]), "every event came once, in order"
+    assert {"200", "gRPC"} <= set(summary["streams"]), "by both ways"
     assert len({each["intent"] for each in accepted}) == len({each["key"] for each in accepted}) == len(accepted)
     assert cluster.count("SELECT count(*) FROM orders") == len(accepted)
     assert cluster.count("SELECT count(*) FROM actions WHERE action_type = 'CREATE'") == len(accepted)

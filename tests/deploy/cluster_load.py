@@ -1,6 +1,6 @@
-"""Trades through the cluster's HAProxy until it is interrupted, in its network, and follows the streams: a line of JSON
-for each order that was accepted, and one at the end. Each order has its Idempotency-Key, and is tried until it is
-answered; each stream goes on after its last cursor."""
+"""Trades through the cluster's HAProxy until it is interrupted, in its network, and follows the streams, every other
+one by gRPC: a line of JSON for each order that was accepted, and one at the end. Each order has its Idempotency-Key,
+and is tried until it is answered; each stream goes on after its last cursor."""
 
 import asyncio
 import base64
@@ -13,11 +13,16 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 
-URL = "https://10.0.0.10"
+from trading_intents.stream import trading_pb2
+
+URL, GRPC = "https://10.0.0.10", "10.0.0.10:5051"
+BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
 KINDS = "intent_action,broker_order,broker_trade,broker_position,balance,halt"
 SPEC = {"Market": {"quantity": "1"}}
 BODY = {"command": {"type": "CREATE", "payload": {"symbol": "AAPL", "order_side": "BUY", "spec": SPEC}}}
@@ -37,6 +42,7 @@ class Trader:
     answers: Counter[str] = field(default_factory=Counter)
     streams: Counter[str] = field(default_factory=Counter)
     unsettled: set[str] = field(default_factory=set)  # seen once: accepted, or ended on the stream
+    by_grpc: bool = False
     cursor: str | None = None
     events: int = 0
 
@@ -63,15 +69,41 @@ class Trader:
         self.answers[str(answer.status_code)] += 1
         return answer.json()["intent_id"] if answer.status_code == 202 else None
 
-    async def follow(self, client: httpx.AsyncClient) -> None:
+    async def follow(self, client: httpx.AsyncClient, channel: grpc.aio.Channel) -> None:
         while True:
             try:
-                async for event in self._events(client):
+                async for event in self._grpc_events(channel) if self.by_grpc else self._events(client):
                     self._note(event)
                 self.streams["end"] += 1
-            except httpx.TransportError as error:
+            except (httpx.TransportError, TimeoutError) as error:
                 self.streams[type(error).__name__] += 1
+            except grpc.aio.AioRpcError as error:
+                is_gone = error.code() is grpc.StatusCode.OUT_OF_RANGE
+                self.streams["410" if is_gone else error.code().name] += 1
+                self.cursor = None if is_gone else self.cursor
             await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _grpc_events(self, channel: grpc.aio.Channel) -> AsyncIterator[dict[str, Any]]:
+        kinds = trading_pb2.EventType.keys()[1:]
+        asked = trading_pb2.Subscribe(
+            trading_account_id=self.account, subscriptions=kinds, resume_after=self.cursor or ""
+        )
+        subscribe = channel.unary_stream(
+            "/trading.TradingService/SubscribeEvents",
+            request_serializer=trading_pb2.Subscribe.SerializeToString,
+            response_deserializer=trading_pb2.TradingEvent.FromString,
+        )
+        call = subscribe(asked, metadata=(("x-api-key", self.key),))
+        self.streams["gRPC"] += 1
+        while True:
+            async with asyncio.timeout(QUIET_SECONDS):
+                event: Any = await call.read()
+            if event is grpc.aio.EOF:
+                return
+            if event.cursor:
+                order = event.broker_order
+                status = trading_pb2.OrderStatus.Name(order.order_status)
+                yield {"cursor": event.cursor, "broker_order": {"order_status": status, "intent_id": order.intent_id}}
 
     async def _events(self, client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:
         headers = {"x-api-key": self.key} | ({"last-event-id": self.cursor} if self.cursor else {})
@@ -103,8 +135,12 @@ async def main(certificate: str, callers: int, pause_seconds: float, traders: li
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
     context, limits = ssl.create_default_context(cafile=certificate), httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=URL, verify=context, timeout=ANSWER_SECONDS, limits=limits) as client:
-        following = [asyncio.create_task(trader.follow(client)) for trader in traders]
+    trusted = grpc.ssl_channel_credentials(Path(certificate).read_bytes())
+    async with (
+        httpx.AsyncClient(base_url=URL, verify=context, timeout=ANSWER_SECONDS, limits=limits) as client,
+        grpc.aio.secure_channel(GRPC, trusted, BACKOFF) as channel,
+    ):
+        following = [asyncio.create_task(trader.follow(client, channel)) for trader in traders]
         submitting = (each.submit(client, number, pause_seconds, over) for each in traders for number in range(callers))
         await asyncio.gather(*submitting)
         late_at = time.monotonic() + ENDS_SECONDS
@@ -124,5 +160,5 @@ async def main(certificate: str, callers: int, pause_seconds: float, traders: li
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    given["traders"] = [Trader(**each) for each in given["traders"]]
+    given["traders"] = [Trader(**each, by_grpc=bool(n % 2)) for n, each in enumerate(given["traders"])]
     asyncio.run(main(**given))

@@ -38,7 +38,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")  # parse_qsl keeps these as the
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
-class Incoming(msgspec.Struct, frozen=True, gc=False):
+class Incoming(msgspec.Struct, frozen=True):
     method: str
     raw_path: bytes
     query_string: bytes

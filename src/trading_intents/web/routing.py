@@ -105,6 +105,7 @@ class App:
                 raise incoming.refusal
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except errors.PlatformError as error:
+            error.__traceback__ = None  # `incoming` keeps its refusal: with this frame in it they would keep each other
             request = Request(incoming, {}, address)
             await self._turns.take(None)
             if incoming.refusal:
