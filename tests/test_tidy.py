@@ -310,6 +310,17 @@ def test_locks_pin_by_hash_and_name_no_url(name: str) -> None:
         )
 
 
+def test_a_struct_that_is_not_collected_holds_no_error_and_no_task() -> None:
+    """Those have frames, and frames whatever led to them: a cycle that nobody would see, and that stays for good."""
+
+    def holds_frames(path: Path) -> list[str]:
+        uncollected = (each for each in classes_of(path) if re.search(r"\(FrozenStruct\b|gc=False", ast.unparse(each)))
+        fields = (part for each in uncollected for part in each.body if isinstance(part, ast.AnnAssign))
+        return [text for text in map(ast.unparse, fields) if re.search(r"Error\b|Exception|\b(Task|Future)\b", text)]
+
+    assert complaints(SOURCES, holds_frames) == {}
+
+
 def test_there_is_one_kind_of_lock() -> None:
     assert "uv.lock" in (ROOT / ".gitignore").read_text().splitlines()
 

@@ -21,12 +21,25 @@ PIP_CONF = "[global]\nno-index = true\nfind-links = /srv/wheels\n"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def check(command: list[str], limit_seconds: float, stdin: str = "", **options: object) -> str:
-    done = subprocess.run(  # type: ignore[call-overload]
-        command, input=stdin, capture_output=True, text=True, timeout=limit_seconds, check=False, **options
+def check(
+    command: list[str],
+    limit_seconds: float,
+    stdin: str = "",
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+) -> str:
+    done = subprocess.run(
+        command,
+        input=stdin,
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=limit_seconds,
+        check=False,
     )
     assert done.returncode == 0, f"{command}: {done.stdout} {done.stderr}"
-    return str(done.stdout)
+    return done.stdout
 
 
 def make_debian(archive: Path) -> None:
@@ -91,7 +104,7 @@ class BareMachine:
 
     def run(self, script: str) -> str:
         """A shell of root's runs the commands; one that fails fails the test. Gives what they print."""
-        return check([*self._inside(), "sh", "-ec", script], COMMAND_SECONDS, cwd="/")
+        return check([*self._inside(), "sh", "-ec", script], COMMAND_SECONDS, cwd=Path("/"))
 
     def _is_up(self) -> bool:
         assert self._process.poll() is None, (self._root.parent / "console.log").read_text(errors="replace")
