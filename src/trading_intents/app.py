@@ -275,13 +275,13 @@ def ended_by_loops(log: Log, stop: asyncio.Event) -> Iterator[None]:
         raise InternalError(f"{failed[0]} has failed, so the process has ended; the log says why")
 
 
-def take_ports(settings: Settings) -> tuple[socket.socket, Settings]:
-    """Binds REST's port and tries the stream's, so that a taken one is reported before anything is started; 0 becomes
-    the free port that was found."""
+def take_ports(settings: Settings, sockets: contextlib.ExitStack) -> tuple[socket.socket, Settings]:
+    """Binds REST's port, and the stream's for gRPC to listen on while `sockets` are open, so that a taken one is
+    reported before anything is started; 0 becomes the free port that was found."""
     if "stream" in settings.roles:
-        with contextlib.closing(bind(settings.grpc_host, settings.grpc_port, "GRPC")) as found:
-            settings = replace(settings, grpc_port=found.getsockname()[1])
-    listener = bind(settings.http_host, settings.http_port)
+        kept = bind(settings.grpc_host, settings.grpc_port, "GRPC", listens=False)
+        settings = replace(settings, grpc_port=sockets.enter_context(contextlib.closing(kept)).getsockname()[1])
+    listener = sockets.enter_context(contextlib.closing(bind(settings.http_host, settings.http_port)))
     return listener, replace(settings, http_port=listener.getsockname()[1])
 
 
@@ -299,9 +299,8 @@ async def serve(
     `prepare` runs before the first request is served; `greet` gets the settings with their ports, and what `prepare`
     gave. A process with a parent is given its listener by it, and leaves PostgreSQL to it.
     """
-    listener, found = (given, settings) if given else take_ports(settings)
-    settings = replace(found, grpc_port=settings.grpc_port)  # for 0 gRPC takes a port itself: nobody can come before it
-    with ended_by_loops(log, stop), contextlib.closing(listener):
+    with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
+        listener, settings = (given, settings) if given else take_ports(settings, sockets)
         needs_worker = "worker" in settings.roles
         async with (
             interrupted_by(stop) as interrupt,

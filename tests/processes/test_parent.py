@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.processes.conftest import is_alive, pids
 from tests.storage.conftest import all_gone
 from tests.test_serve import HalfSent, demo_key
 from tests.waiting import eventually
-from trading_intents import config
+from trading_intents import app, config
 from trading_intents.config import PREFIX
 from trading_intents.processes.command import STOPPED_AT_ONCE
 from trading_intents.storage.embedded.server import lock_holder
@@ -215,6 +216,20 @@ def test_a_taken_port_is_refused_before_anything_is_started(split: Platform, tmp
     assert not (tmp_path / "data").exists()
     again = run_command(split.environ | {f"{PREFIX}{name}": port}, "serve")
     assert f"already running here, pid {split.process.pid}, on " in again.stderr
+
+
+def test_the_free_port_that_was_found_for_grpc_is_kept_until_its_process_listens() -> None:
+    settings = config.load({f"{PREFIX}HTTP_PORT": "0", f"{PREFIX}GRPC_PORT": "0"})
+    with contextlib.ExitStack() as sockets, socket.socket() as other, socket.socket() as child:
+        _, found = app.take_ports(settings, sockets)
+        address = found.grpc_host, found.grpc_port
+        with pytest.raises(OSError, match="in use"):
+            other.bind(address)
+        child.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        child.bind(address)
+        child.listen()
+        socket.create_connection(address).close()
+        child.accept()[0].close()
 
 
 @pytest.mark.parametrize(

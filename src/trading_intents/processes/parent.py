@@ -51,9 +51,8 @@ async def supervise(
     greet: Callable[[Settings, Demo], None],
 ) -> None:
     """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in `app.serve`."""
-    listener, settings = app.take_ports(settings)
     with app.ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
-        sockets.callback(listener.close)
+        listener, settings = app.take_ports(settings, sockets)
         front = ",".join(role for role in settings.roles if role != "worker")
         children = [Child("api" if "api" in front else "stream", front, listener, settings.http_url)]
         for number in range(settings.count_workers()):

@@ -16,15 +16,19 @@ BACKLOG = 2048
 MAX_ACCEPTED = 16  # in each turn of the loop
 
 
-def bind(host: str, port: int, setting: str = "HTTP") -> socket.socket:
-    """Takes the port before anything else is started; a taken port is refused with a clear message."""
+def bind(host: str, port: int, setting: str = "HTTP", *, listens: bool = True) -> socket.socket:
+    """Takes the port before anything else is started; a taken port is refused with a clear message.
+
+    One that does not listen keeps the port for another socket that will.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle's delay off only for sockets that say TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(BACKLOG)
+        if listens:
+            listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise PortTaken(
