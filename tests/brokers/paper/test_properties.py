@@ -5,7 +5,7 @@ from collections import defaultdict
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
@@ -123,6 +123,7 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
 
 @settings(max_examples=150)
 @given(steps)
+@example([("submit", "buy 5 limit 100 day with profit 105"), ("replace", (2, "sell 5 limit 105 ioc"))])  # it is held
 def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[str, object]]) -> None:
     market = Market()
     limits: dict[str, Decimal | None] = {}

@@ -179,6 +179,8 @@ class OrderBook:
             changed = rules.with_stop(changed, self.quote)
         if order.leg or linked.pair_of(self.orders, order):  # how much it works is the venue's business
             changed = replace(changed, quantity=order.quantity)
+            if terms.time_in_force in rules.KILLED:  # it may be held, and could not end at once
+                return None, rules.NOT_OFFERED
         flaw = rules.find_flaw(terms)
         if flaw:
             return None, flaw
