@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The cluster of docs/operating/install.md#several-machines on one machine, each of its machines a network namespace of its own: three
+# The cluster of docs/operating/cluster.md on one machine, each of its machines a network namespace of its own: three
 # nodes with etcd and Patroni, HAProxy, two API processes, workers. Its addresses are those of the files here, and nobody
 # outside can reach them. Needs root; `make deploy-checkers` gets the programs. WORKERS=4. Several can run side by side, each
 # with its TRY_NAME=ti, which its namespaces begin with, and its TRY_DIR=/var/tmp/trading-intents-try-ti.

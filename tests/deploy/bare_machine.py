@@ -1,8 +1,10 @@
-"""A newcomer's machine: a bare Debian that systemd boots, without a network, with what `make dist` and deploy/ have in
-its folder /srv/trading-intents and the lock's packages beside it. It runs in a container of systemd's own."""
+"""A newcomer's machine: a bare Debian that systemd boots, without a network or at a switch with others like it. What
+`make dist` and deploy/ have is in its folder /srv/trading-intents, and packages of PyPI are beside it. It runs in a
+container of systemd's own."""
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +16,7 @@ import pytest
 from tests.deploy.programs import DEPLOY, ROOT, find
 from tests.waiting import eventually
 
-PACKAGES = "ca-certificates,dbus,postgresql,python-is-python3,python3,python3-venv,sudo,systemd,systemd-sysv"
+PACKAGES = ("ca-certificates", "dbus", "python-is-python3", "python3-venv", "sudo", "systemd", "systemd-sysv")
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
 MAKE_SECONDS, BOOT_SECONDS, COMMAND_SECONDS = 900, 120, 300
 PIP_CONF = "[global]\nno-index = true\nfind-links = /srv/wheels\n"
@@ -42,64 +44,108 @@ def check(
     return done.stdout
 
 
-def make_debian(archive: Path) -> None:
+def make_debian(archive: Path, *packages: str) -> None:
     """An archive of its files, from the packages that this machine's apt knows."""
     if os.getuid() != 0:
         pytest.skip("only root may make a machine")
+    find("systemd-nspawn", "it is in the package systemd-container")
     program = find("mmdebstrap", "it is in the package mmdebstrap")
     options = [f"--dpkgopt=path-exclude={folder}" for folder in LEFT_OUT]
-    check(
-        [program, "-q", "--variant=minbase", f"--include={PACKAGES}", *options, "bookworm", str(archive)],
-        MAKE_SECONDS,
-    )
+    included = f"--include={','.join((*PACKAGES, *packages))}"
+    check([program, "-q", "--variant=minbase", included, *options, "bookworm", str(archive)], MAKE_SECONDS)
 
 
 def make_wheels(folder: Path) -> None:
     """Those of the lock, for Debian's Python."""
-    download = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--require-hashes",
-        "-r",
-        str(ROOT / "requirements.lock"),
-    ]
-    check([*download, "--only-binary=:all:", "--python-version=3.11", "-d", str(folder)], MAKE_SECONDS)
+    download = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version=3.11"]
+    check([*download, "--require-hashes", "-r", str(ROOT / "requirements.lock"), "-d", str(folder)], MAKE_SECONDS)
+
+
+def make_wheels_of(requirement: str, folder: Path) -> None:
+    """Those of what has none among them too, in the versions that deploy/ is checked with."""
+    folder.mkdir()
+    pinned = re.findall(r"^\S+==\S+", (ROOT / "requirements-deploy.lock").read_text(), re.MULTILINE)
+    (folder / "constraints").write_text("\n".join(pinned))
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "-c", str(folder / "constraints"), "-w", str(folder)]
+    check([*build, requirement], MAKE_SECONDS)
+
+
+class Network:
+    """A switch to which machines are connected, each by an address of its own."""
+
+    def __init__(self) -> None:
+        self._name = f"m{os.getpid()}"
+        self._namespaces = [f"{self._name}-net"]
+        self._ip("netns add", self._namespaces[0])
+        self._ip(f"-n {self._name}-net link add name switch type bridge")
+        self._ip(f"-n {self._name}-net link set switch up")
+
+    def connect(self, node: str, address: str) -> Path:
+        """Gives the namespace for the machine."""
+        inside, net = f"{self._name}-{node}", f"{self._name}-net"
+        self._ip("netns add", inside)
+        self._namespaces.append(inside)
+        self._ip(f"-n {inside} link set lo up")
+        self._ip(f"-n {net} link add name {node} type veth peer name eth0 netns {inside}")
+        self._ip(f"-n {net} link set {node} master switch up")
+        self._ip(f"-n {inside} addr add {address}/16 dev eth0")
+        self._ip(f"-n {inside} link set eth0 up")
+        return Path("/run/netns", inside)
+
+    def end(self) -> None:
+        for name in self._namespaces:
+            self._ip("netns del", name)
+
+    @staticmethod
+    def _ip(command: str, *arguments: str) -> None:
+        check(["ip", *command.split(), *arguments], COMMAND_SECONDS)
 
 
 class BareMachine:
     _process: subprocess.Popen[bytes]
 
-    def __init__(self, root: Path, archive: Path, wheels: Path, dist: Path) -> None:
-        self._root = root
+    def __init__(self, root: Path, archive: Path, wheels: Path, dist: Path, network: Path | None = None) -> None:
+        self.root, self._name, self._network = root, root.name, network
         root.mkdir()
         check(["tar", "-xf", str(archive), "-C", str(root)], COMMAND_SECONDS)
-        source = root / "srv" / "trading-intents"
+        source = self.source = root / "srv" / "trading-intents"
         shutil.copytree(DEPLOY, source / "deploy")
         shutil.copytree(dist, source / "dist")
         shutil.copytree(wheels, root / "srv" / "wheels")
         shutil.copy(ROOT / "requirements.lock", source)
         (root / "etc" / "pip.conf").write_text(PIP_CONF)
-        (root / "etc" / "hosts").write_text("127.0.0.1 localhost bare\n")
+        (root / "etc" / "hostname").write_text(f"{self._name}\n")
+        (root / "etc" / "hosts").write_text(f"127.0.0.1 localhost {self._name}\n")
 
-    def boot(self) -> None:
+    def start(self) -> None:
+        """Switches it on."""
         program = find("systemd-nspawn", "it is in the package systemd-container")
-        options = ["--register=no", "--keep-unit", "--private-network", "--hostname=bare", "--console=pipe"]
-        with (self._root.parent / "console.log").open("ab") as console:
+        net = f"--network-namespace-path={self._network}" if self._network else "--private-network"
+        options = ["--register=no", "--keep-unit", net, f"--hostname={self._name}", "--console=pipe"]
+        with self._console.open("ab") as console:
             self._process = subprocess.Popen(
-                [program, "-q", "-b", "-D", str(self._root), *options],
+                [program, "-q", "-b", "-D", str(self.root), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
             )
+
+    def until_up(self) -> None:
         eventually(self._is_up, BOOT_SECONDS)
+
+    def boot(self) -> None:
+        self.start()
+        self.until_up()
+
+    @property
+    def _console(self) -> Path:
+        return self.root.with_name(f"{self._name}.log")
 
     def lose_power(self) -> None:
         """Everything in it ends at once."""
-        with contextlib.suppress(ProcessLookupError, LookupError):
-            os.kill(self._leader(), signal.SIGKILL)
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, LookupError):
+                os.kill(self._leader(), signal.SIGKILL)
         self._process.wait(COMMAND_SECONDS)
 
     def run(self, script: str) -> str:
@@ -107,11 +153,14 @@ class BareMachine:
         return check([*self._inside(), "sh", "-ec", script], COMMAND_SECONDS, cwd=Path("/"))
 
     def _is_up(self) -> bool:
-        assert self._process.poll() is None, (self._root.parent / "console.log").read_text(errors="replace")
+        assert self._process.poll() is None, self._console.read_text(errors="replace")
         try:
-            return self.run("systemctl is-system-running --wait").strip() == "running"
+            self.run("systemctl is-system-running --wait || true")
+            failed = self.run("systemctl list-units --failed --plain --no-legend").splitlines()
         except (AssertionError, LookupError):  # it has not begun, or its bus has not
             return False
+        # Of systemd's own a container may refuse some, on a busy machine.
+        return all(line.startswith("systemd-") for line in failed)
 
     def _leader(self) -> int:
         """The process that is the first one there."""
@@ -119,18 +168,5 @@ class BareMachine:
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def _inside(self) -> list[str]:
-        return [
-            "nsenter",
-            "-t",
-            str(self._leader()),
-            "-m",
-            "-u",
-            "-i",
-            "-n",
-            "-p",
-            "-C",
-            "env",
-            "-i",
-            PATH,
-            "LANG=C.UTF-8",
-        ]
+        entered = ["nsenter", "-t", str(self._leader()), "-m", "-u", "-i", "-n", "-p", "-C"]
+        return [*entered, "env", "-i", PATH, "LANG=C.UTF-8"]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.certificates import make_certificate
-from tests.deploy.programs import DEPLOY, ROOT, run
+from tests.deploy.programs import DEPLOY, ROOT, find, run
 from trading_intents.config import CLIENT_VARIABLES, PREFIX, load, names
 from trading_intents.storage.embedded.cluster import find_binaries
 
@@ -24,11 +24,14 @@ KUBERNETES = "1.31"
 
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
-    """As they are, but for the program's folder: systemd looks whether it is there."""
-    for unit in UNITS:
-        text = unit.read_text().replace("/opt/trading-intents/bin", f"{sys.prefix}/bin")
+    """As they are, but for the programs' folders: systemd looks whether they are there."""
+    programs = {"/opt/trading-intents/bin": f"{sys.prefix}/bin", "/opt/patroni/bin/patroni": find("patroni")}
+    for unit in (*UNITS, DEPLOY / "patroni" / "patroni.service"):
+        text = unit.read_text()
+        for program, ours in programs.items():
+            text = text.replace(program, ours)
         (tmp_path / unit.name).write_text(text)
-    return [tmp_path / unit.name for unit in UNITS]
+    return sorted(tmp_path.iterdir())
 
 
 def test_systemd_takes_every_unit_without_a_word(units: list[Path]) -> None:

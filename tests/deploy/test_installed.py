@@ -62,6 +62,8 @@ def block(after: str, language: str) -> str:
 
 (DOCTOR,) = re.findall(r"`(sudo -u trading-intents .* doctor)`", TEXT)
 COMMAND = DOCTOR.removesuffix("doctor")
+(READY,) = re.findall(r"^ +- (import .*)$", (DEPLOY / "container" / "compose.yml").read_text(), re.MULTILINE)
+SERVES = f"python3 -c '{READY}'\n{DOCTOR}"
 LOGINS = block("## External PostgreSQL", "sql").replace("...", "secret")
 URLS = {
     f"{PREFIX}DATABASE_{name}URL": f"postgresql://trading_intents{login}:secret@127.0.0.1/trading_intents"
@@ -88,7 +90,7 @@ def key_of(applied: str) -> str:
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     folder = tmp_path_factory.mktemp("parts")
     made = SimpleNamespace(debian=folder / "debian.tar", wheels=folder / "wheels", dist=folder / "dist")
-    make_debian(made.debian)
+    make_debian(made.debian, "postgresql")
     make_wheels(made.wheels)
     make_dist(made.dist)
     yield made
@@ -99,11 +101,11 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
 def machine(parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareMachine]:
     """One on which the documented commands were run."""
     folder = tmp_path_factory.mktemp("machine")
-    made = BareMachine(folder / "root", parts.debian, parts.wheels, parts.dist)
+    made = BareMachine(folder / "bare", parts.debian, parts.wheels, parts.dist)
     try:
         made.boot()
         made.run(f"cd /srv/trading-intents\n{block('### One machine, by systemd', 'sh')}")
-        eventually(is_there(lambda: made.run(DOCTOR)), READY_SECONDS)
+        eventually(is_there(lambda: made.run(SERVES)), READY_SECONDS)
         yield made
     finally:
         made.lose_power()
@@ -118,12 +120,12 @@ def test_an_order_is_filled_after_the_documented_commands(machine: BareMachine) 
 def test_the_unit_comes_back_after_a_kill_and_after_a_loss_of_power(machine: BareMachine) -> None:
     bought = machine.run(f"{COMMAND} buy AAPL 10 --wait")
     machine.run("systemctl kill -s KILL --kill-who=main trading-intents")
-    eventually(is_there(lambda: machine.run(DOCTOR)), READY_SECONDS)
+    eventually(is_there(lambda: machine.run(SERVES)), READY_SECONDS)
     assert machine.run("systemctl show --value -p NRestarts trading-intents").strip() == "1"
     again = machine.run(f"{COMMAND} buy AAPL 10 --wait")
     machine.lose_power()
     machine.boot()
-    eventually(is_there(lambda: machine.run(DOCTOR)), READY_SECONDS)
+    eventually(is_there(lambda: machine.run(SERVES)), READY_SECONDS)
     orders = machine.run(f"{COMMAND} export orders").splitlines()
     assert [len([line for line in orders if each.split()[-1] in line]) for each in (bought, again)] == [1, 1]
     assert machine.run(f"{COMMAND} buy AAPL 10 --wait").startswith(FILLED)
@@ -145,7 +147,7 @@ def test_the_unit_ends_without_a_trace(machine: BareMachine) -> None:
     assert set(shown.split()) == {"Result=success", "ExecMainStatus=0", "ActiveState=inactive"}
     assert machine.run("find /proc -maxdepth 1 -user trading-intents") == ""
     machine.run("systemctl start trading-intents")
-    eventually(is_there(lambda: machine.run(DOCTOR)), READY_SECONDS)
+    eventually(is_there(lambda: machine.run(SERVES)), READY_SECONDS)
 
 
 def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareMachine) -> None:
@@ -158,7 +160,7 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     machine.run("systemctl disable --now trading-intents")
     machine.run("systemctl enable --now trading-intents-api trading-intents-worker")
     with_settings = f"set -a; . {settings}; set +a; cd /\n{COMMAND.replace('sudo', 'sudo -E')}"
-    eventually(is_there(lambda: machine.run(f"{with_settings} doctor")), READY_SECONDS)
+    eventually(is_there(lambda: machine.run(f"python3 -c '{READY}'\n{with_settings} doctor")), READY_SECONDS)
     client = {f"{PREFIX}URL": "http://127.0.0.1:8080", f"{PREFIX}API_KEY": key_of(machine.run(with_settings + APPLY))}
 
     forwarded = client | {
@@ -230,13 +232,14 @@ def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(contai
     (options,) = re.findall(r"`(--read-only .*?)`", TEXT)
     started = f"podman run -d --name all --network host --security-opt no-new-privileges -v all:/data {options}"
     containers.run(f"{started} trading-intents")
-    eventually(is_there(lambda: containers.run("podman exec all trading-intents doctor")), READY_SECONDS)
+    eventually(is_there(lambda: containers.run("podman exec all python -c", READY)), READY_SECONDS)
+    containers.run("podman exec all trading-intents doctor")
     assert containers.run("podman exec all trading-intents buy AAPL 10 --wait").startswith(FILLED)
     assert containers.run("podman exec all id -u").strip() == "10001"
     containers.run("podman stop all")
     assert containers.run("podman inspect --format {{.State.ExitCode}} all").strip() == "0"
     containers.run("podman start all")
-    eventually(is_there(lambda: containers.run("podman exec all trading-intents doctor")), READY_SECONDS)
+    eventually(is_there(lambda: containers.run("podman exec all python -c", READY)), READY_SECONDS)
     assert containers.run("podman exec all trading-intents export orders").count("\n") == 2, "a head and the order"
     containers.run("podman rm -f all")
 
@@ -264,8 +267,7 @@ def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Cont
     containers.run(f"{compose} up -d", cwd=folder)
 
     api = "podman exec -i trading-intents_api_1"
-    (probe,) = re.findall(r"^        - (import .*)$", (folder / "compose.yml").read_text(), re.MULTILINE)
-    eventually(is_there(lambda: containers.run(api, "python", "-c", probe)), READY_SECONDS)
+    eventually(is_there(lambda: containers.run(api, "python", "-c", READY)), READY_SECONDS)
     applied = containers.run(f"{api} trading-intents admin apply -", stdin=json.dumps(ACME))
     client = f"podman exec -e {PREFIX}URL=http://127.0.0.1:8080 -e {PREFIX}API_KEY={key_of(applied)}"
     bought = containers.run(f"{client} trading-intents_api_1 trading-intents buy AAPL 10 --wait")
