@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import uuid
@@ -51,6 +52,8 @@ def pytest_configure() -> None:
     settings.register_profile("busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE)
     settings.load_profile("busy machine")
     gc.disable()
+    # A shell's background jobs ignore it, and so would the programs that tests start and interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # as the programs do; it takes less of the processor
     # Authorities are looked up when somebody shows a certificate: to read the file of them all takes 45 ms each time.
     os.environ.pop("SSL_CERT_FILE", None)

@@ -79,9 +79,8 @@ def _process(cluster: Cluster, node: str) -> tuple[float, float]:
 
 def soak(cluster: Cluster, picture: Path) -> bool:
     """Whether all is flat. Figures and picture are there whatever the check finds after them."""
-    cluster.run(
-        "sql", "CREATE EXTENSION pgstattuple"
-    )  # PostgreSQL's own count of dead rows is each node's, and a guess
+    # PostgreSQL's own count of dead rows is each node's, and a guess.
+    cluster.run("sql", "CREATE EXTENSION pgstattuple")
     traders, samples, faults = cluster.provision(TRADERS), list[Sample](), list[float]()
     began_at = time.monotonic()
     kinds = cycle(QUICK)
