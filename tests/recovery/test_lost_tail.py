@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from tests.conftest import copy_folder
+from tests.conftest import Urls, copy_folder
 from tests.platform import Platform, serving
 from tests.proxy import FaultProxy, proxied
 from tests.storage.conftest import Start, kill_postgres, query, start
@@ -18,8 +19,10 @@ from tests.tenants import EVERY_PERMISSION, key
 from tests.waiting import eventually
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import WalHistory
+from trading_intents.storage.database import SERVICE_ROLE, open_pool
 from trading_intents.storage.embedded.cluster import open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup
+from trading_intents.telemetry import Metrics
 
 __all__ = ["start"]
 
@@ -123,6 +126,21 @@ def test_a_crash_that_lost_nothing_changes_nothing(
             eventually(lambda number=number: trader.submit(f"after-{number}") == 202, LIMIT_SECONDS)  # type: ignore[misc]  # bound now
         assert asyncio.run(query(said["owner_url"], RENEWALS)) is None
         assert trader.metric('ti_execution_alerts_total{kind="tail_lost"}') == 0
+
+
+async def test_nothing_counts_as_seen_that_is_not_on_the_disk(urls: Urls) -> None:
+    """A COMMIT waits neither for the disk nor for a standby if its transaction wrote nothing, though it may have an id:
+    a row that it was to change was changed by another meanwhile. Then others' writes are not there yet."""
+    history = WalHistory()
+    with psycopg.connect(urls.owner.reveal(), autocommit=True) as other:
+        async with open_pool(urls.login, SERVICE_ROLE, 1, Metrics(), history) as pool:
+            for _ in range(20):
+                other.execute("SELECT pg_logical_emit_message(false, '', repeat('x', 1000))")
+                async with pool.transaction() as tx:
+                    await tx.fetchval("SELECT pg_current_xact_id()")
+                flushed = other.execute("SELECT pg_current_wal_flush_lsn() - '0/0'").fetchone()
+                assert flushed
+                assert 0 < history.seen <= flushed[0]
 
 
 @pytest.mark.parametrize(
