@@ -114,10 +114,26 @@ lag() {
   kill -STOP $receivers; sleep "$1"; kill -CONT $receivers
 }
 
+# From now on the primary sends no standby what it writes, and its commits wait. Patroni has noticed that the standbys lag.
+withhold() {
+  local node
+  node=$(primary)
+  ip netns pids "$NAME-$node" | xargs -rI{} sh -c 'grep -qs walsender /proc/{}/cmdline && kill -STOP {} || true'
+  sleep 3 # by then each has reported what it has
+  until_true "standbys that lag" lagging "$node"
+}
+
+lagging() {
+  on "$1" curl -fsS -m 5 http://127.0.0.1:8008/cluster | "$HERE/.venv/bin/python" -c '
+import json, sys
+lags = [each["lag"] for each in json.load(sys.stdin)["members"] if each["role"] != "leader"]
+sys.exit(not lags or min(lags) == 0)'
+}
+
 # From now on the primary answers before a standby has what it wrote, and one that lacks some of it may take over.
 make_asynchronous() {
   on "$(primary)" curl -fsS -m 5 -o /dev/null -X PATCH http://127.0.0.1:8008/config \
-    -d '{"synchronous_mode": false, "synchronous_mode_strict": false, "maximum_lag_on_failover": 1073741824}'
+    -d '{"synchronous_mode": false, "synchronous_mode_strict": false}'
   until_true "asynchronous mode" is_asynchronous
 }
 
@@ -237,6 +253,7 @@ case ${1:-} in
   kill-primary) kill -9 "$(head -1 "$DIR/$(primary)/data/postmaster.pid")" ;;
   healthy) until_true "the cluster" healthy ;;
   lag) lag "$2" ;;
+  withhold) withhold ;;
   asynchronous) make_asynchronous ;;
   detach) detach ;;
   lose) lose "$2" ;;
@@ -244,5 +261,5 @@ case ${1:-} in
   restart-front) stop "$DIR/run/lb-haproxy.pid"; sleep 0.2; start_front ;;
   cut) ip -n "$NAME-net" link set "$2" down ;;
   join) ip -n "$NAME-net" link set "$2" up ;;
-  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | healthy | switchover | kill-primary | lose NODE | start NODE | cut NODE | join NODE | lag SECONDS | asynchronous | detach | restart-front" >&2; exit 2 ;;
+  *) echo "usage: deploy/try.sh up | down | primary | sql STATEMENT | on NODE COMMAND | platform NODE COMMAND | healthy | switchover | kill-primary | lose NODE | start NODE | cut NODE | join NODE | lag SECONDS | withhold | asynchronous | detach | restart-front" >&2; exit 2 ;;
 esac

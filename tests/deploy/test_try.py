@@ -35,6 +35,12 @@ def lose_primary(cluster: Cluster) -> None:
     cluster.run("start", before)
 
 
+def lose_leading_primary(cluster: Cluster) -> None:
+    """It has written what no standby has: that was never answered, and keeps none from taking over."""
+    cluster.run("withhold")
+    lose_primary(cluster)
+
+
 def cut_primary(cluster: Cluster) -> None:
     before = wait_for_other(cluster, "cut")
     cluster.run("join", before)
@@ -59,6 +65,7 @@ FAULTS: dict[str, Fault] = {
     "switchover": lambda it: wait_for_other(it, "switchover"),
     "primary killed": lambda it: wait_for_other(it, "kill-primary"),
     "primary's machine lost": lose_primary,
+    "primary's machine lost, ahead of the others": lose_leading_primary,
     "primary cut off": cut_primary,
     "standbys lag": lag,
     "worker cut off": cut("worker-1"),
