@@ -103,6 +103,7 @@ class Network:
 
 class BareMachine:
     _process: subprocess.Popen[bytes]
+    _flaw = "it has not begun"
 
     def __init__(self, root: Path, archive: Path, wheels: Path, dist: Path, network: Path | None = None) -> None:
         self.root, self._name, self._network = root, root.name, network
@@ -131,7 +132,10 @@ class BareMachine:
             )
 
     def until_up(self) -> None:
-        eventually(self._is_up, BOOT_SECONDS)
+        try:
+            eventually(self._is_up, BOOT_SECONDS)
+        except AssertionError as error:
+            raise AssertionError(f"{self._name} is not up: {self._flaw}\n{self._said()}") from error
 
     def boot(self) -> None:
         self.start()
@@ -153,14 +157,20 @@ class BareMachine:
         return check([*self._inside(), "sh", "-ec", script], COMMAND_SECONDS, cwd=Path("/"))
 
     def _is_up(self) -> bool:
-        assert self._process.poll() is None, self._console.read_text(errors="replace")
+        assert self._process.poll() is None, self._said()
         try:
             self.run("systemctl is-system-running --wait || true")
             failed = self.run("systemctl list-units --failed --plain --no-legend").splitlines()
-        except (AssertionError, LookupError):  # it has not begun, or its bus has not
+        except (AssertionError, LookupError) as error:  # it has not begun, or its bus has not
+            self._flaw = repr(error)
             return False
         # Of systemd's own a container may refuse some, on a busy machine.
-        return all(line.startswith("systemd-") for line in failed)
+        flaws = [line.split()[0] for line in failed if not line.startswith("systemd-")]
+        self._flaw = "".join(self.run(f"systemctl status --no-pager {unit} || true") for unit in flaws)
+        return not flaws
+
+    def _said(self) -> str:
+        return self._console.read_text(errors="replace")
 
     def _leader(self) -> int:
         """The process that is the first one there."""

@@ -34,6 +34,13 @@ def units(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.iterdir())
 
 
+def test_systemd_never_gives_a_process_up(units: list[Path]) -> None:
+    """By itself it does after five starts in ten seconds, while a database takes longer to come."""
+    served = [text for unit in units if "Restart=always" in (text := unit.read_text())]
+    assert len(served) == 5, "all, the API, the worker, the forwarder, Patroni"
+    assert all("\nStartLimitIntervalSec=0\n" in text.partition("[Service]")[0] for text in served)
+
+
 def test_systemd_takes_every_unit_without_a_word(units: list[Path]) -> None:
     done = run("systemd-analyze", "verify", "--man=no", *units)
     assert (done.returncode, done.stderr) == (0, "")

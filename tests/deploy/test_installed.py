@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 TEXT = (ROOT / "docs" / "operating" / "install.md").read_text()
 READY_SECONDS = 60
+MANY_STARTS = 8
 FILLED = "BUY 10 AAPL: FILLED 10 at "
 ACME = {
     "organizations": [
@@ -177,10 +178,22 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     eventually(lambda: "forwarding events" in machine.run(journal), READY_SECONDS)
 
     variables = " ".join(f"{name}={value}" for name, value in client.items())
-    assert machine.run(f"{variables} /opt/trading-intents/bin/trading-intents buy AAPL 10 --wait").startswith(FILLED)
+    buy = f"{variables} /opt/trading-intents/bin/trading-intents buy AAPL 10 --wait"
+    assert machine.run(buy).startswith(FILLED)
     eventually(is_there(lambda: machine.run("test -s /root/received")), READY_SECONDS)
     received = [json.loads(line) for line in machine.run("cat /root/received").splitlines()]
     assert {"broker_trade"} == {kind for each in received for kind in each if kind != "cursor"}
+
+    # By itself systemd gives a unit up that was started five times in ten seconds.
+    machine.run("systemctl stop postgresql\nsystemctl restart trading-intents-api trading-intents-worker")
+    for unit in ("trading-intents-api", "trading-intents-worker"):
+        eventually(lambda unit=unit: count_starts(machine, unit) > MANY_STARTS, READY_SECONDS)  # type: ignore[misc]  # bound now
+    machine.run("systemctl start postgresql")
+    eventually(is_there(lambda: machine.run(buy)), READY_SECONDS)
+
+
+def count_starts(machine: BareMachine, unit: str) -> int:
+    return int(machine.run(f"systemctl show --value -p NRestarts {unit}"))
 
 
 class Containers:
