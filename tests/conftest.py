@@ -54,6 +54,8 @@ def pytest_configure() -> None:
     gc.disable()
     # A shell's background jobs ignore it, and so would the programs that tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup's; programs do not inherit a handler
+        signal.signal(signal.SIGHUP, lambda *_: None)
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # as the programs do; it takes less of the processor
     # Authorities are looked up when somebody shows a certificate: to read the file of them all takes 45 ms each time.
     os.environ.pop("SSL_CERT_FILE", None)
