@@ -73,7 +73,7 @@ def make_wheels_of(requirement: str, folder: Path) -> None:
 
 
 def systemd_hierarchies() -> list[Path]:
-    """Where this process is, in those control groups that systemd keeps its units in."""
+    """The control groups of this process, in the hierarchies in which systemd keeps its units."""
     own = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     paths = {controllers: path for _, controllers, path in own}
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]

@@ -18,6 +18,7 @@ from tests.waiting import eventually_async
 from trading_intents.errors import OutcomeUnknown, Unavailable
 from trading_intents.secret import Secret
 from trading_intents.storage import connections
+from trading_intents.storage import database as storage
 from trading_intents.storage.database import SERVICE_ROLE, Database, open_database, open_pool
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
@@ -149,6 +150,38 @@ async def test_a_stopped_server_is_unavailable_until_it_is_back(data_dir: Path, 
             await eventually_async(database.service.healthy, RETURN_LIMIT_SECONDS)
         async with database.service.transaction() as tx:
             assert await tx.fetchval("SELECT count(*) FROM t") == ROUNDS
+
+
+async def test_a_commit_that_waits_for_a_standby_is_not_cancelled(
+    data_dir: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would read at once what a failover forgets."""
+    monkeypatch.setattr(storage, "COMMAND_LIMIT_SECONDS", 0.5)
+    owner, login = await prepared(start(data_dir))
+
+    async def insert() -> None:
+        async with database.service.transaction() as tx:
+            await tx.execute("INSERT INTO t VALUES (1)")
+
+    with proxied(login) as (_, through):  # by TCP, as in a cluster
+        async with open_database(through, 2, make_log("warning"), Metrics()) as database:
+            await name_standby(owner, "nobody")
+            with pytest.raises(OutcomeUnknown):
+                await insert()
+            with pytest.raises(Unavailable):  # waits for the first one, which neither came to be nor failed
+                await insert()
+            await name_standby(owner, "")
+            await eventually_async(lambda: has_row(database), COMMITS_LIMIT_SECONDS)
+
+
+async def name_standby(owner: Secret, name: str) -> None:
+    await query(owner.reveal(), f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
+    await query(owner.reveal(), "SELECT pg_reload_conf()")
+
+
+async def has_row(database: Database) -> bool:
+    async with database.service.transaction(read_only=True) as tx:
+        return bool(await tx.fetchval("SELECT count(*) FROM t") == 1)
 
 
 async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_wait(database: Database) -> None:
