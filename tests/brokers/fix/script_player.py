@@ -68,6 +68,8 @@ async def _play_line(kind: str, text: str, name: str, clients: dict[str, Client]
 def _timed(text: str) -> str:
     def at(found: "re.Match[str]") -> str:
         seconds = int(f"{found[1] or '+'}{found[2] or 0}")
+        if seconds > 0:  # whole seconds are written: what is to be 121 s ahead must not be less
+            seconds += 1
         return f"{datetime.now(UTC) + timedelta(seconds=seconds):%Y%m%d-%H:%M:%S}"
 
     return _TIME.sub(at, text)
