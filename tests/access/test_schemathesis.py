@@ -18,7 +18,7 @@ LIMIT_SECONDS = 400
 # Programs at once, each with its paths. An event stream has no end: it is read until the request's timeout.
 PARTS = (
     ["--include-path-regex=^/v1/controls"],
-    ["--include-path-regex=/events$", "--request-timeout=1"],
+    ["--include-path-regex=/events$", "--request-timeout=3"],
     ["--exclude-path-regex=^/v1/controls|/events$"],
 )
 
