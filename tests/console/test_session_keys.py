@@ -4,6 +4,7 @@ import httpx
 import pytest
 
 from tests.console.conftest import LIMIT_SECONDS, Screens
+from tests.console.test_faults import Held
 from tests.console.test_outcomes import choose, send
 from tests.console.test_views import bearer, make_account, symbol
 from tests.tenants import Tenants
@@ -48,3 +49,25 @@ def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(screens: Scr
         assert "you" not in screen.row(mine).inner_text(), "a member sees the key's id"
         page.reload()
         page.get_by_label("API key or user's token").wait_for()
+
+
+def test_what_is_typed_while_the_session_key_is_made_stays(screens: Screens, tenants: Tenants) -> None:
+    account = make_account(tenants, "typed early")
+    wanted = symbol()
+    with screens(tenants.platform) as screen:
+        made = Held(screen, "**/v1/api-keys/session")
+        screen.sign_in(bearer(tenants, "admin"))
+        choose(screen, account)
+        made.wait()
+        ticket = screen.page.locator("form.ticket")
+        ticket.get_by_text("A session key is being made.").wait_for()
+        ticket.get_by_label("Symbol").fill(wanted)
+        listed = Held(screen, "**/v1/accounts?*")
+        made.release()
+        ticket.get_by_text("Uses the session key of acme-admin.").wait_for()
+        ticket.get_by_label("Quantity").fill("3")
+        listed.release()
+        screen.wait_signed_in(1)
+        assert ticket.get_by_label("Symbol").input_value() == wanted
+        ticket.get_by_label("Quantity").press("Enter")
+        screen.page.locator(".outcome").get_by_text(f"Filled: Buy 3 {wanted}").wait_for()

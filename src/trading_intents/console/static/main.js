@@ -141,8 +141,10 @@ class Page {
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
     const credentials = [...this._session.credentials.values()];
-    const powers = credentials.map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
-    if (powers !== this._powers) this._close(); // a view offers what the credentials may do
+    // A view offers what the credentials may do. A session key is not among them: it comes while somebody types.
+    const held = credentials.filter(({ isSession }) => !isSession);
+    const powers = held.map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
+    if (powers !== this._powers) this._close();
     this._powers = powers;
     const accounts = [...this._accounts.values()];
     const chosen = this._accounts.get(this._feed?.account.id ?? "");
