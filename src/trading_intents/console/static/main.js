@@ -141,10 +141,9 @@ class Page {
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
     const credentials = [...this._session.credentials.values()];
-    // A view offers what the credentials may do. A session key is not among them: it comes while somebody types.
-    const held = credentials.filter(({ isSession }) => !isSession);
-    const powers = held.map(({ label, caller }) => `${label} ${caller.policies.join()}`).join();
-    if (powers !== this._powers) this._close();
+    const given = credentials.flatMap(({ isSession, label, caller }) => (isSession ? [] : [label, caller.policies]));
+    const powers = given.join(); // not of a session key: it comes while somebody types
+    if (powers !== this._powers) this._close(); // a view offers what the credentials may do
     this._powers = powers;
     const accounts = [...this._accounts.values()];
     const chosen = this._accounts.get(this._feed?.account.id ?? "");
