@@ -51,11 +51,12 @@ async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
 
 
 class OrderOfArrival(FakeVenue):
-    """Notes the account of each CREATE, in the order in which they arrive."""
+    """Notes the account of each CREATE, in the order in which they arrive, and answers when the test lets it."""
 
     def __init__(self) -> None:
         super().__init__("paper")
         self.accounts: list[UUID] = []
+        self.answers = asyncio.Event()
 
     def connect(self, context: IntegrationContext) -> VenueSession:
         self.contexts.append(context)
@@ -66,6 +67,7 @@ class NotedSession(VenueSession):
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         assert isinstance(self._venue, OrderOfArrival)
         self._venue.accounts.append(self.account_id)
+        await self._venue.answers.wait()
         return await super().submit(ticket, deadline)
 
 
@@ -76,15 +78,21 @@ def two_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_unrecorded")
-async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(urls: Urls) -> None:
-    """The orders are there at once, in one batch of the writer, when all sessions are open."""
+async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All orders are there, whichever came first, before the broker answers the two that keep them waiting."""
+    monkeypatch.setattr(dispatcher, "SLOW_SECONDS", 60.0)
     venue, accounts, rounds = OrderOfArrival(), 5, 3
     async with open_in_process(urls, accounts=accounts, venue=venue) as in_process, executing(in_process) as execution:
         sessions = execution.leases.sessions
         await in_process.until_true(lambda: sum(session.is_up for session in sessions.values()) == accounts)
+        await create_in_all(in_process, 2)
+        await in_process.until_true(lambda: len(venue.accounts) == 2)
         await create_in_all(in_process, accounts * rounds)
+        venue.answers.set()
         await in_process.until_rows_are("completed")
-    turns = [venue.accounts[start : start + accounts] for start in range(0, accounts * rounds, accounts)]
+    turns = [venue.accounts[start : start + accounts] for start in range(2, 2 + accounts * rounds, accounts)]
     assert [len(set(turn)) for turn in turns] == [accounts] * rounds, venue.accounts
 
 
