@@ -139,14 +139,17 @@ class InProcessExecution:
 
     async def put_off(self, intent_id: UUID) -> None:
         """Once the venue's acts are used up: the intent's command that failed is not tried again before `make_due`."""
+        owner = self.in_process_writer.owner
 
         async def is_put_off() -> bool:
-            later = "UPDATE outbox SET due_at = clock_timestamp() + interval '1 h'"
-            failed = "WHERE order_key = $1 AND status = 'pending' RETURNING true"
-            if self.venue.acts:  # each of them is an attempt, which need not wait for its time
-                await self.make_due()
-                return False
-            return bool(await self.in_process_writer.owner.fetchval(f"{later} {failed}", intent_id))
+            waiting = "FROM outbox WHERE order_key = $1 AND status = 'pending'"
+            row = await owner.fetchrow(f"SELECT id, due_at {waiting}", intent_id)
+            is_last = not self.venue.acts  # each of them is an attempt, which need not wait for its time
+            if row:
+                change = "UPDATE outbox SET due_at = clock_timestamp() + make_interval(hours => $1)"
+                unchanged = "WHERE id = $2 AND status = 'pending' AND due_at = $3 RETURNING true"
+                return bool(await owner.fetchval(f"{change} {unchanged}", int(is_last), *row)) and is_last
+            return False
 
         await self.until(is_put_off)
 
