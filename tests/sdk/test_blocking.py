@@ -14,7 +14,7 @@ import pytest
 from tests.fork_server import run
 from tests.tenants import Tenants
 from tests.waiting import eventually
-from trading_intents_client import Account, TradingClient, asynchronous, blocking, errors
+from trading_intents_client import Account, OrderEvent, TradingClient, asynchronous, blocking, errors
 from trading_intents_client.asynchronous.orders import AsyncOrderActions
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.blocking.iterators import EventStream, Pages
@@ -168,12 +168,15 @@ def test_pages_are_read_as_they_are_needed(account: Account) -> None:
 
 
 def test_closing_ends_what_other_threads_wait_for(tenants: Tenants, api_key: str, account: Account) -> None:
-    client = TradingClient(tenants.platform.url, api_key=api_key)
-    other = client.account(account.id)
-    resting = other.buy("ACME", 1, limit=1)
-    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+    with (
+        concurrent.futures.ThreadPoolExecutor(3) as pool,
+        TradingClient(tenants.platform.url, api_key=api_key) as client,
+    ):
+        other = client.account(account.id)
         stream, idle = other.events(), other.events()
         next(stream)
+        resting = other.buy("ACME", 1, limit=1)
+        assert any(event.order.order_status == "NEW" for event in stream if isinstance(event, OrderEvent))
         reading, unread = pool.submit(list, stream), pool.submit(list, idle)
         waiting = pool.submit(resting.wait, "FILLED")
         stream.close()
@@ -182,6 +185,5 @@ def test_closing_ends_what_other_threads_wait_for(tenants: Tenants, api_key: str
         for ended in (waiting, unread):
             with pytest.raises(errors.ClientClosed):
                 ended.result(LIMIT_SECONDS)
-    client.close()
     with pytest.raises(errors.ClientClosed):
         other.get()
