@@ -11,7 +11,7 @@ export default [
     linterOptions: { reportUnusedDisableDirectives: "error" },
     rules: {
       "array-callback-return": "error", "consistent-return": "error", eqeqeq: "error",
-      "max-len": ["error", 120], "max-lines": ["error", 400], "no-alert": "error", "no-console": "error", "no-constant-condition": ["error", { checkLoops: false }],
+      "max-len": ["error", 120], "no-alert": "error", "no-console": "error", "no-constant-condition": ["error", { checkLoops: false }],
       "no-duplicate-imports": "error", "no-eval": "error", "no-implicit-globals": "error", "no-implied-eval": "error",
       "no-new-func": "error", "no-script-url": "error", "no-self-compare": "error", "no-shadow": "error", "no-undef": "error",
       "no-unreachable": "error", "no-unused-expressions": "error", "no-unused-vars": ["error", { varsIgnorePattern: "^_" }],

@@ -24,7 +24,6 @@ pytest_plugins = ("tests.started_dirs",)
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "src" / "trading_intents" / "console" / "static"
 SCRIPTS = sorted(STATIC.glob("*.js"))
-MAX_LINES = 3_600  # with comments and blank lines
 POLICY = {
     "default-src": "'none'",
     "script-src": "'self'",
@@ -92,12 +91,10 @@ def test_the_first_page_leads_to_the_console(platform: Platform) -> None:
     assert "<a href=/console>" in platform.client.get("/").text
 
 
-def test_the_console_is_small_and_knows_no_markup() -> None:
+def test_the_console_knows_no_markup() -> None:
     """No framework, nothing from elsewhere, and no way for a text to become markup or code."""
-    lines = 0
     for script in SCRIPTS:
         text = script.read_text()
-        lines += len(text.splitlines())
         forbidden = (
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createPolicy|https?://"
         )
@@ -105,7 +102,6 @@ def test_the_console_is_small_and_knows_no_markup() -> None:
         assert found == [], script.name
         for imported in re.findall(r'^import .* from "(.*)";$', text, re.MULTILINE):
             assert (STATIC / imported).resolve().parent == STATIC
-    assert lines < MAX_LINES
 
 
 @pytest.mark.slow
