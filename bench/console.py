@@ -1,6 +1,8 @@
-"""Measures the console in Chromium against its bars: frames and memory with 5,000 orders and 500 events a second.
+"""Measures the console in Chromium against its bars: frames and memory with 5,000 orders and 500
+events a second.
 
-Run it alone on the machine, after `make browser`: `python bench/console.py`. Exit code 1 when a bar is missed.
+Run it alone on the machine, after `make browser`: `python bench/console.py`. Exit code 1 when a bar
+is missed.
 `python bench/console.py 15` tries it for 15 seconds.
 """
 
@@ -29,9 +31,23 @@ SENDERS = 4
 FRAME_P99_BAR_MILLIS, FRAME_MAX_BAR_MILLIS = 100, 500
 MEMORY_BAR = 1.25  # at the end, of what it was a third of the way in
 PREFIX = "TRADING_INTENTS_"
-LIMITS = [f"RATE_LIMIT_{whose}{kind}" for whose in ("", "ORGANIZATION_") for kind in ("SUBMITS", "READS", "WRITES")]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
-FLAGS += ["--js-flags=--expose-gc", "--enable-precise-memory-info", "--disable-component-update", "--disable-sync"]
+LIMITS = [
+    f"RATE_LIMIT_{whose}{kind}"
+    for whose in ("", "ORGANIZATION_")
+    for kind in ("SUBMITS", "READS", "WRITES")
+]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+]
+FLAGS += [
+    "--js-flags=--expose-gc",
+    "--enable-precise-memory-info",
+    "--disable-component-update",
+    "--disable-sync",
+]
 WATCH_FRAMES = """() => {
   window.frames_seen = [];
   let last = performance.now();
@@ -43,7 +59,9 @@ HEAP = "() => { gc(); return performance.memory.usedJSHeapSize / 1048576; }"
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    settings = {"DATA_DIR": str(folder), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict.fromkeys(LIMITS, "100000/100000")
+    settings = {"DATA_DIR": str(folder), "HTTP_PORT": "0", "GRPC_PORT": "0"} | dict.fromkeys(
+        LIMITS, "100000/100000"
+    )
     environ = os.environ | {PREFIX + name: value for name, value in settings.items()}
     command = [sys.executable, "-m", "trading_intents", "serve"]
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
@@ -63,7 +81,10 @@ class Load:
         self._url, self._headers = f"{url}/v1/accounts/{account}/intents", {"x-api-key": key}
 
     def send(self, orders: int, per_second: float | None = None) -> None:
-        threads = [threading.Thread(target=self._work, args=(orders // SENDERS, per_second)) for _ in range(SENDERS)]
+        threads = [
+            threading.Thread(target=self._work, args=(orders // SENDERS, per_second))
+            for _ in range(SENDERS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -83,11 +104,19 @@ class Load:
 
 def events_shown(url: str) -> float:
     text = httpx.get(f"{url}/metrics", verify=False).text
-    return float(next(line.split()[1] for line in text.splitlines() if line.startswith("ti_stream_events_total ")))
+    return float(
+        next(
+            line.split()[1]
+            for line in text.splitlines()
+            if line.startswith("ti_stream_events_total ")
+        )
+    )
 
 
 def measure(url: str, key: str, seconds: float) -> dict[str, float]:
-    account = httpx.get(f"{url}/v1/accounts", headers={"x-api-key": key}, verify=False).json()["data"][0]["id"]
+    account = httpx.get(f"{url}/v1/accounts", headers={"x-api-key": key}, verify=False).json()[
+        "data"
+    ][0]["id"]
     load = Load(url, key, account)
     load.send(ORDERS)
     program = shutil.which("chromium")
@@ -112,7 +141,14 @@ def measure(url: str, key: str, seconds: float) -> dict[str, float]:
         browser.close()
     middle, worst = frames[len(frames) * 99 // 100], frames[-1]
     orders = float(shown.split()[0])
-    return {"orders": orders, "events": rate, "p99": middle, "max": worst, "heap": heaps[0], "heap_end": heaps[-1]}
+    return {
+        "orders": orders,
+        "events": rate,
+        "p99": middle,
+        "max": worst,
+        "heap": heaps[0],
+        "heap_end": heaps[-1],
+    }
 
 
 def events_of_an_order(load: Load, url: str) -> float:
@@ -139,7 +175,12 @@ def report(found: dict[str, float]) -> int:
         ("orders on the page", found["orders"], ORDERS, found["orders"] >= ORDERS),
         ("events/s", found["events"], EVENTS_A_SECOND, found["events"] >= EVENTS_A_SECOND * 0.9),
         ("frame p99 ms", found["p99"], FRAME_P99_BAR_MILLIS, found["p99"] <= FRAME_P99_BAR_MILLIS),
-        ("longest frame ms", found["max"], FRAME_MAX_BAR_MILLIS, found["max"] <= FRAME_MAX_BAR_MILLIS),
+        (
+            "longest frame ms",
+            found["max"],
+            FRAME_MAX_BAR_MILLIS,
+            found["max"] <= FRAME_MAX_BAR_MILLIS,
+        ),
         (
             f"heap at the end MiB (from {found['heap']:.0f})",
             found["heap_end"],

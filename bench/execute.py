@@ -1,5 +1,6 @@
-"""Measures the whole way of an order: from POST until it is filled, booked and streamed, beside pgbench's minimal
-transaction. Run it alone on the machine: `python bench/execute.py`. Exit code 1 when a bar is missed.
+"""Measures the whole way of an order: from POST until it is filled, booked and streamed, beside
+pgbench's minimal transaction. Run it alone on the machine: `python bench/execute.py`. Exit code 1
+when a bar is missed.
 """
 
 import json
@@ -26,7 +27,8 @@ from trading_intents.storage.embedded.cluster import DATABASE, OWNER
 PICTURE = Path(__file__).with_name("out") / "execute.png"
 ROUNDS = 3
 CONNECTIONS = 64
-WAVES = ((1, 1, 1_000), (8, 40, 2_000), (64, 40, 3_000), (512, 40, 3_000))  # accounts, symbols, orders
+# Accounts, symbols, orders.
+WAVES = ((1, 1, 1_000), (8, 40, 2_000), (64, 40, 3_000), (512, 40, 3_000))
 MAX_ACCOUNTS = 512
 BURST_ORDERS, BURST_ACCOUNTS = 4_000, 64
 SUSTAINED_SECONDS = 20.0
@@ -56,7 +58,9 @@ class Wave:
 class Market:
     """Accounts of one organization at the paper broker, and market orders on them."""
 
-    def __init__(self, bench: Bench, client: httpx.Client, database: "psycopg.Connection[Any]") -> None:
+    def __init__(
+        self, bench: Bench, client: httpx.Client, database: "psycopg.Connection[Any]"
+    ) -> None:
         self.bench, self.client, self.database = bench, client, database
         self.accounts: list[str] = []
         self._made = 0  # orders
@@ -64,19 +68,26 @@ class Market:
     def open_accounts(self, number: int, broker: str = "paper") -> None:
         while len(self.accounts) < number:
             body = {"name": f"a{len(self.accounts)}", "broker": broker, "environment": "paper"}
-            self.accounts.append(self.client.post("/v1/accounts", json=body).raise_for_status().json()["id"])
+            self.accounts.append(
+                self.client.post("/v1/accounts", json=body).raise_for_status().json()["id"]
+            )
         self._until("SELECT count(*) FROM accounts WHERE connection <> 'connected'", 0)
 
     def wave(self, accounts: int, symbols: int, orders: int, seconds: float = 1000.0) -> Wave:
-        """POSTs them over many connections as fast as they are taken, and waits until each is finished and booked."""
+        """POSTs them over many connections as fast as they are taken, and waits until each is
+        finished and booked."""
         cpu, written = self.bench.cpu(), self._written()
         posted = self.bench.load(
-            (self.order(self.accounts[n % accounts], f"S{n % symbols}") for n in range(orders)), CONNECTIONS, seconds
+            (self.order(self.accounts[n % accounts], f"S{n % symbols}") for n in range(orders)),
+            CONNECTIONS,
+            seconds,
         )
         count = sum(posted["statuses"].values())
         self.until_finished()
         took = time.time() - posted["began"]
-        service, postgres = ((b - a) / count * 1e6 for a, b in zip(cpu, self.bench.cpu(), strict=True))
+        service, postgres = (
+            (b - a) / count * 1e6 for a, b in zip(cpu, self.bench.cpu(), strict=True)
+        )
         wal, rows, hot = ((b - a) / count for a, b in zip(written, self._written(), strict=True))
         return Wave(
             per_second=count / took,
@@ -91,7 +102,8 @@ class Market:
         )
 
     def lone(self, orders: int) -> tuple[list[float], list[float]]:
-        """Milliseconds of one order after another: until the broker has it, and until FILLED is on the stream."""
+        """Milliseconds of one order after another: until the broker has it, and until FILLED is on
+        the stream."""
         sent, filled = [], []
         account = self.accounts[0]
         with self.client.stream("GET", f"/v1/accounts/{account}/events", timeout=30) as events:
@@ -105,12 +117,15 @@ class Market:
                     if intent in line and '"ORDER_STATUS_FILLED"' in line:
                         break
                 filled.append((time.perf_counter() - began) * 1000)
-                arrived = self._value("SELECT extract(epoch FROM max(at))::float8 FROM paper_journal")
+                arrived = self._value(
+                    "SELECT extract(epoch FROM max(at))::float8 FROM paper_journal"
+                )
                 sent.append((arrived - at) * 1000)
         return sent, filled
 
     def stages(self, orders: int) -> dict[str, float]:
-        """The stages of the last orders that were sent one by one: medians in milliseconds, by the database's clock."""
+        """The stages of the last orders that were sent one by one: medians in milliseconds, by the
+        database's clock."""
         rows = self.database.execute(
             """
             SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000, extract(epoch FROM j.at - c.sent_at) * 1000,
@@ -124,43 +139,58 @@ class Market:
             """,
             (orders,),
         ).fetchall()
-        names = ("decided until its send is marked", "until the venue works it", "until its fill is recorded")
+        names = (
+            "decided until its send is marked",
+            "until the venue works it",
+            "until its fill is recorded",
+        )
         return {
-            name: float(statistics.median(column)) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+            name: float(statistics.median(column))
+            for name, column in zip(names, zip(*rows, strict=True), strict=True)
         }
 
     def sustained(self, seconds: float) -> tuple[float, float]:
-        """Intents accepted a second while what was accepted is executed, and the 99th percentile of their answers."""
-        orders = (self.order(self.accounts[n % 64], f"S{n % 40}") for n in range(int(15_000 * seconds)))
+        """Intents accepted a second while what was accepted is executed, and the 99th percentile of
+        their answers."""
+        orders = (
+            self.order(self.accounts[n % 64], f"S{n % 40}") for n in range(int(15_000 * seconds))
+        )
         posted = self.bench.load(orders, CONNECTIONS, seconds)
         return float(posted["per_second"]), float(posted["p99_ms"])
 
     def idle_transactions(self) -> float:
         """A second, while nothing happens."""
-        query = (
-            "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
-        )
+        query = "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
         time.sleep(SETTLE_SECONDS)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
-        return float((self._value(query) - before - 1) / IDLE_SECONDS)  # the first question was one itself
+        # The first question was one itself.
+        return float((self._value(query) - before - 1) / IDLE_SECONDS)
 
     def queue(self, account: int, orders: int) -> None:
-        self.bench.load((self.order(self.accounts[account], "BUSY") for _ in range(orders)), CONNECTIONS, 1000)
+        self.bench.load(
+            (self.order(self.accounts[account], "BUSY") for _ in range(orders)), CONNECTIONS, 1000
+        )
 
     def until_finished(self) -> None:
         """Asks for one open order by its index: counting them would cost more than the orders."""
-        self._until("SELECT count(*) FROM (SELECT FROM orders WHERE finished_at IS NULL LIMIT 1) AS open", 0)
+        self._until(
+            "SELECT count(*) FROM (SELECT FROM orders WHERE finished_at IS NULL LIMIT 1) AS open", 0
+        )
 
     def until_sent(self) -> None:
         self._until("SELECT count(*) FROM orders WHERE order_status = 'PENDING_NEW'", 0)
 
     def is_busy(self) -> bool:
-        return bool(self._value("SELECT EXISTS (SELECT FROM orders WHERE order_status = 'PENDING_NEW')"))
+        return bool(
+            self._value("SELECT EXISTS (SELECT FROM orders WHERE order_status = 'PENDING_NEW')")
+        )
 
     def cancel_all(self) -> None:
         for account in self.accounts:
-            self.client.post(f"/v1/accounts/{account}/intents/cancel-all", json={}).raise_for_status()
+            self.client.post(
+                f"/v1/accounts/{account}/intents/cancel-all", json={}
+            ).raise_for_status()
 
     def order(self, account: str, symbol: str) -> dict[str, Any]:
         payload = {"symbol": symbol, "order_side": "BUY", "spec": {"Market": {"quantity": "0.01"}}}
@@ -220,7 +250,11 @@ def market(*roles: str, **settings: str) -> Iterator[Market]:
 
 def measure_one_process() -> dict[str, Any]:
     with market("api,stream,worker") as here:
-        found: dict[str, Any] = {"yardstick": [], "one_client": [], "waves": {wave: [] for wave in WAVES}}
+        found: dict[str, Any] = {
+            "yardstick": [],
+            "one_client": [],
+            "waves": {wave: [] for wave in WAVES},
+        }
         here.open_accounts(1)
         here.lone(20)
         found["idle"] = here.idle_transactions()
@@ -273,7 +307,8 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
         "stale",
     )
     waves: dict[Any, Wave] = {
-        wave: max(rounds, key=lambda each: each.per_second) for wave, rounds in found["waves"].items()
+        wave: max(rounds, key=lambda each: each.per_second)
+        for wave, rounds in found["waves"].items()
     }
     named = {f"{wave[0]} x {wave[1]}": each for wave, each in waves.items()}
     named["64 x 40, worker apart"] = max(apart, key=lambda each: each.per_second)
@@ -305,21 +340,35 @@ def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
     out.print(stages)
     bars = [
         Bar("filled and booked/s, 64 x 40, x yardstick", middle.per_second / base, 0.25, 0.4, True),
-        Bar("512 x 40 / 8 x 40", named["512 x 40"].per_second / named["8 x 40"].per_second, 0.8, 0.9, True),
+        Bar(
+            "512 x 40 / 8 x 40",
+            named["512 x 40"].per_second / named["8 x 40"].per_second,
+            0.8,
+            0.9,
+            True,
+        ),
         Bar("service CPU an order, microseconds", middle.service_us, 700, 440, False),
         Bar("PostgreSQL CPU an order, microseconds", middle.postgres_us, 550, 360, False),
         Bar("stale in a burst", found["burst"].stale, 0, 0, False),
         Bar("lone POST until submit, p50, x pgbench of 1 client", sent / one_client, 12, 8, False),
         Bar("lone POST until FILLED, p50, likewise", filled / one_client, 25, 20, False),
         Bar("its p99 / p50", late / filled, 3, 2, False),
-        Bar("accepted/s while workers execute, x yardstick", found["sustained"][0] / base, 0.45, 1.0, True),
+        Bar(
+            "accepted/s while workers execute, x yardstick",
+            found["sustained"][0] / base,
+            0.45,
+            1.0,
+            True,
+        ),
         Bar("its p99, milliseconds", found["sustained"][1], 100, 40, False),
         Bar("a lone order beside 10,000 queued / without them", beside / filled, 10, 4, False),
         Bar("transactions/s of an idle platform", found["idle"], 5, 2, False),
     ]
     shown = Table("bar", "measured", "bar", "goal", "met")
     for bar in bars:
-        shown.add_row(bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO")
+        shown.add_row(
+            bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
+        )
     out.print(shown)
     draw(PICTURE, f"bench/execute.py: the whole way (yardstick {base:.0f}/s)", bars)
     out.print(f"drawn in {PICTURE}")

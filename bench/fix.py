@@ -1,5 +1,6 @@
-"""Measures orders at a FIX venue, from POST until filled and booked: through one session, over ten, and beside paper
-accounts, all in one process. Run it alone on the machine: `python bench/fix.py`. Exit code 1 when a bar is missed.
+"""Measures orders at a FIX venue, from POST until filled and booked: through one session, over ten,
+and beside paper accounts, all in one process. Run it alone on the machine: `python bench/fix.py`.
+Exit code 1 when a bar is missed.
 """
 
 import asyncio
@@ -56,11 +57,18 @@ async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
     def fill(received: ReceivedMessage) -> None:
         order = received.message
-        base = [(37, f"V{received.number}"), (11, order.get(11)), (55, order.get(55)), (54, order.get(54))]
+        base = [
+            (37, f"V{received.number}"),
+            (11, order.get(11)),
+            (55, order.get(55)),
+            (54, order.get(54)),
+        ]
         quantity = order.get(38)
         for code, status, left, done in (("0", "0", quantity, "0"), ("F", "2", "0", quantity)):
             name = [(17, f"{code}{received.number}"), (150, code), (39, status), (38, quantity)]
-            session._put("8", [*base, *name, (151, left), (14, done), (6, PRICE), (32, done), (31, PRICE)])
+            session._put(
+                "8", [*base, *name, (151, left), (14, done), (6, PRICE), (32, done), (31, PRICE)]
+            )
 
     session = FixSession(rules, Numbers(), Forgetful(), (reader, writer), SystemClock(), deliver)
     await session.run()
@@ -116,12 +124,16 @@ def main() -> int:
                     ("ten sessions and ten paper accounts", 2 * SESSIONS, ORDERS),
                 ):
                     waves.setdefault(name, []).append(here.wave(accounts, 40, orders))
-    return report({name: max(rounds, key=lambda each: each.per_second) for name, rounds in waves.items()})
+    return report(
+        {name: max(rounds, key=lambda each: each.per_second) for name, rounds in waves.items()}
+    )
 
 
 def report(waves: dict[str, Wave]) -> int:
     out = Console()
-    table = Table("orders over", "filled and booked/s", "accepted/s", "service us", "postgres us", "stale")
+    table = Table(
+        "orders over", "filled and booked/s", "accepted/s", "service us", "postgres us", "stale"
+    )
     for name, each in waves.items():
         rates = (each.per_second, each.accepted_per_second, each.service_us, each.postgres_us)
         table.add_row(name, *(f"{value:.0f}" for value in rates), str(each.stale))
@@ -133,7 +145,9 @@ def report(waves: dict[str, Wave]) -> int:
     ]
     shown = Table("bar", "measured", "bar", "goal", "met")
     for bar in bars:
-        shown.add_row(bar.name, f"{bar.value:.0f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO")
+        shown.add_row(
+            bar.name, f"{bar.value:.0f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
+        )
     out.print(shown)
     return 0 if all(bar.met for bar in bars) else 1
 

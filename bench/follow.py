@@ -1,9 +1,10 @@
-"""Subscribers that only count: as many connections as asked for, each following a whole organization.
+"""Subscribers that only count: as many connections as asked for, each following a whole
+organization.
 
-Used by stream.py: `python bench/follow.py TRANSPORT HOST PORT SUBSCRIBERS EVENTS FILE`, where FILE has the API keys,
-one a line, and the account to follow last. Prints a line when all are subscribed, and one when all have had their
-events.
-It speaks HTTP/2 by hand, as grpcio's client would need more of the machine than the server that is measured.
+Used by stream.py: `python bench/follow.py TRANSPORT HOST PORT SUBSCRIBERS EVENTS FILE`, where FILE
+has the API keys, one a line, and the account to follow last. Prints a line when all are subscribed,
+and one when all have had their events. It speaks HTTP/2 by hand, as grpcio's client would need more
+of the machine than the server that is measured.
 """
 
 import asyncio
@@ -31,7 +32,9 @@ def field(name: bytes, value: bytes) -> bytes:
 
 
 class Counter(asyncio.Protocol):
-    def __init__(self, key: str, events: int, subscribed: Callable[[], None], done: Callable[[], None]) -> None:
+    def __init__(
+        self, key: str, events: int, subscribed: Callable[[], None], done: Callable[[], None]
+    ) -> None:
         self._key, self._left, self._subscribed, self._done = key.encode(), events, subscribed, done
         self._buffer = b""
 
@@ -52,9 +55,15 @@ class Grpc(Counter):
     def ask(self) -> None:
         self._message, self._seen = b"", False
         head = (
-            b"\x83\x86" + field(b":path", b"/trading.TradingService/SubscribeEvents") + field(b":authority", b"bench")
+            b"\x83\x86"
+            + field(b":path", b"/trading.TradingService/SubscribeEvents")
+            + field(b":authority", b"bench")
         )
-        head += field(b"content-type", b"application/grpc") + field(b"te", b"trailers") + field(b"x-api-key", self._key)
+        head += (
+            field(b"content-type", b"application/grpc")
+            + field(b"te", b"trailers")
+            + field(b"x-api-key", self._key)
+        )
         self.transport.write(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
             + frame(SETTINGS, 0, 0, (4).to_bytes(2) + WINDOW.to_bytes(4))
@@ -74,7 +83,9 @@ class Grpc(Counter):
             if kind == DATA:
                 events += self._messages(buffer[at + 9 : end])
             elif kind in (SETTINGS, PING) and not flags & 1:
-                self.transport.write(frame(kind, 1, 0, buffer[at + 9 : end] if kind == PING else b""))
+                self.transport.write(
+                    frame(kind, 1, 0, buffer[at + 9 : end] if kind == PING else b"")
+                )
             elif kind in (RESET, GOAWAY) or (kind == HEADERS and flags & 1):
                 raise SystemExit(f"the stream ended: {buffer[at:end]!r}")
             at = end
@@ -102,7 +113,9 @@ class Sse(Counter):
     def ask(self) -> None:
         path = f"/v1/accounts/{self.account}/events".encode()
         self._seen = False
-        self.transport.write(b"GET %s HTTP/1.1\r\nhost: bench\r\nx-api-key: %s\r\n\r\n" % (path, self._key))
+        self.transport.write(
+            b"GET %s HTTP/1.1\r\nhost: bench\r\nx-api-key: %s\r\n\r\n" % (path, self._key)
+        )
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer + data
@@ -120,7 +133,9 @@ class Sse(Counter):
         self._buffer = buffer[whole:]
 
 
-async def main(transport: str, host: str, port: int, subscribers: int, events: int, path: str) -> None:
+async def main(
+    transport: str, host: str, port: int, subscribers: int, events: int, path: str
+) -> None:
     *keys, Sse.account = Path(path).read_text().split()
     loop = asyncio.get_running_loop()
     ready, done = loop.create_future(), loop.create_future()
@@ -135,7 +150,9 @@ async def main(transport: str, host: str, port: int, subscribers: int, events: i
     for number in range(subscribers):
         key = keys[number % len(keys)]
         await loop.create_connection(
-            lambda key=key: kind(key, events, lambda: one_less("ready", ready), lambda: one_less("done", done)),  # type: ignore[misc]  # mypy knows no lambda with a default
+            lambda key=key: kind(
+                key, events, lambda: one_less("ready", ready), lambda: one_less("done", done)
+            ),  # type: ignore[misc]  # mypy knows no lambda with a default
             host,
             port,
         )

@@ -1,4 +1,5 @@
-"""Measures whether reads get slower as an account's history grows: 1,000,000 actions against 1,000, over HTTP.
+"""Measures whether reads get slower as an account's history grows: 1,000,000 actions against 1,000,
+over HTTP.
 
 Run it alone on the machine: `python bench/grow.py`. Exit code 1 when a bar is missed.
 """
@@ -30,7 +31,13 @@ from rich.table import Table
 from submit import Bench, serving
 from trading_intents.clock import rfc3339
 from trading_intents.intents.audit import verify
-from trading_intents.intents.writing.record import FIRST_HASH, HASH_VERSION, Record, canonical, chain
+from trading_intents.intents.writing.record import (
+    FIRST_HASH,
+    HASH_VERSION,
+    Record,
+    canonical,
+    chain,
+)
 from trading_intents.stats import store as stats_store
 from trading_intents.stats.model import WIDTHS_SECONDS, Window
 from trading_intents.storage.database import WORKER_ROLE, Pool, open_pool
@@ -57,8 +64,25 @@ ACTION_COLUMNS = (
     "record",
 )
 ORDER_COLUMNS = (
-    *("order_id", "account_id", "organization_id", "environment", "broker", "create_seq", "command_seq", "symbol"),
-    *("order_status", "order_type", "order_side", "time_in_force", "route_strategy", "quantity", "limit_price"),
+    *(
+        "order_id",
+        "account_id",
+        "organization_id",
+        "environment",
+        "broker",
+        "create_seq",
+        "command_seq",
+        "symbol",
+    ),
+    *(
+        "order_status",
+        "order_type",
+        "order_side",
+        "time_in_force",
+        "route_strategy",
+        "quantity",
+        "limit_price",
+    ),
     *("received_at", "created_at", "updated_at", "finished_at"),
 )
 
@@ -71,13 +95,17 @@ class Account:
 
 
 def history(account: Account) -> Iterator[tuple[Record, datetime]]:
-    """Evenly over the last days; of five actions three CREATE, one replaces and one cancels the last intent."""
+    """Evenly over the last days; of five actions three CREATE, one replaces and one cancels the
+    last intent."""
     chance, now = random.Random(account.actions), datetime.now(UTC)
     intent_id, symbol = "", ""
     for seq in range(1, account.actions + 1):
         kind = ("CREATE", "CREATE", "REPLACE", "CREATE", "CANCEL")[seq % 5 - 1]
         if kind == "CREATE":
-            intent_id, symbol = str(uuid.UUID(int=chance.getrandbits(128))), f"SYM{chance.randrange(SYMBOLS)}"
+            intent_id, symbol = (
+                str(uuid.UUID(int=chance.getrandbits(128))),
+                f"SYM{chance.randrange(SYMBOLS)}",
+            )
         at = now - HISTORY * (1 - seq / account.actions)
         yield (
             Record(
@@ -115,7 +143,17 @@ async def fill(owner: asyncpg.Connection, account: Account) -> None:
             digest, seq, intent_id = chain(digest, text), record.seq, uuid.UUID(record.intent_id)
             owned = (account.id, account.organization_id)
             actions.append(
-                (account.id, seq, intent_id, intent_id, owned[1], record.action_type, at, text.decode(), digest)
+                (
+                    account.id,
+                    seq,
+                    intent_id,
+                    intent_id,
+                    owned[1],
+                    record.action_type,
+                    at,
+                    text.decode(),
+                    digest,
+                )
             )
             if record.action_type == "CREATE":
                 orders.append(
@@ -136,9 +174,16 @@ async def fill(owner: asyncpg.Connection, account: Account) -> None:
                         *("SMART", Decimal(10), Decimal("187.5"), at, at, at, at),
                     )
                 )
-        await owner.copy_records_to_table("actions", records=actions, columns=(*ACTION_COLUMNS, "hash"))
+        await owner.copy_records_to_table(
+            "actions", records=actions, columns=(*ACTION_COLUMNS, "hash")
+        )
         await owner.copy_records_to_table("orders", records=orders, columns=ORDER_COLUMNS)
-    await owner.execute("UPDATE account_heads SET seq = $2, hash = $3 WHERE account_id = $1", account.id, seq, digest)
+    await owner.execute(
+        "UPDATE account_heads SET seq = $2, hash = $3 WHERE account_id = $1",
+        account.id,
+        seq,
+        digest,
+    )
 
 
 async def count_finished(owner: asyncpg.Connection) -> None:
@@ -161,8 +206,11 @@ async def prepare(bench: Bench, accounts: list[Account]) -> list[tuple[str, floa
     total = sum(account.actions for account in accounts)
     for account in accounts:
         await fill(owner, account)
-    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")  # a process without a worker leaves that out
-    async with open_pool(bench.cluster.url(WORKER_LOGIN, DATABASE), WORKER_ROLE, 2, Metrics()) as pool:
+    # A process without a worker leaves that out.
+    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")
+    async with open_pool(
+        bench.cluster.url(WORKER_LOGIN, DATABASE), WORKER_ROLE, 2, Metrics()
+    ) as pool:
         rolled_seconds = await timed_roll_up(pool)
         await count_finished(owner)
         await owner.execute("VACUUM ANALYZE", timeout=600)
@@ -183,13 +231,17 @@ async def timed_roll_up(pool: Pool) -> float:
 
 
 def open_accounts(bench: Bench) -> tuple[dict[str, str], list[Account]]:
-    headers = {"x-api-key": json.loads((bench.folder / "data" / "demo.json").read_bytes())["api_key"]}
+    headers = {
+        "x-api-key": json.loads((bench.folder / "data" / "demo.json").read_bytes())["api_key"]
+    }
     accounts = []
     with httpx.Client(base_url=bench.url, headers=headers) as client:
         for actions in (SMALL_ACTIONS, LARGE_ACTIONS):
             body = {"name": str(actions), "broker": "paper", "environment": "paper"}
             made = client.post("/v1/accounts", json=body).json()
-            accounts.append(Account(uuid.UUID(made["id"]), uuid.UUID(made["organization_id"]), actions))
+            accounts.append(
+                Account(uuid.UUID(made["id"]), uuid.UUID(made["organization_id"]), actions)
+            )
     return headers, accounts
 
 
@@ -211,7 +263,9 @@ def work_of(account: Account) -> dict[str, str]:
     } | {f"stats, {window}": f"{intents}/stats?time_window={window}" for window in Window}
 
 
-def measure(bench: Bench, headers: dict[str, str], accounts: list[Account]) -> dict[str, tuple[float, float]]:
+def measure(
+    bench: Bench, headers: dict[str, str], accounts: list[Account]
+) -> dict[str, tuple[float, float]]:
     """Milliseconds, the best median of the rounds: small and large in turn, request by request."""
     parts = urlsplit(bench.url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port)
@@ -220,12 +274,18 @@ def measure(bench: Bench, headers: dict[str, str], accounts: list[Account]) -> d
     for _ in range(ROUNDS):
         for name in small:
             times = [
-                [request_ms(connection, headers, path) for path in (small[name], large[name])] for _ in range(REQUESTS)
+                [request_ms(connection, headers, path) for path in (small[name], large[name])]
+                for _ in range(REQUESTS)
             ]
-            medians[name].append((statistics.median(t for t, _ in times), statistics.median(t for _, t in times)))
+            medians[name].append(
+                (statistics.median(t for t, _ in times), statistics.median(t for _, t in times))
+            )
     connection.close()
     lowest: Callable[[list[float]], float] = min
-    return {name: (lowest([s for s, _ in found]), lowest([b for _, b in found])) for name, found in medians.items()}
+    return {
+        name: (lowest([s for s, _ in found]), lowest([b for _, b in found]))
+        for name, found in medians.items()
+    }
 
 
 def request_ms(connection: http.client.HTTPConnection, headers: dict[str, str], path: str) -> float:
@@ -239,7 +299,15 @@ def request_ms(connection: http.client.HTTPConnection, headers: dict[str, str], 
 
 def report(measured: dict[str, tuple[float, float]], speeds: list[tuple[str, float]]) -> int:
     table = Table(
-        *("work", f"p50 of {SMALL_ACTIONS:,}", f"p50 of {LARGE_ACTIONS:,}", "times", "bar", "goal", ""),
+        *(
+            "work",
+            f"p50 of {SMALL_ACTIONS:,}",
+            f"p50 of {LARGE_ACTIONS:,}",
+            "times",
+            "bar",
+            "goal",
+            "",
+        ),
         title="a growing history",
     )
     missed = 0
@@ -247,7 +315,13 @@ def report(measured: dict[str, tuple[float, float]], speeds: list[tuple[str, flo
         bar, goal = (1.5, 1.1) if name.startswith("list") else (2.0, 1.2)
         met = large_ms / small_ms <= bar
         missed += not met
-        cells = (f"{small_ms:.2f} ms", f"{large_ms:.2f} ms", f"{large_ms / small_ms:.2f}", f"≤ {bar}", f"{goal}")
+        cells = (
+            f"{small_ms:.2f} ms",
+            f"{large_ms:.2f} ms",
+            f"{large_ms / small_ms:.2f}",
+            f"≤ {bar}",
+            f"{goal}",
+        )
         table.add_row(name, *cells, "met" if met else "MISSED")
     for name, per_second in speeds:
         table.add_row(name, "", f"{per_second:,.0f} actions/s", "", "", "", "")

@@ -1,7 +1,7 @@
-"""Measures how long an order waits, at a broker that costs nothing, with load by the clock and not by the last answer:
-from POST to the answer, to the broker, and from the broker's report to a subscriber; then CANCELs beside a queue of
-10,000 CREATEs. Run it alone on the machine: `python bench/latency.py`, LATENCY_SECONDS=30 for a short one. Exit code 1
-when a bar is missed.
+"""Measures how long an order waits, at a broker that costs nothing, with load by the clock and not
+by the last answer: from POST to the answer, to the broker, and from the broker's report to a
+subscriber; then CANCELs beside a queue of 10,000 CREATEs. Run it alone on the machine: `python
+bench/latency.py`, LATENCY_SECONDS=30 for a short one. Exit code 1 when a bar is missed.
 """
 
 import os
@@ -32,7 +32,8 @@ SHARES = (0.5, 0.9, 0.99, 0.999, 1.0)
 
 
 class Followed:
-    """By intent, in seconds of the wall clock: when the broker reported its final status, and when that arrived."""
+    """By intent, in seconds of the wall clock: when the broker reported its final status, and when
+    that arrived."""
 
     def __init__(self) -> None:
         self._over: dict[str, tuple[float, float]] = {}
@@ -45,7 +46,9 @@ class Followed:
 
     def take(self, intents: Sequence[str]) -> list[tuple[float, float]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: all(each in self._over for each in intents), WAIT_SECONDS)
+            assert self._changed.wait_for(
+                lambda: all(each in self._over for each in intents), WAIT_SECONDS
+            )
             return [self._over[each] for each in intents]
 
 
@@ -56,7 +59,8 @@ def following(here: Market) -> Iterator[Followed]:
     final = {pb.ORDER_STATUS_FILLED, pb.ORDER_STATUS_CANCELLED}
     with grpc.insecure_channel(here.bench.grpc) as channel:
         call: Any = channel.unary_stream(
-            "/trading.TradingService/SubscribeEvents", response_deserializer=pb.TradingEvent.FromString
+            "/trading.TradingService/SubscribeEvents",
+            response_deserializer=pb.TradingEvent.FromString,
         )
         request = pb.Subscribe(subscriptions=[pb.EVENT_TYPE_BROKER_ORDER]).SerializeToString()
         events = call(request, metadata=(("x-api-key", here.client.headers["x-api-key"]),))
@@ -86,24 +90,40 @@ def by_clock(here: Market, followed: Followed) -> dict[str, list[float]]:
     """Milliseconds of each order; a checkpoint runs in the middle."""
     checkpoint = threading.Timer(SECONDS / 2, here.bench.psql, ("CHECKPOINT",))
     checkpoint.start()
-    orders = (here.order(here.accounts[n % ACCOUNTS], f"S{n % SYMBOLS}") for n in range(int(RATE * SECONDS)))
+    orders = (
+        here.order(here.accounts[n % ACCOUNTS], f"S{n % SYMBOLS}")
+        for n in range(int(RATE * SECONDS))
+    )
     answers = here.bench.load(orders, CONNECTIONS, SECONDS, RATE)["answers"]
     checkpoint.join()
     times = followed.take([intent for _, _, intent in answers])
     pairs = list(zip(answers, times, strict=True))
     return {
         "POST until its answer": [took * 1e3 for _, took, _ in answers],
-        "POST until the broker has it": [(reported - due) * 1e3 for (due, _, _), (reported, _) in pairs],
-        "the broker's report until the subscriber": [(arrived - reported) * 1e3 for reported, arrived in times],
+        "POST until the broker has it": [
+            (reported - due) * 1e3 for (due, _, _), (reported, _) in pairs
+        ],
+        "the broker's report until the subscriber": [
+            (arrived - reported) * 1e3 for reported, arrived in times
+        ],
     }
 
 
 def cancels_beside_queue(here: Market, followed: Followed, account: str) -> list[float]:
-    """Milliseconds from the POST of a CANCEL until the broker has it, while CREATEs of the first account wait."""
+    """Milliseconds from the POST of a CANCEL until the broker has it, while CREATEs of the first
+    account wait."""
     url = f"/v1/accounts/{account}/intents"
     spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
-    create = {"command": {"type": "CREATE", "payload": {"symbol": "REST", "order_side": "BUY", "spec": spec}}}
-    resting = [here.client.post(url, json=create).raise_for_status().json()["intent_id"] for _ in range(CANCELS)]
+    create = {
+        "command": {
+            "type": "CREATE",
+            "payload": {"symbol": "REST", "order_side": "BUY", "spec": spec},
+        }
+    }
+    resting = [
+        here.client.post(url, json=create).raise_for_status().json()["intent_id"]
+        for _ in range(CANCELS)
+    ]
     here.until_sent()
     here.queue(0, QUEUED)
     found = []
@@ -127,7 +147,10 @@ def main() -> int:
         here.open_accounts(ACCOUNTS, null_broker.NAME)
         with following(here) as followed:
             found = by_clock(here, followed)
-            for name, account in (("of the same account", here.accounts[0]), ("of another", here.accounts[1])):
+            for name, account in (
+                ("of the same account", here.accounts[0]),
+                ("of another", here.accounts[1]),
+            ):
                 millis = cancels_beside_queue(here, followed, account)
                 found[f"CANCEL until the broker has it, beside 10,000 CREATEs {name}"] = millis
     return report(found)
@@ -139,13 +162,21 @@ def share(millis: list[float], part: float) -> float:
 
 def report(found: dict[str, list[float]]) -> int:
     out = Console()
-    table = Table("milliseconds", "orders", *("max" if part == 1 else f"p{part * 100:g}" for part in SHARES))
+    table = Table(
+        "milliseconds", "orders", *("max" if part == 1 else f"p{part * 100:g}" for part in SHARES)
+    )
     for name, millis in found.items():
         table.add_row(name, str(len(millis)), *(f"{share(millis, part):.1f}" for part in SHARES))
     out.print(f"{RATE:.0f} orders/s by the clock for {SECONDS:.0f} s, a checkpoint in the middle")
     out.print(table)
     bars = [
-        Bar("POST until the broker has it, p99 ms", share(found["POST until the broker has it"], 0.99), 40, 20, False),
+        Bar(
+            "POST until the broker has it, p99 ms",
+            share(found["POST until the broker has it"], 0.99),
+            40,
+            20,
+            False,
+        ),
         Bar(
             "report until the subscriber, p99 ms",
             share(found["the broker's report until the subscriber"], 0.99),
@@ -154,14 +185,22 @@ def report(found: dict[str, list[float]]) -> int:
             False,
         ),
         *(
-            Bar(name.replace("until the broker has it", "p99 ms"), share(millis, 0.99), 50, 20, False)
+            Bar(
+                name.replace("until the broker has it", "p99 ms"),
+                share(millis, 0.99),
+                50,
+                20,
+                False,
+            )
             for name, millis in found.items()
             if name.startswith("CANCEL")
         ),
     ]
     shown = Table("bar", "measured", "bar", "goal", "met")
     for bar in bars:
-        shown.add_row(bar.name, f"{bar.value:.1f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO")
+        shown.add_row(
+            bar.name, f"{bar.value:.1f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
+        )
     out.print(shown)
     draw(PICTURE, f"bench/latency.py: {RATE:.0f} orders/s by the clock", bars)
     return 0 if all(bar.met for bar in bars) else 1

@@ -1,12 +1,14 @@
-"""A load generator: keep-alive connections that send prepared requests and count the answers. Bounded in time.
+"""A load generator: keep-alive connections that send prepared requests and count the answers.
+Bounded in time.
 
-Used by the other programs: `python bench/load.py HOST PORT CONNECTIONS SECONDS FILE [RATE]`, where FILE has one JSON
-object a line with `path`, `headers` and `body`; each is sent at most once, in turn. Prints one JSON object. It shares
-the machine with what it measures, so it does as little as it can: no event loop, and it looks only for an answer's end.
+Used by the other programs: `python bench/load.py HOST PORT CONNECTIONS SECONDS FILE [RATE]`, where
+FILE has one JSON object a line with `path`, `headers` and `body`; each is sent at most once, in
+turn. Prints one JSON object. It shares the machine with what it measures, so it does as little as
+it can: no event loop, and it looks only for an answer's end.
 
-Without RATE a connection sends its next request when the last is answered (closed loop). With it requests leave by the
-clock, so many a second, whatever is answered (open loop); one that finds no free connection waits, and its time counts
-from when it was due.
+Without RATE a connection sends its next request when the last is answered (closed loop). With it
+requests leave by the clock, so many a second, whatever is answered (open loop); one that finds no
+free connection waits, and its time counts from when it was due.
 """
 
 import gc
@@ -36,7 +38,9 @@ class Connection:
         if head < 0:
             return False
         start = self.buffer.find(b"content-length: ") + 16
-        return len(self.buffer) >= head + 4 + int(self.buffer[start : self.buffer.find(b"\r", start)])
+        return len(self.buffer) >= head + 4 + int(
+            self.buffer[start : self.buffer.find(b"\r", start)]
+        )
 
 
 def requests_of(path: str, host: str) -> Iterator[bytes]:
@@ -53,7 +57,9 @@ def requests_of(path: str, host: str) -> Iterator[bytes]:
 
 def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str, object]:
     requests = iter(list(requests_of(path, host)))
-    connections = {made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))}
+    connections = {
+        made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))
+    }
     statuses: Counter[bytes] = Counter()
     latencies: list[float] = []
     sample = b""
@@ -98,17 +104,22 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
         "began": began,
         "seconds": took,
         "statuses": {status.decode(): number for status, number in statuses.items()},
-        "per_second": sum(number for status, number in statuses.items() if status[:1] == b"2") / took,
+        "per_second": sum(number for status, number in statuses.items() if status[:1] == b"2")
+        / took,
         "p50_ms": ordered[len(ordered) // 2] * 1000,
         "p99_ms": ordered[len(ordered) * 99 // 100] * 1000,
         "sample": sample.decode(errors="replace"),
     }
 
 
-def run_by_clock(host: str, port: int, count: int, seconds: float, path: str, rate: float) -> dict[str, object]:
+def run_by_clock(
+    host: str, port: int, count: int, seconds: float, path: str, rate: float
+) -> dict[str, object]:
     """Gives of each request when it was due, the seconds until its answer, and the intent's id."""
     requests = list(requests_of(path, host))[: int(seconds * rate)]
-    connections = {made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))}
+    connections = {
+        made.socket.fileno(): made for made in (Connection(host, port) for _ in range(count))
+    }
     free = deque(connections.values())
     answers: list[tuple[float, float, bytes]] = []
     gc.freeze()
@@ -124,20 +135,32 @@ def run_by_clock(host: str, port: int, count: int, seconds: float, path: str, ra
                 connection.sent_at = started + sent / rate  # when it was due
                 connection.socket.sendall(requests[sent])
                 sent += 1
-            wait = started + sent / rate - time.time() if free and sent < len(requests) else WAIT_SECONDS
+            wait = (
+                started + sent / rate - time.time()
+                if free and sent < len(requests)
+                else WAIT_SECONDS
+            )
             for number, _ in poll.poll(max(wait, 0)):
                 connection = connections[number]
                 data = connection.socket.recv(ANSWER_BYTES)
                 assert data, "the connection was closed"
                 connection.buffer += data
                 if connection.complete():
-                    answers.append((connection.sent_at, time.time() - connection.sent_at, connection.buffer))
+                    answers.append(
+                        (connection.sent_at, time.time() - connection.sent_at, connection.buffer)
+                    )
                     connection.buffer = b""
                     free.append(connection)
     refused = [answer for _, _, answer in answers if answer[9:12] != b"202"]
     assert not refused, refused[0]
-    intents = (json.loads(answer.partition(b"\r\n\r\n")[2])["intent_id"] for _, _, answer in answers)
-    return {"answers": [(due, took, intent) for (due, took, _), intent in zip(answers, intents, strict=True)]}
+    intents = (
+        json.loads(answer.partition(b"\r\n\r\n")[2])["intent_id"] for _, _, answer in answers
+    )
+    return {
+        "answers": [
+            (due, took, intent) for (due, took, _), intent in zip(answers, intents, strict=True)
+        ]
+    }
 
 
 if __name__ == "__main__":

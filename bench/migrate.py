@@ -1,8 +1,10 @@
-"""Measures how long submits wait while a large table is migrated: 1,000,000 orders, and callers beside it.
+"""Measures how long submits wait while a large table is migrated: 1,000,000 orders, and callers
+beside it.
 
-The migration of Idempotency-Keys makes its index again, and a column is added to the orders and filled, both in steps;
-then the same is done at once, for comparison. `python bench/migrate.py`; `MIGRATE_ORDERS=20000` tries it with fewer.
-Exit code 1 when a submit took longer than a second in steps, or was refused.
+The migration of Idempotency-Keys makes its index again, and a column is added to the orders and
+filled, both in steps; then the same is done at once, for comparison. `python bench/migrate.py`;
+`MIGRATE_ORDERS=20000` tries it with fewer. Exit code 1 when a submit took longer than a second in
+steps, or was refused.
 """
 
 import asyncio
@@ -94,15 +96,23 @@ class Submits:
         stopping = threading.Event()
 
         def run(number: int) -> None:
-            payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Limit": {"quantity": "1", "limit_price": "1"}}}
+            payload = {
+                "symbol": "AAPL",
+                "order_side": "BUY",
+                "spec": {"Limit": {"quantity": "1", "limit_price": "1"}},
+            }
             body = json.dumps({"command": {"type": "CREATE", "payload": payload}})
             parts = urlsplit(bench.url)
-            with closing(http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)) as connection:
+            with closing(
+                http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=60)
+            ) as connection:
                 for count in range(sys.maxsize):
                     key = {"idempotency-key": f"{id(self)}-{number}-{count}"} if count % 2 else {}
                     path = f"/v1/accounts/{accounts[(count * CALLERS + number) % len(accounts)]}/intents"
                     began = time.perf_counter()
-                    connection.request("POST", path, body, headers | key | {"content-type": "application/json"})
+                    connection.request(
+                        "POST", path, body, headers | key | {"content-type": "application/json"}
+                    )
                     answer = connection.getresponse()
                     text = answer.read().decode()
                     self.seconds.append(time.perf_counter() - began)
@@ -123,7 +133,10 @@ class Submits:
 
 
 def main() -> int:
-    out, table = Console(), Table("while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "over 1 s", "refused")
+    out, table = (
+        Console(),
+        Table("while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "over 1 s", "refused"),
+    )
     missed = False
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
         headers, accounts = provision(bench)
@@ -152,14 +165,19 @@ def main() -> int:
             "nothing": lambda: time.sleep(QUIET_SECONDS),
             "index in steps": lambda: in_steps(keys),
             "column in steps": lambda: in_steps(FILLED_COLUMN),
-        } | {what: (lambda text=text: asyncio.run(run(f"BEGIN; {text} COMMIT"))) for what, text in AT_ONCE.items()}
+        } | {
+            what: (lambda text=text: asyncio.run(run(f"BEGIN; {text} COMMIT")))
+            for what, text in AT_ONCE.items()
+        }
         for what, do in work.items():
             submits, began = Submits(), time.perf_counter()
             with submits.sent(bench, headers, accounts):
                 do()
             took, worst = time.perf_counter() - began, max(submits.seconds)
             late = statistics.quantiles(submits.seconds, n=100)[98]
-            shown = (f"{each * 1000:.0f}" for each in (statistics.median(submits.seconds), late, worst))
+            shown = (
+                f"{each * 1000:.0f}" for each in (statistics.median(submits.seconds), late, worst)
+            )
             counts = sum(each > MAX_SECONDS for each in submits.seconds), submits.refused.total()
             table.add_row(what, f"{took:.1f}", str(len(submits.seconds)), *shown, *map(str, counts))
             if what not in AT_ONCE:

@@ -1,5 +1,6 @@
-"""A broker that costs nothing, so that what remains is the platform: it acknowledges every order, fills market orders
-at once, lets the others rest, and keeps all of it in memory. Its events carry the moment at which it had the command.
+"""A broker that costs nothing, so that what remains is the platform: it acknowledges every order,
+fills market orders at once, lets the others rest, and keeps all of it in memory. Its events carry
+the moment at which it had the command.
 """
 
 import asyncio
@@ -61,7 +62,9 @@ class NullBroker:
         self._events.put_nowait(_event(EventKind.CANCELLED, name, ticket, datetime.now(UTC)))
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=name)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         return LookupUnknown("this broker looks nothing up")
 
     async def events(self) -> AsyncIterator[BrokerEvent]:
@@ -69,7 +72,9 @@ class NullBroker:
             yield event
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        return AccountSnapshot(taken_at=datetime.now(UTC), open_orders=(), executions=(), positions=None)
+        return AccountSnapshot(
+            taken_at=datetime.now(UTC), open_orders=(), executions=(), positions=None
+        )
 
     async def close(self) -> None:
         self._events.put_nowait(None)
@@ -100,5 +105,7 @@ def install(folder: Path) -> str:
     package = folder / "installed" / "null_broker-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: null-broker\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[trading_intents.brokers]\n{NAME} = null_broker:INTEGRATION\n")
+    (package / "entry_points.txt").write_text(
+        f"[trading_intents.brokers]\n{NAME} = null_broker:INTEGRATION\n"
+    )
     return f"{package.parent}:{Path(__file__).parent}"

@@ -1,4 +1,5 @@
-"""Measures the outbox against its bars: rows a second through one worker, and the claim with 1,000,000 finished rows.
+"""Measures the outbox against its bars: rows a second through one worker, and the claim with
+1,000,000 finished rows.
 
 Run it alone on the machine: `python bench/outbox.py`. Exit code 1 when a bar is missed.
 """
@@ -46,7 +47,10 @@ async def main() -> int:
         async with running(Path(folder), "", LOG) as server:
             async with fresh_database(server, "flow") as database:
                 rate = max([await rows_a_second(database) for _ in range(ROUNDS)])
-            async with fresh_database(server, "empty_table") as empty, fresh_database(server, "full_table") as full:
+            async with (
+                fresh_database(server, "empty_table") as empty,
+                fresh_database(server, "full_table") as full,
+            ):
                 await finish_rows(server, "full_table")
                 rounds = [await claim_p99s_seconds([empty, full]) for _ in range(ROUNDS)]
     return report(rate, *min(rounds, key=lambda p99s: p99s[1] / p99s[0]))
@@ -106,7 +110,9 @@ async def claim_seconds(pool: Pool) -> float:
     await put_rows(pool, CLAIM_ROWS)
     async with pool.transaction(plans="fresh") as tx:
         start = time.perf_counter()
-        claimed = await claim(tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], CLAIM_ROWS, ATTEMPT_LIMIT)
+        claimed = await claim(
+            tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], CLAIM_ROWS, ATTEMPT_LIMIT
+        )
         seconds = time.perf_counter() - start
     assert len(claimed) == CLAIM_ROWS
     async with pool.transaction(plans="fresh") as tx:
@@ -150,7 +156,13 @@ def report(rate: float, empty_seconds: float, full_seconds: float) -> int:
     ratio = full_seconds / empty_seconds
     table = Table("work", "measured", "bar", "goal", "", title="outbox")
     lines = (
-        ("claim to complete, no-op handler, one worker", f"{rate:,.0f} rows/s", "≥ 2,000", "5,000", rate >= 2_000),
+        (
+            "claim to complete, no-op handler, one worker",
+            f"{rate:,.0f} rows/s",
+            "≥ 2,000",
+            "5,000",
+            rate >= 2_000,
+        ),
         (
             f"claim p99 with {FINISHED_ROWS:,} completed rows",
             f"{full_seconds * 1000:.2f} ms = {ratio:.2f} times {empty_seconds * 1000:.2f} ms empty",

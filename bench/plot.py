@@ -1,4 +1,5 @@
-"""Draws measured values against their bars as a PNG: each as a share of its bar, so that all fit one picture."""
+"""Draws measured values against their bars as a PNG: each as a share of its bar, so that all fit
+one picture."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,10 @@ def draw(path: Path, title: str, bars: list[Bar]) -> None:
     unit = (WIDTH - LEFT - RIGHT) / MAX_SHARE
     for row, bar in enumerate(bars):
         y = TOP + row * ROW
-        share, goal = (min(each / bar.bar, MAX_SHARE) if bar.bar else float(each > 0) for each in (bar.value, bar.goal))
+        share, goal = (
+            min(each / bar.bar, MAX_SHARE) if bar.bar else float(each > 0)
+            for each in (bar.value, bar.goal)
+        )
         sign = "at least" if bar.more_is_better else "at most"
         pen.text((20, y + 4), bar.name, INK, font)
         pen.text((20, y + 24), f"{sign} {bar.bar:g}, goal {bar.goal:g}", FAINT, small)

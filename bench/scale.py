@@ -1,10 +1,10 @@
-"""Measures what an order costs with more processes: CPU time in the service and in PostgreSQL at a steady rate, with
-one API process and one, two and four workers, and with two API processes, each with accounts of its own; of one
-organization, and of many.
+"""Measures what an order costs with more processes: CPU time in the service and in PostgreSQL at a
+steady rate, with one API process and one, two and four workers, and with two API processes, each
+with accounts of its own; of one organization, and of many.
 
-The claim is that it is flat: each within 10 % of one API and one worker. CPU time can be measured beside other work,
-rates cannot. `python bench/scale.py`; `--one` or `--many` is half of it, `SCALE_SECONDS=10` tries it shorter. Exit code
-1 when the claim is missed.
+The claim is that it is flat: each within 10 % of one API and one worker. CPU time can be measured
+beside other work, rates cannot. `python bench/scale.py`; `--one` or `--many` is half of it,
+`SCALE_SECONDS=10` tries it shorter. Exit code 1 when the claim is missed.
 """
 
 import json
@@ -42,11 +42,14 @@ class Trader(NamedTuple):
 
 
 def open_traders(here: Market, organizations: int) -> list[Trader]:
-    """The accounts, of each organization in turn: where API processes divide the accounts, they divide these too."""
+    """The accounts, of each organization in turn: where API processes divide the accounts, they
+    divide these too."""
     wanted = [
         {
             "external_id": f"org_{number}",
-            "api_keys": [{"name": "k", "environment": "paper", "permission_set": PermissionSet.TRADER}],
+            "api_keys": [
+                {"name": "k", "environment": "paper", "permission_set": PermissionSet.TRADER}
+            ],
             "accounts": [
                 {"name": f"a{each}", "broker": "paper", "environment": "paper"}
                 for each in range(ACCOUNTS // organizations)
@@ -57,7 +60,12 @@ def open_traders(here: Market, organizations: int) -> list[Trader]:
     command = [sys.executable, "-m", "trading_intents", "admin", "apply", "-"]
     environ = os.environ | {"TRADING_INTENTS_DATA_DIR": str(here.bench.folder / "data")}
     applied = subprocess.run(
-        command, env=environ, input=json.dumps({"organizations": wanted}), capture_output=True, text=True, check=True
+        command,
+        env=environ,
+        input=json.dumps({"organizations": wanted}),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     here.open_accounts(0)  # waits until all are connected
     made = [
@@ -84,7 +92,10 @@ def measure(organizations: int, apis: int, workers: int) -> Cost:
         traders = open_traders(here, organizations)
         rate, count = ORDERS_A_SECOND / apis, int(ORDERS_A_SECOND * SECONDS / apis)
         parts = [
-            [order(here, traders[n % (ACCOUNTS // apis) * apis + part], f"S{n % 40}") for n in range(count)]
+            [
+                order(here, traders[n % (ACCOUNTS // apis) * apis + part], f"S{n % 40}")
+                for n in range(count)
+            ]
             for part in range(apis)
         ]
         here.until_finished()
@@ -93,12 +104,16 @@ def measure(organizations: int, apis: int, workers: int) -> Cost:
             list(pool.map(lambda b, r: b.load(r, CONNECTIONS, SECONDS * 3, rate), benches, parts))
         here.until_finished()
         time.sleep(1)  # what follows the last orders
-        spent = [(b - a) / (count * apis) * 1e6 for a, b in zip(before, here.bench.cpu(), strict=True)]
+        spent = [
+            (b - a) / (count * apis) * 1e6 for a, b in zip(before, here.bench.cpu(), strict=True)
+        ]
         return Cost(*spent)
 
 
 def main() -> int:
-    table = Table("organizations", "API processes", "workers", "service us", "postgres us", "share", "flat")
+    table = Table(
+        "organizations", "API processes", "workers", "service us", "postgres us", "share", "flat"
+    )
     is_flat = True
     for organizations in [ORGANIZATIONS[each] for each in sys.argv[1:]] or ORGANIZATIONS.values():
         base = 0.0
@@ -107,7 +122,13 @@ def main() -> int:
             base = base or sum(cost)
             share = sum(cost) / base
             is_flat &= share <= MAX_SHARE
-            shown = (str(organizations), str(apis), str(workers), f"{cost.service_us:.0f}", f"{cost.postgres_us:.0f}")
+            shown = (
+                str(organizations),
+                str(apis),
+                str(workers),
+                f"{cost.service_us:.0f}",
+                f"{cost.postgres_us:.0f}",
+            )
             table.add_row(*shown, f"{share:.2f}", "yes" if share <= MAX_SHARE else "NO")
     Console().print(table)
     return 0 if is_flat else 1

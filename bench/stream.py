@@ -1,4 +1,5 @@
-"""Measures the stream against its bars: from commit to client, and deliveries a second to many subscribers.
+"""Measures the stream against its bars: from commit to client, and deliveries a second to many
+subscribers.
 
 Run it alone on the machine: `python bench/stream.py`. Exit code 1 when a bar is missed.
 """
@@ -29,7 +30,13 @@ from rich.table import Table
 
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import WORKER_ROLE, Database, open_database
-from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.embedded.cluster import (
+    DATABASE,
+    LOGIN,
+    OWNER,
+    WORKER_LOGIN,
+    open_cluster,
+)
 from trading_intents.storage.signals import Signals, open_signals
 from trading_intents.stream import trading_pb2
 from trading_intents.stream.log import append
@@ -81,7 +88,9 @@ class Publisher:
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """A process with the role `stream` and nothing else."""
-    environ = os.environ | PLENTY | {f"TRADING_INTENTS_{port}_PORT": "0" for port in ("HTTP", "GRPC")}
+    environ = (
+        os.environ | PLENTY | {f"TRADING_INTENTS_{port}_PORT": "0" for port in ("HTTP", "GRPC")}
+    )
     environ |= {"TRADING_INTENTS_DATA_DIR": str(folder / "data"), "TRADING_INTENTS_ROLES": "stream"}
     command = [sys.executable, "-m", "trading_intents", "serve"]
     process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
@@ -97,12 +106,17 @@ def serving(folder: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 def provision(folder: Path) -> dict[str, Any]:
     count = max(SUBSCRIBERS) // STREAMS_PER_KEY
-    keys = [{"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]} for n in range(count)]
+    keys = [
+        {"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]}
+        for n in range(count)
+    ]
     accounts = [{"name": "a", "broker": "paper", "environment": "paper"}]
     document = {"organizations": [{"external_id": "bench", "accounts": accounts, "api_keys": keys}]}
     environ = os.environ | {"TRADING_INTENTS_DATA_DIR": str(folder / "data")}
     command = [sys.executable, "-m", "trading_intents", "admin", "apply", "-"]
-    done = subprocess.run(command, env=environ, input=json.dumps(document), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environ, input=json.dumps(document), capture_output=True, text=True, check=True
+    )
     (made,) = json.loads(done.stdout)["organizations"]
     return dict(made)
 
@@ -130,17 +144,24 @@ def make_event(bench: Bench, number: int) -> Event:
         received_at=now,
         created_at=now,
     )
-    return Event(organization_id, account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload)
+    return Event(
+        organization_id, account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+    )
 
 
 @contextlib.asynccontextmanager
-async def subscribers(bench: Bench, transport: str, count: int, events: int) -> AsyncIterator[asyncio.StreamReader]:
+async def subscribers(
+    bench: Bench, transport: str, count: int, events: int
+) -> AsyncIterator[asyncio.StreamReader]:
     keys = bench.folder / "keys"
     keys.write_text("\n".join([*bench.keys, str(bench.account_id)]))
-    host, port = bench.grpc.split(":") if transport == "grpc" else urlsplit(bench.http).netloc.split(":")
+    host, port = (
+        bench.grpc.split(":") if transport == "grpc" else urlsplit(bench.http).netloc.split(":")
+    )
     program = str(Path(__file__).with_name("follow.py"))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, program, transport, host, port, str(count), str(events), str(keys)), stdout=subprocess.PIPE
+        *(sys.executable, program, transport, host, port, str(count), str(events), str(keys)),
+        stdout=subprocess.PIPE,
     )
     try:
         assert process.stdout is not None
@@ -153,17 +174,22 @@ async def subscribers(bench: Bench, transport: str, count: int, events: int) -> 
 
 
 async def commit(bench: Bench, publisher: Publisher, rate: float, seconds: float) -> int:
-    """Events at this rate, some in a commit, as the platform's own writers do it; how many there were."""
+    """Events at this rate, some in a commit, as the platform's own writers do it; how many there
+    were."""
     commits, started = round(rate * seconds / COMMIT_EVENTS), time.monotonic()
     for number in range(commits):
         async with publisher.database.worker.transaction() as tx:
-            await append(tx, [make_event(bench, number * COMMIT_EVENTS + n) for n in range(COMMIT_EVENTS)])
+            await append(
+                tx, [make_event(bench, number * COMMIT_EVENTS + n) for n in range(COMMIT_EVENTS)]
+            )
         publisher.signals.notify(CHANNEL)
         await asyncio.sleep(started + (number + 1) * COMMIT_EVENTS / rate - time.monotonic())
     return commits * COMMIT_EVENTS
 
 
-async def deliveries(bench: Bench, publisher: Publisher, transport: str, count: int) -> dict[str, float]:
+async def deliveries(
+    bench: Bench, publisher: Publisher, transport: str, count: int
+) -> dict[str, float]:
     """A second to `count` subscribers, while events commit a little faster than the goal."""
     rate = min(OFFERED[transport] / count, MAX_EVENTS_A_SECOND)
     expected = round(rate * SECONDS / COMMIT_EVENTS) * COMMIT_EVENTS
@@ -173,24 +199,36 @@ async def deliveries(bench: Bench, publisher: Publisher, transport: str, count: 
         async with asyncio.timeout(120):
             ended = json.loads(await done.readline())["done_at"]
         total = expected * count
-        return {"per_second": total / (ended - started), "cpu_us": (bench.cpu_seconds() - cpu) / total * 1e6}
+        return {
+            "per_second": total / (ended - started),
+            "cpu_us": (bench.cpu_seconds() - cpu) / total * 1e6,
+        }
 
 
 async def latency(bench: Bench, publisher: Publisher) -> list[float]:
-    """Milliseconds from just before an event's transaction, commit and all, to a grpcio client; at 1,000 events/s."""
+    """Milliseconds from just before an event's transaction, commit and all, to a grpcio client; at
+    1,000 events/s."""
     found: list[float] = []
     async with grpc.aio.insecure_channel(bench.grpc) as channel:
         call: Any = channel.unary_stream(
-            "/trading.TradingService/SubscribeEvents", response_deserializer=trading_pb2.TradingEvent.FromString
+            "/trading.TradingService/SubscribeEvents",
+            response_deserializer=trading_pb2.TradingEvent.FromString,
         )
-        request = trading_pb2.Subscribe(subscriptions=[trading_pb2.EVENT_TYPE_INTENT_ACTION]).SerializeToString()
-        events, subscribed = call(request, metadata=(("x-api-key", bench.keys[0]),)), asyncio.Event()
+        request = trading_pb2.Subscribe(
+            subscriptions=[trading_pb2.EVENT_TYPE_INTENT_ACTION]
+        ).SerializeToString()
+        events, subscribed = (
+            call(request, metadata=(("x-api-key", bench.keys[0]),)),
+            asyncio.Event(),
+        )
 
         async def listen() -> None:
             async for event in events:
                 subscribed.set()
                 if event.HasField("intent_action"):
-                    found.append((time.time() - event.intent_action.created_at.ToNanoseconds() / 1e9) * 1000)
+                    found.append(
+                        (time.time() - event.intent_action.created_at.ToNanoseconds() / 1e9) * 1000
+                    )
 
         listening = asyncio.create_task(listen())
         await subscribed.wait()
@@ -206,7 +244,8 @@ async def measure(bench: Bench, transports: list[str]) -> int:
     cluster = open_cluster(bench.folder / "data", "")
     url, worker_url = (cluster.url(login, DATABASE) for login in (LOGIN, WORKER_LOGIN))
     owner = await asyncpg.connect(cluster.url(OWNER, DATABASE).reveal())
-    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")  # a process without a worker leaves that out
+    # A process without a worker leaves that out.
+    await owner.execute(f"GRANT {WORKER_ROLE} TO {WORKER_LOGIN}")
     await owner.close()
     waits: list[list[float]] = []
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
@@ -227,7 +266,10 @@ async def measure(bench: Bench, transports: list[str]) -> int:
 
 def main(transports: list[str]) -> int:
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # what we start does not use our channel
-    with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as (pid, serving_line):
+    with (
+        tempfile.TemporaryDirectory(prefix="ti-bench-") as name,
+        serving(Path(name)) as (pid, serving_line),
+    ):
         made = provision(Path(name))
         ids = OrganizationId(UUID(made["id"])), UUID(made["accounts"][0]["id"])
         keys = [key["api_key"] for key in made["api_keys"]]
@@ -241,10 +283,13 @@ def report(waits: list[float], found: dict[tuple[str, int], list[dict[str, float
     p99 = waits[len(waits) * 99 // 100]
     all_met = p99 <= LATENCY_BAR
     name = f"commit to client, p99 ms (p50 {waits[len(waits) // 2]:.1f})"
-    table.add_row(name, f"{p99:.1f}", f"{LATENCY_BAR}", f"{LATENCY_GOAL}", "", "yes" if all_met else "NO")
+    table.add_row(
+        name, f"{p99:.1f}", f"{LATENCY_BAR}", f"{LATENCY_GOAL}", "", "yes" if all_met else "NO"
+    )
     for (transport, count), rounds in found.items():
         best = max(rounds, key=lambda one: one["per_second"])
-        bar, goal = (f"{number:,}" if count > 1 else "" for number in BARS[transport])  # one gets only what commits
+        # One gets only what commits.
+        bar, goal = (f"{number:,}" if count > 1 else "" for number in BARS[transport])
         met = count == 1 or best["per_second"] >= BARS[transport][0]
         all_met &= met
         row = (f"{transport} deliveries/s to {count:,}", f"{best['per_second']:,.0f}", bar, goal)

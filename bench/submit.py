@@ -1,7 +1,8 @@
-"""Measures accepted intents a second over HTTP against pgbench doing the specification's minimal transaction.
+"""Measures accepted intents a second over HTTP against pgbench doing the specification's minimal
+transaction.
 
-Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed. With `--limits` it compares
-accounts that have every limit with accounts that have none.
+Run it alone on the machine: `python bench/submit.py`. Exit code 1 when a bar is missed. With
+`--limits` it compares accounts that have every limit with accounts that have none.
 """
 
 import json
@@ -82,7 +83,18 @@ class Bench:
         path = self.folder / "script.sql"
         path.write_text(script)
         done = self._run(
-            "pgbench", "-n", "-M", "prepared", "-c", str(clients), "-j", "2", "-T", f"{seconds:.0f}", "-f", str(path)
+            "pgbench",
+            "-n",
+            "-M",
+            "prepared",
+            "-c",
+            str(clients),
+            "-j",
+            "2",
+            "-T",
+            f"{seconds:.0f}",
+            "-f",
+            str(path),
         )
         return {
             "per_second": float(re.search(r"tps = ([\d.]+)", done)[1]),  # type: ignore[index]  # pgbench's format
@@ -99,11 +111,17 @@ class Bench:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def post(self, headers: dict[str, str], accounts: list[str], connections: int) -> dict[str, Any]:
+    def post(
+        self, headers: dict[str, str], accounts: list[str], connections: int
+    ) -> dict[str, Any]:
         self._batch += 1
         numbers = range(int(MAX_REQUESTS_A_SECOND * SECONDS))
         before = self.cpu()
-        result = self.load((self._request(headers, random.choice(accounts), n) for n in numbers), connections, SECONDS)
+        result = self.load(
+            (self._request(headers, random.choice(accounts), n) for n in numbers),
+            connections,
+            SECONDS,
+        )
         count = sum(result["statuses"].values())
         result["service_us"], result["postgres_us"] = (
             (b - a) / count * 1e6 for a, b in zip(before, self.cpu(), strict=True)
@@ -111,35 +129,68 @@ class Bench:
         return result
 
     def load(
-        self, requests: Iterable[dict[str, Any]], connections: int, seconds: float, rate: float | None = None
+        self,
+        requests: Iterable[dict[str, Any]],
+        connections: int,
+        seconds: float,
+        rate: float | None = None,
     ) -> dict[str, Any]:
         """Sends them, each once, for so many seconds at most; with a rate, by the clock."""
         path = self.folder / "requests.jsonl"
         with path.open("w") as out:
             out.writelines(json.dumps(request) + "\n" for request in requests)
         parts = urlsplit(self.url)
-        command = [sys.executable, str(Path(__file__).with_name("load.py")), str(parts.hostname), str(parts.port)]
-        command += [str(connections), str(seconds), str(path), *([] if rate is None else [str(rate)])]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120 + (seconds if rate else 0))
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("load.py")),
+            str(parts.hostname),
+            str(parts.port),
+        ]
+        command += [
+            str(connections),
+            str(seconds),
+            str(path),
+            *([] if rate is None else [str(rate)]),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120 + (seconds if rate else 0)
+        )
         assert done.returncode == 0, done.stderr
         result: dict[str, Any] = json.loads(done.stdout)
         assert rate or set(result["statuses"]) == {"202"}, result
         return result
 
     def _request(self, headers: dict[str, str], account: str, number: int) -> dict[str, Any]:
-        spec = {"Limit": {"quantity": str(number % 900 + 1), "limit_price": f"{100 + number % 97}.25"}}
+        spec = {
+            "Limit": {"quantity": str(number % 900 + 1), "limit_price": f"{100 + number % 97}.25"}
+        }
         payload = {"symbol": "AAPL", "order_side": "BUY", "spec": spec}
-        body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"{self._batch}-{number}"}
+        body = {
+            "command": {"type": "CREATE", "payload": payload},
+            "client_reference_id": f"{self._batch}-{number}",
+        }
         if number % 2:
             headers = headers | {"idempotency-key": f"{self._batch}-{number}"}
-        return {"path": f"/v1/accounts/{account}/intents", "headers": headers, "body": json.dumps(body)}
+        return {
+            "path": f"/v1/accounts/{account}/intents",
+            "headers": headers,
+            "body": json.dumps(body),
+        }
 
     def cpu(self) -> tuple[float, float]:
         """Seconds of the service's processes and of all of PostgreSQL so far."""
-        postmaster = int((self.folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0])
+        postmaster = int(
+            (self.folder / "data" / "postgres" / "postmaster.pid").read_text().split()[0]
+        )
         stats = {pid: _stat(pid) for pid in _pids()}
-        service = [pid for pid in stats if postmaster not in (pid, stats[pid][1]) and _is_below(pid, self.pids, stats)]
-        backends = [pid for pid in stats if stats[pid][1] == postmaster and pid not in self.own_backends]
+        service = [
+            pid
+            for pid in stats
+            if postmaster not in (pid, stats[pid][1]) and _is_below(pid, self.pids, stats)
+        ]
+        backends = [
+            pid for pid in stats if stats[pid][1] == postmaster and pid not in self.own_backends
+        ]
         # What ended meanwhile is in the postmaster's own count of its children.
         postgres = sum(stats[pid][0] for pid in backends) + _stat(postmaster, with_dead=True)[0]
         return sum(stats[pid][0] for pid in service), postgres
@@ -163,12 +214,16 @@ def _stat(pid: int, with_dead: bool = False) -> tuple[float, int]:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0, 0
-    ticks = int(fields[11]) + int(fields[12]) + (int(fields[13]) + int(fields[14]) if with_dead else 0)
+    ticks = (
+        int(fields[11]) + int(fields[12]) + (int(fields[13]) + int(fields[14]) if with_dead else 0)
+    )
     return ticks / TICKS, int(fields[1])
 
 
 @contextmanager
-def serving(folder: Path, roles: str = "api", beside: Bench | None = None, **settings: str) -> Iterator[Bench]:
+def serving(
+    folder: Path, roles: str = "api", beside: Bench | None = None, **settings: str
+) -> Iterator[Bench]:
     """A process with these roles; `beside` another one, on its database."""
     environ = (
         os.environ
@@ -179,7 +234,10 @@ def serving(folder: Path, roles: str = "api", beside: Bench | None = None, **set
             "TRADING_INTENTS_GRPC_PORT": "0",
             "TRADING_INTENTS_ROLES": roles,
         }
-        | {name if name == "PYTHONPATH" else f"TRADING_INTENTS_{name}": value for name, value in settings.items()}
+        | {
+            name if name == "PYTHONPATH" else f"TRADING_INTENTS_{name}": value
+            for name, value in settings.items()
+        }
     )
     command = [sys.executable, "-m", "trading_intents", "serve"]
     process = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
@@ -189,7 +247,9 @@ def serving(folder: Path, roles: str = "api", beside: Bench | None = None, **set
         threading.Thread(target=sys.stderr.writelines, args=(process.stderr,), daemon=True).start()
         if beside:
             beside.pids.append(process.pid)
-        yield beside or Bench(folder, serving_line["http"], serving_line.get("grpc", ""), process.pid)
+        yield beside or Bench(
+            folder, serving_line["http"], serving_line.get("grpc", ""), process.pid
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -200,7 +260,9 @@ def provision(bench: Bench) -> tuple[dict[str, str], list[str]]:
     headers = {"x-api-key": key}
     with httpx.Client(base_url=bench.url, headers=headers) as client:
         made = [
-            client.post("/v1/accounts", json={"name": f"a{n}", "broker": "paper", "environment": "paper"}).json()["id"]
+            client.post(
+                "/v1/accounts", json={"name": f"a{n}", "broker": "paper", "environment": "paper"}
+            ).json()["id"]
             for n in range(ACCOUNTS)
         ]
         for account in made:
@@ -228,16 +290,22 @@ LIMIT_ROUNDS = 7
 
 def compare_limits() -> int:
     """Accepted intents a second of accounts with every limit, of those without any. Both are
-    measured right after each other, and the median of these shares counts: a machine has faster and slower minutes."""
+    measured right after each other, and the median of these shares counts: a machine has faster and
+    slower minutes."""
     with ExitStack() as stack:
-        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-"))) for _ in range(2)]
+        folders = [
+            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ti-bench-")))
+            for _ in range(2)
+        ]
         plain = stack.enter_context(serving(folders[0]))
         bench = stack.enter_context(serving(folders[1]))
         free, limited = provision(plain), provision(bench)
         with httpx.Client(base_url=bench.url, headers=limited[0]) as client:
             client.put("/v1/reference-prices/AAPL", json={"price": "150"}).raise_for_status()
             for account in limited[1]:
-                client.put(f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT).raise_for_status()
+                client.put(
+                    f"/v1/controls/accounts/{account}/limits", json=EVERY_LIMIT
+                ).raise_for_status()
         rounds: dict[str, list[dict[str, Any]]] = {"none": [], "every limit": []}
         for _ in range(LIMIT_ROUNDS):
             for what, one, accounts in (("none", plain, free), ("every limit", bench, limited)):
@@ -248,9 +316,15 @@ def compare_limits() -> int:
         keys = ("per_second", "p50_ms", "p99_ms", "service_us", "postgres_us")
         table.add_row(what, *(f"{median(each[key] for each in found):.2f}" for key in keys))
     pairs = zip(rounds["every limit"], rounds["none"], strict=True)
-    shares = [limited_round["per_second"] / free_round["per_second"] for limited_round, free_round in pairs]
+    shares = [
+        limited_round["per_second"] / free_round["per_second"]
+        for limited_round, free_round in pairs
+    ]
     found_shares = ", ".join(f"{each:.2f}" for each in shares)
-    Console().print(table, f"shares {found_shares}: median {median(shares):.2f}, at least {MIN_SHARE_WITH_LIMITS}")
+    Console().print(
+        table,
+        f"shares {found_shares}: median {median(shares):.2f}, at least {MIN_SHARE_WITH_LIMITS}",
+    )
     return int(median(shares) < MIN_SHARE_WITH_LIMITS)
 
 
@@ -263,7 +337,8 @@ def main() -> int:
         yardstick, one_client, one = [], [], []
         posts: dict[int, list[dict[str, Any]]] = {n: [] for n in CONNECTIONS}
         for _ in range(ROUNDS):
-            bench.psql("CHECKPOINT")  # so that what the last round logged can be used again, as it is in a long run
+            # So that what the last round logged can be used again, as it is in a long run.
+            bench.psql("CHECKPOINT")
             yardstick.append(bench.pgbench(STATEMENTS, YARDSTICK_CLIENTS))
             one.append(bench.pgbench(ONE_STATEMENT, YARDSTICK_CLIENTS))
             one_client.append(bench.pgbench(STATEMENTS, 1))
@@ -285,7 +360,13 @@ def report(
     out, base = Console(), best(yardstick)["per_second"]
     raw = Table("work", "per second", "ratio", "p50 ms", "p99 ms", "service µs", "postgres µs")
     raw.add_row(
-        "pgbench, statements, 32 clients", f"{base:.0f}", "1.00", f"{best(yardstick)['p50_ms']:.2f}", "", "", ""
+        "pgbench, statements, 32 clients",
+        f"{base:.0f}",
+        "1.00",
+        f"{best(yardstick)['p50_ms']:.2f}",
+        "",
+        "",
+        "",
     )
     raw.add_row(
         "pgbench, one statement",
@@ -319,12 +400,22 @@ def report(
     out.print(raw)
     at_64, p50 = best(posts[64]), min(r["p50_ms"] for r in posts[1])
     bars = [
-        Bar("accepted/s at 64 connections, x yardstick", at_64["per_second"] / base, 1.1, 4.0, True),
-        Bar("p50 of 1 connection / pgbench of 1 client", p50 / best(one_client)["p50_ms"], 6.0, 1.5, False),
+        Bar(
+            "accepted/s at 64 connections, x yardstick", at_64["per_second"] / base, 1.1, 4.0, True
+        ),
+        Bar(
+            "p50 of 1 connection / pgbench of 1 client",
+            p50 / best(one_client)["p50_ms"],
+            6.0,
+            1.5,
+            False,
+        ),
     ]
     table = Table("bar", "measured", "bar", "goal", "met")
     for bar in bars:
-        table.add_row(bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO")
+        table.add_row(
+            bar.name, f"{bar.value:.2f}", f"{bar.bar}", f"{bar.goal}", "yes" if bar.met else "NO"
+        )
     out.print(table)
     draw(PICTURE, f"bench/submit.py: the write path (yardstick {base:.0f}/s)", bars)
     out.print(f"drawn in {PICTURE}")

@@ -15,7 +15,8 @@ INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 
 def main(address: str | None) -> None:
     with TradingClient(grpc_target=address) as client:
-        # A program would keep each event's cursor where it keeps what it made of the event, and begin `after` it.
+        # A program would keep each event's cursor where it keeps what it made of the event, and
+        # begin `after` it.
         for event in client.events():
             show(event)
 
@@ -29,7 +30,9 @@ def show(event: Event) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Follow the demo organization's events.")
-    parser.add_argument("address", nargs="?", help="the platform's gRPC port, such as 127.0.0.1:5051")
+    parser.add_argument(
+        "address", nargs="?", help="the platform's gRPC port, such as 127.0.0.1:5051"
+    )
     try:
         main(parser.parse_args().address)
     except KeyboardInterrupt:

@@ -1,4 +1,5 @@
-"""Has an order refused by a limit, then stops trading on the demo's paper account, and allows it again:
+"""Has an order refused by a limit, then stops trading on the demo's paper account, and allows it
+again:
 
 python examples/limit_and_halt.py [http://127.0.0.1:8080]
 """
@@ -25,13 +26,17 @@ def main(url: str | None) -> None:
             account.controls.halt("the example stops everything")
             ended = (event.halt for event in stream if isinstance(event, HaltEvent))
             halt = next(one for one in ended if one.state is HaltState.DONE)
-        print(f"halted: {halt.orders_done} of {halt.orders} orders have ended, this one as {order.wait().order_status}")
+        print(
+            f"halted: {halt.orders_done} of {halt.orders} orders have ended, this one as {order.wait().order_status}"
+        )
         print(account.controls.resume().state)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Limit and halt the demo's paper account.")
-    parser.add_argument("url", nargs="?", help="where the platform is, such as http://127.0.0.1:8080")
+    parser.add_argument(
+        "url", nargs="?", help="where the platform is, such as http://127.0.0.1:8080"
+    )
     try:
         main(parser.parse_args().url)
     except TradingError as error:

@@ -1,5 +1,6 @@
-"""A broker integration of one's own, whole: a session with a venue that lives in a file. Copy it, and put your venue's
-protocol where `Venue` is. A package adds it to the platform by an entry point, without touching the platform:
+"""A broker integration of one's own, whole: a session with a venue that lives in a file. Copy it,
+and put your venue's protocol where `Venue` is. A package adds it to the platform by an entry point,
+without touching the platform:
 
     [project.entry-points."trading_intents.brokers"]
     my_broker = "my_broker:INTEGRATION"
@@ -34,7 +35,8 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.trading import Environment, OrderKind, OrderSide, RouteStrategy, TimeInForce
 
-# Known without a connection: GET /v1/brokers shows it, and what it does not offer is refused before it is recorded.
+# Known without a connection: GET /v1/brokers shows it, and what it does not offer is refused before
+# it is recorded.
 CAPABILITIES = Capabilities(
     name="my_broker",
     environments=(Environment.PAPER,),
@@ -65,7 +67,8 @@ class Book:
     """All that the venue knows of one account."""
 
     orders: dict[str, Order] = field(default_factory=dict)  # by client order id
-    events: int = 0  # reported so far; its next value numbers the next event, and is never used again
+    # Reported so far; its next value numbers the next event, and is never used again.
+    events: int = 0
     cash: Decimal = Decimal(1_000_000)
     bid: Decimal = Decimal(0)
     ask: Decimal = Decimal(0)
@@ -74,13 +77,17 @@ class Book:
 
     def position(self, symbol: str) -> Decimal:
         orders = (order for order in self.orders.values() if order.ticket.symbol == symbol)
-        signed = (order.filled if order.ticket.side is OrderSide.BUY else -order.filled for order in orders)
+        signed = (
+            order.filled if order.ticket.side is OrderSide.BUY else -order.filled
+            for order in orders
+        )
         return sum(signed, Decimal(0))
 
 
 class Venue:
-    """Stands for the other end of the wire. Its book is a file, since a venue does not forget when you restart: what it
-    has reported keeps its keys, what it was sent is found for ever, and the next event has a key of its own."""
+    """Stands for the other end of the wire. Its book is a file, since a venue does not forget when
+    you restart: what it has reported keeps its keys, what it was sent is found for ever, and the
+    next event has a key of its own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -111,7 +118,9 @@ class Venue:
         book = self.book
         if ticket.side is OrderSide.SELL and ticket.quantity > book.position(ticket.symbol):
             return "nothing to sell"
-        return "no money" if ticket.quantity * (ticket.limit_price or book.ask) > book.cash else None
+        return (
+            "no money" if ticket.quantity * (ticket.limit_price or book.ask) > book.cash else None
+        )
 
     def cancel(self, order: Order) -> None:
         order.over = True
@@ -127,13 +136,17 @@ class Venue:
     def _match(self, order: Order) -> None:
         book, ticket, buys = self.book, order.ticket, order.ticket.side is OrderSide.BUY
         price, size = (book.ask, book.ask_size) if buys else (book.bid, book.bid_size)
-        if ticket.limit_price is not None and (ticket.limit_price < price if buys else ticket.limit_price > price):
+        if ticket.limit_price is not None and (
+            ticket.limit_price < price if buys else ticket.limit_price > price
+        ):
             return
         quantity = min(order.leaves, size)
         if order.over or quantity <= 0:
             return
         signed = quantity if buys else -quantity
-        book.ask_size, book.bid_size = (size - quantity, book.bid_size) if buys else (book.ask_size, size - quantity)
+        book.ask_size, book.bid_size = (
+            (size - quantity, book.bid_size) if buys else (book.ask_size, size - quantity)
+        )
         book.cash -= signed * price
         order.filled += quantity
         order.over = not order.leaves
@@ -151,9 +164,9 @@ class Venue:
         number = self.book.events
         event = BrokerEvent(
             kind=kind,
-            # From the venue's ids alone, so that it is the same in every source. An event under a key that the
-            # account had before is taken for the earlier one, and lost: a venue that starts to count again every day
-            # needs the day in its keys.
+            # From the venue's ids alone, so that it is the same in every source. An event under a
+            # key that the account had before is taken for the earlier one, and lost: a venue that
+            # starts to count again every day needs the day in its keys.
             dedupe_key=f"my_broker:{number}",
             client_order_id=order.ticket.client_order_id,
             broker_order_id=order.number,
@@ -172,8 +185,8 @@ class Venue:
 
 
 class MyBroker:
-    """One account's session. It translates, and nothing else: it never sends twice and never decides what an order
-    is."""
+    """One account's session. It translates, and nothing else: it never sends twice and never
+    decides what an order is."""
 
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
@@ -186,15 +199,16 @@ class MyBroker:
         self._is_open = False
 
     async def open(self) -> None:
-        # Here a real one connects, logs in with `self._context.secrets["token"].reveal()`, and subscribes;
-        # AuthFailed and BrokerUnavailable say what went wrong.
+        # Here a real one connects, logs in with `self._context.secrets["token"].reveal()`, and
+        # subscribes; AuthFailed and BrokerUnavailable say what went wrong.
         folder = Path(self._context.settings.get("MY_BROKER_FOLDER", ".data/my_broker"))
         self.venue = Venue(folder / f"{self._context.account.id}.json")
         self.venue.streams.append(self._stream)
         self._is_open = True
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        """NOT_SENT is provable, REJECTED definite, and everything else UNKNOWN: it is looked up, never sent again."""
+        """NOT_SENT is provable, REJECTED definite, and everything else UNKNOWN: it is looked up,
+        never sent again."""
         if refusal := self._not_sent(ticket, deadline):
             return refusal
         if ticket.client_order_id in self.venue.book.orders:
@@ -202,10 +216,13 @@ class MyBroker:
         order = self.venue.submit(ticket)
         reason = order.events[-1].reason
         outcome = Outcome.REJECTED if reason else Outcome.ACKED
-        return CommandResult(outcome=outcome, broker_order_id=order.number, code=reason, updates=tuple(order.events))
+        return CommandResult(
+            outcome=outcome, broker_order_id=order.number, code=reason, updates=tuple(order.events)
+        )
 
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        return CommandResult(outcome=Outcome.REJECTED, code="no native replace")  # never called: capabilities say so
+        # Never called: capabilities say so.
+        return CommandResult(outcome=Outcome.REJECTED, code="no native replace")
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         if refusal := self._not_sent(ticket, deadline):
@@ -221,9 +238,13 @@ class MyBroker:
         stale = ticket.not_after is not None and clock.monotonic() > ticket.not_after
         if self._is_open and not stale and clock.monotonic() < deadline:
             return None
-        return CommandResult(outcome=Outcome.NOT_SENT, message="the session is down, or it is too late")
+        return CommandResult(
+            outcome=Outcome.NOT_SENT, message="the session is down, or it is too late"
+        )
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         order = self.venue.book.orders.get(client_order_id)
         return _snapshot(order) if order else Absent()
 
@@ -236,7 +257,9 @@ class MyBroker:
             raise BrokerUnavailable("the session is down")
         return AccountSnapshot(
             taken_at=datetime.now(UTC),
-            open_orders=tuple(_snapshot(order) for order in self.venue.book.orders.values() if not order.over),
+            open_orders=tuple(
+                _snapshot(order) for order in self.venue.book.orders.values() if not order.over
+            ),
             executions=tuple(
                 event
                 for order in self.venue.book.orders.values()

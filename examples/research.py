@@ -18,15 +18,21 @@ def draw(values: list[Decimal]) -> str:
     """A line of bars, from the lowest value to the highest; of many values the last that fit."""
     shown = values[-WIDTH:]
     low, span = min(shown), max(shown) - min(shown)
-    return "".join(BARS[int((value - low) / span * (len(BARS) - 1)) if span else len(BARS) // 2] for value in shown)
+    return "".join(
+        BARS[int((value - low) / span * (len(BARS) - 1)) if span else len(BARS) // 2]
+        for value in shown
+    )
 
 
 def main(url: str | None) -> None:
     with TradingClient(url) as client:
         account = client.find_account("sim")
-        # Rows of dicts: `pandas.DataFrame(trades)` and `polars.DataFrame(trades)` take them as they are.
+        # Rows of dicts: `pandas.DataFrame(trades)` and `polars.DataFrame(trades)` take them as they
+        # are.
         trades = account.trades().to_dicts()
-        equity = [row for row in account.equity(resolution="1m").to_dicts() if row["equity"] is not None]
+        equity = [
+            row for row in account.equity(resolution="1m").to_dicts() if row["equity"] is not None
+        ]
     traded: dict[str, Decimal] = defaultdict(Decimal)
     for trade in trades:
         traded[trade["symbol"]] += trade["quantity"] * trade["price"]
@@ -41,8 +47,12 @@ def main(url: str | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Show an account's trades and its equity over time.")
-    parser.add_argument("url", nargs="?", help="where the platform is, such as http://127.0.0.1:8080")
+    parser = argparse.ArgumentParser(
+        description="Show an account's trades and its equity over time."
+    )
+    parser.add_argument(
+        "url", nargs="?", help="where the platform is, such as http://127.0.0.1:8080"
+    )
     try:
         main(parser.parse_args().url)
     except TradingError as error:

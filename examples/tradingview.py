@@ -1,9 +1,11 @@
-"""Places orders for alerts that TradingView, or anything else that can POST, sends: docs/integrations.md.
+"""Places orders for alerts that TradingView, or anything else that can POST, sends:
+docs/integrations.md.
 
 ALERT_SECRET=... ALERT_SYMBOLS=AAPL,BTCUSD=BTC/USD python examples/tradingview.py [PORT]
 
-It listens on this machine only; let a proxy with TLS pass requests on. The secret is a part of the URL, as such senders
-cannot send a secret elsewhere: whoever knows it can trade, so give this program an API key with a budget.
+It listens on this machine only; let a proxy with TLS pass requests on. The secret is a part of the
+URL, as such senders cannot send a secret elsewhere: whoever knows it can trade, so give this
+program an API key with a budget.
 """
 
 import hmac
@@ -43,12 +45,18 @@ def read_alert(body: bytes) -> dict[str, Any]:
 
     try:
         alert = json.loads(
-            body, parse_float=Decimal, parse_int=Decimal, parse_constant=refuse, object_pairs_hook=unique
+            body,
+            parse_float=Decimal,
+            parse_int=Decimal,
+            parse_constant=refuse,
+            object_pairs_hook=unique,
         )
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise WrongAlert(f"the alert is no JSON: {error}") from None
     if not isinstance(alert, dict) or not FIELDS <= alert.keys() <= FIELDS | PRICES:
-        raise WrongAlert(f"an alert has {', '.join(sorted(FIELDS))} and may have {', '.join(sorted(PRICES))}")
+        raise WrongAlert(
+            f"an alert has {', '.join(sorted(FIELDS))} and may have {', '.join(sorted(PRICES))}"
+        )
     for name in ("id", "symbol", "side"):
         if not isinstance(alert[name], str) or not alert[name]:
             raise WrongAlert(f"{name} must be a text")
@@ -63,26 +71,35 @@ def read_alert(body: bytes) -> dict[str, Any]:
 
 
 def place(account: Account, symbols: dict[str, str], alert: dict[str, Any]) -> tuple[int, str]:
-    """The status and a line for the sender. The alert's `id` is the Idempotency-Key: sent twice, it is one order."""
-    submit = {"buy": account.buy, "sell": account.sell, "short": account.short}.get(alert["side"].lower())
+    """The status and a line for the sender. The alert's `id` is the Idempotency-Key: sent twice, it
+    is one order."""
+    submit = {"buy": account.buy, "sell": account.sell, "short": account.short}.get(
+        alert["side"].lower()
+    )
     if submit is None:
         raise WrongAlert("side must be buy, sell or short")
     if alert["symbol"] not in symbols:
         raise WrongAlert("the symbol is not among ALERT_SYMBOLS")
     prices = {"limit": alert.get("limit_price"), "stop": alert.get("stop_price")}
     try:
-        placed = submit(symbols[alert["symbol"]], alert["quantity"], **prices, idempotency_key=alert["id"])
+        placed = submit(
+            symbols[alert["symbol"]], alert["quantity"], **prices, idempotency_key=alert["id"]
+        )
     except ControlRejected as error:
         return 409, f"refused: {', '.join(each.reason for each in error.triggered)}"
     except TradingError as error:
         # 5xx: it may or may not have been placed, and the same alert may be sent again.
-        return 503 if error.may_be_recorded or (error.status or 503) >= 500 else error.status or 503, str(error)
+        return 503 if error.may_be_recorded or (
+            error.status or 503
+        ) >= 500 else error.status or 503, str(error)
     except ValueError as error:
         raise WrongAlert(str(error)) from None
     return 200 if placed.is_replayed else 202, f"order {placed.intent_id}"
 
 
-def make_handler(account: Account, symbols: dict[str, str], secret: str) -> type[BaseHTTPRequestHandler]:
+def make_handler(
+    account: Account, symbols: dict[str, str], secret: str
+) -> type[BaseHTTPRequestHandler]:
     class AlertHandler(BaseHTTPRequestHandler):
         timeout = SEND_SECONDS
 
@@ -119,17 +136,30 @@ def make_handler(account: Account, symbols: dict[str, str], secret: str) -> type
 def main() -> None:
     secret = os.environ.pop("ALERT_SECRET", "")
     if len(secret) < MIN_SECRET_CHARACTERS or not secret.isalnum() or not secret.isascii():
-        sys.exit(f"set ALERT_SECRET to {MIN_SECRET_CHARACTERS} or more letters and digits: openssl rand -hex 32")
-    listed = [name.strip().partition("=") for name in os.environ.get("ALERT_SYMBOLS", "").split(",") if name.strip()]
+        sys.exit(
+            f"set ALERT_SECRET to {MIN_SECRET_CHARACTERS} or more letters and digits: openssl rand -hex 32"
+        )
+    listed = [
+        name.strip().partition("=")
+        for name in os.environ.get("ALERT_SYMBOLS", "").split(",")
+        if name.strip()
+    ]
     symbols = {name: symbol or name for name, _, symbol in listed}
     if not symbols:
         sys.exit("set ALERT_SYMBOLS to the symbols that alerts may trade, as AAPL,BTCUSD=BTC/USD")
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 9000
     try:
-        with TradingClient(connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS, max_retries=0) as client:
+        with TradingClient(
+            connect_seconds=CONNECT_SECONDS, read_seconds=READ_SECONDS, max_retries=0
+        ) as client:
             account = client.find_account(os.environ.get("TRADING_INTENTS_ACCOUNT"))
-            with ThreadingHTTPServer(("127.0.0.1", port), make_handler(account, symbols, secret)) as server:
-                print(f"waiting for alerts on http://127.0.0.1:{server.server_port}/ALERT_SECRET", flush=True)
+            with ThreadingHTTPServer(
+                ("127.0.0.1", port), make_handler(account, symbols, secret)
+            ) as server:
+                print(
+                    f"waiting for alerts on http://127.0.0.1:{server.server_port}/ALERT_SECRET",
+                    flush=True,
+                )
                 server.serve_forever()
     except TradingError as error:
         sys.exit(f"no account to trade in: {error}")

@@ -1,4 +1,5 @@
-"""A TLS server whose connections break after the handshake, so that what it answers cannot be decrypted."""
+"""A TLS server whose connections break after the handshake, so that what it answers cannot be
+decrypted."""
 
 import contextlib
 import socket

@@ -1,4 +1,5 @@
-"""Shared by the whole suite: one embedded server, and a fresh migrated database for each test that asks for one."""
+"""Shared by the whole suite: one embedded server, and a fresh migrated database for each test that
+asks for one."""
 
 import asyncio
 import contextlib
@@ -48,16 +49,22 @@ MAKING = pytest.StashKey[threading.Thread]()
 
 
 def pytest_configure() -> None:
-    """Databases live in memory where there is room: here programs are killed, not machines. `make chaos` uses disks."""
-    settings.register_profile("busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE)
+    """Databases live in memory where there is room: here programs are killed, not machines. `make
+    chaos` uses disks."""
+    settings.register_profile(
+        "busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE
+    )
     settings.load_profile("busy machine")
     gc.disable()
     # A shell's background jobs ignore it, and so would the programs that tests start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup's; programs do not inherit a handler
+    # Nohup's; programs do not inherit a handler.
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
-    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())  # as the programs do; it takes less of the processor
-    # Authorities are looked up when somebody shows a certificate: to read the file of them all takes 45 ms each time.
+    # As the programs do; it takes less of the processor.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    # Authorities are looked up when somebody shows a certificate: to read the file of them all
+    # takes 45 ms each time.
     os.environ.pop("SSL_CERT_FILE", None)
     os.environ["SSL_CERT_DIR"] = AUTHORITIES
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
@@ -65,7 +72,8 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Ignores files without a marked test where only marked tests run: they need not be imported."""
+    """Ignores files without a marked test where only marked tests run: they need not be
+    imported."""
     wanted = re.findall(r"(?<!not )\b(deadline|slow)\b", config.option.markexpr)
     if not wanted or not collection_path.name.startswith("test_"):
         return None
@@ -78,12 +86,15 @@ def pytest_collection(session: pytest.Session) -> None:
     """The workers' cluster is made while tests are collected, which leaves a processor free."""
     if session.config.option.workers and not session.config.option.collectonly:
         folder = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # has no public name
-        session.config.stash[MAKING] = threading.Thread(target=made_once, args=(folder, CLUSTER, make_cluster))
+        session.config.stash[MAKING] = threading.Thread(
+            target=made_once, args=(folder, CLUSTER, make_cluster)
+        )
         session.config.stash[MAKING].start()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Freezes the collected tests: searching them for garbage again and again takes a tenth of the time."""
+    """Freezes the collected tests: searching them for garbage again and again takes a tenth of the
+    time."""
     if MAKING in session.config.stash:
         session.config.stash[MAKING].join()
     gc.collect()
@@ -122,14 +133,17 @@ def make_cluster(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(once: Once) -> Path:
-    """The folder of a stopped server that has the template; never used, only copied. Saves everyone an initdb."""
+    """The folder of a stopped server that has the template; never used, only copied. Saves everyone
+    an initdb."""
     return once(CLUSTER, make_cluster)
 
 
 @contextlib.contextmanager
 def server(folder: Path, *options: str) -> Iterator[Urls]:
     """In a process of its own: its event loop must outlive every test's."""
-    process = Fork("tests.server_process", str(folder), *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = Fork(
+        "tests.server_process", str(folder), *options, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
@@ -151,13 +165,16 @@ def postgres(cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def databases(postgres: Urls) -> Iterator[Databases]:
     """Gives both logins' URLs of a fresh, migrated database, as often as it is entered."""
-    psycopg.connect(postgres.of(TEMPLATE).owner.reveal()).close()  # leaves a file that spares every copy 3 ms
+    # Leaves a file that spares every copy 3 ms.
+    psycopg.connect(postgres.of(TEMPLATE).owner.reveal()).close()
     with psycopg.connect(postgres.owner.reveal(), autocommit=True) as server:
 
         @contextlib.contextmanager
         def made() -> Iterator[Urls]:
             name = f"t_{uuid.uuid4().hex}"
-            server.execute(f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy".encode())
+            server.execute(
+                f"CREATE DATABASE {name} TEMPLATE {TEMPLATE} STRATEGY file_copy".encode()
+            )
             yield postgres.of(name)
             server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
@@ -180,7 +197,8 @@ async def urls(kept_database: KeptDatabase) -> AsyncIterator[Urls]:
 
 @pytest.fixture
 def new_urls(databases: Databases) -> Iterator[Urls]:
-    """Of a database that was never used, for a test of how a database is read or left; where a whole file needs it, its
+    """Of a database that was never used, for a test of how a database is read or left; where a
+    whole file needs it, its
     `urls` are these."""
     with databases() as made:
         yield made

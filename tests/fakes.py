@@ -31,7 +31,14 @@ from trading_intents.brokers.port import (
     Outcome,
     StreamGap,
 )
-from trading_intents.trading import Environment, Leg, OrderKind, RouteStrategy, TimeInForce, terms_of
+from trading_intents.trading import (
+    Environment,
+    Leg,
+    OrderKind,
+    RouteStrategy,
+    TimeInForce,
+    terms_of,
+)
 
 START = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 
@@ -80,7 +87,8 @@ class VenueOrder:
 
 
 class FakeVenue:
-    """A broker in memory, with a book that outlives its sessions. It refuses a client order id that was used, for ever.
+    """A broker in memory, with a book that outlives its sessions. It refuses a client order id that
+    was used, for ever.
     `acts` is what becomes of the next commands."""
 
     def __init__(self, name: str = "fake", **capabilities: object) -> None:
@@ -98,7 +106,8 @@ class FakeVenue:
             }
         )
         self.acts: deque[Act] = deque()
-        self.journal: list[tuple[str, str]] = []  # command, client order id: all that arrived, each id once
+        # Command, client order id: all that arrived, each id once.
+        self.journal: list[tuple[str, str]] = []
         self.tickets: list[OrderTicket] = []
         self.duplicates: list[tuple[str, str]] = []  # those that came under a used id
         self.orders: dict[str, VenueOrder] = {}  # by the client order ids of all versions
@@ -179,7 +188,9 @@ class FakeVenue:
         self.journal.append((command, ticket.client_order_id))
         self.tickets.append(ticket)
         if command == "submit":
-            made = self.orders[ticket.client_order_id] = VenueOrder(account_id, ticket, f"v{len(self.journal)}")
+            made = self.orders[ticket.client_order_id] = VenueOrder(
+                account_id, ticket, f"v{len(self.journal)}"
+            )
             self._emit(made, EventKind.ACCEPTED)
             for leg in ticket.legs:
                 own = OrderTicket(
@@ -198,7 +209,9 @@ class FakeVenue:
             return CommandResult(outcome=Outcome.ACKED, broker_order_id=made.number)
         order = self.orders.get(ticket.orig_client_order_id or "")
         if order is None or order.over:
-            return CommandResult(outcome=Outcome.REJECTED, code="too_late", message="no such open order")
+            return CommandResult(
+                outcome=Outcome.REJECTED, code="too_late", message="no such open order"
+            )
         if command == "replace":
             before = order.ticket.client_order_id
             order.ticket = ticket
@@ -238,7 +251,9 @@ class VenueSession:
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
         self._venue, self.account_id = venue, account_id
         self.name, self.capabilities = venue.capabilities.name, venue.capabilities
-        self.received: asyncio.Queue[BrokerEvent | BrokerBalance | StreamGap | None] = asyncio.Queue()
+        self.received: asyncio.Queue[BrokerEvent | BrokerBalance | StreamGap | None] = (
+            asyncio.Queue()
+        )
 
     async def open(self) -> None:
         if self._venue.refuses_login:
@@ -256,7 +271,9 @@ class VenueSession:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._call("cancel", ticket)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         self._venue.lookups.append(client_order_id)
         await self._venue.answers_lookups.wait()
         if self._venue.is_away or self._venue.hides:
@@ -268,7 +285,9 @@ class VenueSession:
 
     def _snapshot(self, order: VenueOrder) -> OrderSnapshot:
         """With its legs, if the venue names them."""
-        legs = [leg for leg in self._venue.orders.values() if leg.parent == order.ticket.client_order_id]
+        legs = [
+            leg for leg in self._venue.orders.values() if leg.parent == order.ticket.client_order_id
+        ]
         own = _snapshot(order)
         events = [event for leg in legs for event in leg.events] if self._venue.names_legs else []
         return dataclasses.replace(own, events=(*own.events, *events))
@@ -282,11 +301,17 @@ class VenueSession:
             self._venue.failed_snapshots += 1
             raise BrokerUnavailable("scripted")
         self._venue.snapshots += 1
-        mine = [order for order in self._venue.orders.values() if order.account_id == self.account_id]
+        mine = [
+            order for order in self._venue.orders.values() if order.account_id == self.account_id
+        ]
         orders = {order.number: order for order in mine}.values()
-        fills = [event for order in orders for event in order.events if event.kind is EventKind.FILL]
+        fills = [
+            event for order in orders for event in order.events if event.kind is EventKind.FILL
+        ]
         working = tuple(_snapshot(order) for order in orders if not order.over)
-        return AccountSnapshot(START, working, tuple(fills), self._venue.positions, self._venue.balance)
+        return AccountSnapshot(
+            START, working, tuple(fills), self._venue.positions, self._venue.balance
+        )
 
     async def close(self) -> None:
         if self in self._venue.sessions:
@@ -301,13 +326,17 @@ class VenueSession:
         if venue.is_away or act is Act.FAIL:
             return CommandResult(outcome=Outcome.NOT_SENT, message="scripted")
         if act is Act.LIMIT:
-            return CommandResult(outcome=Outcome.NOT_SENT, message="scripted", retry_after_seconds=1)
+            return CommandResult(
+                outcome=Outcome.NOT_SENT, message="scripted", retry_after_seconds=1
+            )
         if act is Act.LOSE:
             venue.lost[ticket.client_order_id] = ticket
             return CommandResult(outcome=Outcome.UNKNOWN, message="scripted")
         if act is Act.REFUSE:
             venue.journal.append((command, ticket.client_order_id))
-            return CommandResult(outcome=Outcome.REJECTED, code="scripted", message="scripted refusal")
+            return CommandResult(
+                outcome=Outcome.REJECTED, code="scripted", message="scripted refusal"
+            )
         result = venue.take(self.account_id, command, ticket)
         if act is Act.BREAK:
             raise ValueError("scripted")

@@ -1,4 +1,5 @@
-"""Our programs, forked from a process that has imported them: what `python -m` runs, without a second of imports each.
+"""Our programs, forked from a process that has imported them: what `python -m` runs, without a
+second of imports each.
 
 Run as a program, it is that process: python -m tests.fork_server SOCKET
 """
@@ -27,7 +28,11 @@ PROGRAMS = ("trading_intents.cli", "trading_intents_client.cli.program")  # each
 # Our programs, and what these import only when they are at work.
 PRELOADED = (
     *(*PROGRAMS, "trading_intents.brokers.paper.broker"),
-    *("trading_intents.brokers.alpaca.broker", "trading_intents.brokers.fix.broker", "typer._click.decorators"),
+    *(
+        "trading_intents.brokers.alpaca.broker",
+        "trading_intents.brokers.fix.broker",
+        "typer._click.decorators",
+    ),
     *("argparse", "httpcore", "anyio._backends._asyncio", "importlib.readers", "tzdata"),
     "encodings.ascii",
 )
@@ -55,7 +60,12 @@ class Fork:
         weakref.finalize(self, os.close, self._status)
         self.returncode: int | None = None
         self._reading = threading.Lock()
-        request = {"module": module, "arguments": arguments, "environ": dict(environ), "folder": os.getcwd()}
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "environ": dict(environ),
+            "folder": os.getcwd(),
+        }
         self.pid = _nursery().fork(request, [zero, one, two, status])
 
     def poll(self) -> int | None:
@@ -103,13 +113,17 @@ def run(
             fork.kill()
         out.seek(0)
         err.seek(0)
-        return subprocess.CompletedProcess([module, *arguments], fork.wait(), out.read(), err.read())
+        return subprocess.CompletedProcess(
+            [module, *arguments], fork.wait(), out.read(), err.read()
+        )
 
 
 class Nursery:
     """The process that forks, asked through a socket."""
 
-    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
+    def __init__(
+        self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
         self._socket, self._process = channel, process
         self._asking = threading.Lock()
 
@@ -121,7 +135,8 @@ class Nursery:
             return int(self._socket.recv(STATUS_BYTES))
 
 
-_nurseries: list[Nursery] = []  # the first is ours, others are those of the process that we were forked from
+# The first is ours, others are those of the process that we were forked from.
+_nurseries: list[Nursery] = []
 
 
 def _nursery() -> Nursery:
@@ -134,7 +149,9 @@ def start() -> None:
     """Starts the process, and does not wait until it has imported our programs."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())]
-    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent)
+    process = subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], cwd=Path(__file__).parent.parent
+    )
     theirs.close()
     _nurseries.append(Nursery(ours, process))
     atexit.register(process.wait, END_LIMIT_SECONDS)
@@ -142,7 +159,8 @@ def start() -> None:
 
 
 def divide() -> tuple[Fork, socket.socket]:
-    """A second such process, of one that has imported everything; for a fork of ours, which will `adopt` its socket."""
+    """A second such process, of one that has imported everything; for a fork of ours, which will
+    `adopt` its socket."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         return Fork("tests.fork_server", "0", stdin=theirs.fileno()), ours
@@ -154,8 +172,8 @@ def adopt(channel: socket.socket) -> None:
 
 
 def serve(asked: socket.socket) -> dict[str, Any] | None:
-    """Forks whenever it is asked, reports how each child ended; returns in each child, and here when nobody asks
-    more."""
+    """Forks whenever it is asked, reports how each child ended; returns in each child, and here
+    when nobody asks more."""
     statuses: dict[int, int] = {}
     woken, wake = socket.socketpair()
     woken.setblocking(False)
@@ -220,7 +238,8 @@ def main() -> None:
 
 
 def build_commands_once() -> None:
-    """Each child would build the tree of all commands: a fourth of what its start takes of the processor."""
+    """Each child would build the tree of all commands: a fourth of what its start takes of the
+    processor."""
     import typer.main
 
     typer.main.get_command = functools.cache(typer.main.get_command)
@@ -243,7 +262,8 @@ def run_to_the_end(module: str) -> int:
 
 
 def end(code: int) -> NoReturn:
-    """All that shows of an interpreter's end. The rest is to give back memory, piece by piece: 60 ms."""
+    """All that shows of an interpreter's end. The rest is to give back memory, piece by piece: 60
+    ms."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads that are not daemons; has no public name
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,5 +1,6 @@
-"""Connections that stay open from test to test, for a database that stays: a backend that is new looks up and plans
-everything anew, which takes longer than most tests do. To other databases, or through a proxy, none is kept."""
+"""Connections that stay open from test to test, for a database that stays: a backend that is new
+looks up and plans everything anew, which takes longer than most tests do. To other databases, or
+through a proxy, none is kept."""
 
 import asyncio
 import contextlib
@@ -36,13 +37,20 @@ class IdleConnections:
 
     loop: asyncio.AbstractEventLoop  # which the tests share
     owners: list[asyncpg.Connection] = field(default_factory=list)
-    pipelines: defaultdict[tuple[str, float], list[PipelineConnection]] = field(default_factory=_lists)
+    pipelines: defaultdict[tuple[str, float], list[PipelineConnection]] = field(
+        default_factory=_lists
+    )
     pools: defaultdict[tuple[str, int], list[Pool]] = field(default_factory=_lists)
     every_pool: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     def pids(self) -> list[int]:
         """The backends' process ids."""
-        pooled = [connection for pools in self.pools.values() for pool in pools for connection, _ in _pool(pool)._idle]
+        pooled = [
+            connection
+            for pools in self.pools.values()
+            for pool in pools
+            for connection, _ in _pool(pool)._idle
+        ]
         pipelines = [connection for kind in self.pipelines.values() for connection in kind]
         return [
             *(connection.get_server_pid() for connection in (*self.owners, *pooled)),
@@ -104,14 +112,18 @@ class KeptPipeline(Pipeline):
 
     def close(self) -> None:
         connection = self.open_connection
-        if connection and (connection._requests or connection._pgconn.transaction_status != TransactionStatus.IDLE):
+        if connection and (
+            connection._requests or connection._pgconn.transaction_status != TransactionStatus.IDLE
+        ):
             super().close()
         elif connection:
             self._idle.append(connection)
         self._connection = None
 
 
-def make_pipeline(url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS) -> Pipeline:
+def make_pipeline(
+    url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS
+) -> Pipeline:
     idle = _idle(url)
     if idle is None:
         return Pipeline(url, role, lock_limit_seconds)
@@ -128,17 +140,26 @@ async def open_pools(url: Secret, size: int, metrics: Metrics) -> AsyncIterator[
         return
     async with contextlib.AsyncExitStack() as stack:
         roles = (SERVICE_ROLE, SERVICE_ROLE, WORKER_ROLE)
-        pools = [await stack.enter_async_context(_taken_pool(idle, url, role, size)) for role in roles]
+        pools = [
+            await stack.enter_async_context(_taken_pool(idle, url, role, size)) for role in roles
+        ]
         service, stream, worker = (Pool(pool._connections, pool._role, metrics) for pool in pools)
         yield Database(service, stream, worker)
 
 
 @contextlib.asynccontextmanager
-async def _taken_pool(idle: IdleConnections, url: Secret, role: str, size: int) -> AsyncIterator[Pool]:
+async def _taken_pool(
+    idle: IdleConnections, url: Secret, role: str, size: int
+) -> AsyncIterator[Pool]:
     kept = idle.pools[role, size]
-    pool = kept.pop() if kept else await idle.every_pool.enter_async_context(open_pool(url, role, size, Metrics()))
+    pool = (
+        kept.pop()
+        if kept
+        else await idle.every_pool.enter_async_context(open_pool(url, role, size, Metrics()))
+    )
     yield pool
-    if len(_pool(pool)._idle) and _pool(pool)._free == size:  # nobody uses a connection of it any more
+    # Nobody uses a connection of it any more.
+    if len(_pool(pool)._idle) and _pool(pool)._free == size:
         kept.append(pool)
 
 

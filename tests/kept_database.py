@@ -1,6 +1,8 @@
-"""A worker's database, which its tests take in turn: each finds it empty, and connections to it still open.
+"""A worker's database, which its tests take in turn: each finds it empty, and connections to it
+still open.
 
-A test that changes the schema, or leaves a program connected, spoils nothing: the next one is given another database.
+A test that changes the schema, or leaves a program connected, spoils nothing: the next one is given
+another database.
 """
 
 import asyncio
@@ -25,16 +27,23 @@ DELETE = """
     SELECT string_agg('DELETE FROM ' || oid::regclass, ';') FROM pg_class WHERE relkind IN ('r', 'p')
     AND NOT relispartition AND relnamespace = 'public'::regnamespace AND relname <> 'schema_migrations'
 """
-RESTART = (
-    "SELECT string_agg(format('PERFORM setval(%L, 1, false)', oid::regclass), ';') FROM pg_class WHERE relkind = 'S'"
-)
+RESTART = "SELECT string_agg(format('PERFORM setval(%L, 1, false)', oid::regclass), ';') FROM pg_class WHERE relkind = 'S'"
 SEED = "INSERT INTO stream_epoch DEFAULT VALUES"
 # As a function, whose plans stay: in a third of the time.
-MAKE_EMPTY = "CREATE FUNCTION pg_temp.make_empty() RETURNS void LANGUAGE plpgsql AS $$BEGIN {}; END$$"
+MAKE_EMPTY = (
+    "CREATE FUNCTION pg_temp.make_empty() RETURNS void LANGUAGE plpgsql AS $$BEGIN {}; END$$"
+)
 # How many of each there are, and which transaction was the last to change one.
-CATALOGS = {"pg_class": "oid", "pg_attribute": "attrelid", "pg_type": "oid", "pg_trigger": "oid", "pg_proc": "oid"}
+CATALOGS = {
+    "pg_class": "oid",
+    "pg_attribute": "attrelid",
+    "pg_type": "oid",
+    "pg_trigger": "oid",
+    "pg_proc": "oid",
+}
 SCHEMA = " UNION ALL ".join(
-    f"SELECT count(*), max(xmin::text::bigint) FROM {catalog} WHERE {oid} >= 16384" for catalog, oid in CATALOGS.items()
+    f"SELECT count(*), max(xmin::text::bigint) FROM {catalog} WHERE {oid} >= 16384"
+    for catalog, oid in CATALOGS.items()
 )
 OTHERS = """
     SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
@@ -86,7 +95,8 @@ class KeptDatabase:
 
 
 async def _is_left(made: MadeDatabase) -> bool:
-    """Whether nobody is connected but who is kept. A backend is there for a moment longer than its client."""
+    """Whether nobody is connected but who is kept. A backend is there for a moment longer than its
+    client."""
     limit = time.monotonic() + END_LIMIT_SECONDS
     while made.owner.execute(OTHERS, [made.idle.pids()]).fetchall() != [(0,)]:
         if time.monotonic() > limit:

@@ -1,4 +1,5 @@
-"""A server of the oldest PostgreSQL that we promise, run by another user as somebody else's would be."""
+"""A server of the oldest PostgreSQL that we promise, run by another user as somebody else's would
+be."""
 
 import contextlib
 import os
@@ -24,12 +25,29 @@ def postgres_15() -> Iterator[str]:
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
     folder = Path(tempfile.mkdtemp())
     os.chown(folder, user.pw_uid, user.pw_gid)
-    initdb = [f"{BINARIES}/initdb", "-D", f"{folder}/data", "-U", "postgres", "--auth=trust", "--no-sync"]
-    subprocess.run(initdb, check=True, user=user.pw_uid, group=user.pw_gid, cwd=folder, stdout=subprocess.DEVNULL)
+    initdb = [
+        f"{BINARIES}/initdb",
+        "-D",
+        f"{folder}/data",
+        "-U",
+        "postgres",
+        "--auth=trust",
+        "--no-sync",
+    ]
+    subprocess.run(
+        initdb,
+        check=True,
+        user=user.pw_uid,
+        group=user.pw_gid,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+    )
     command = [f"{BINARIES}/postgres", "-D", f"{folder}/data", "-k", str(folder), "-h", ""]
     with (
         (folder / "log").open("wb") as log,
-        subprocess.Popen(command, user=user.pw_uid, group=user.pw_gid, cwd=folder, stderr=log) as server,
+        subprocess.Popen(
+            command, user=user.pw_uid, group=user.pw_gid, cwd=folder, stderr=log
+        ) as server,
     ):
         eventually(lambda: "ready to accept" in (folder / "log").read_text(), 60)
         try:

@@ -1,4 +1,5 @@
-"""The platform as a user has it: a `trading-intents` process, real HTTP, signals and the command line."""
+"""The platform as a user has it: a `trading-intents` process, real HTTP, signals and the command
+line."""
 
 import asyncio
 import contextlib
@@ -40,7 +41,9 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     paths = filter(None, (str(INSTALLED), clean.get("PYTHONPATH")))
     clean["PYTHONPATH"] = os.pathsep.join(paths)
     # One process, which is cheaper; tests of several ask for them.
-    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0", "WORKERS": "0"} | dict(settings)
+    chosen = {"DATA_DIR": str(data_dir), "HTTP_PORT": "0", "GRPC_PORT": "0", "WORKERS": "0"} | dict(
+        settings
+    )
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 
@@ -72,7 +75,8 @@ class Platform:
         return self._provision(lambda parts: user_token(parts, user, organization or None)).reveal()
 
     def provision(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Does what `apply` does, without the command where that is possible: set-ups need it some hundred times."""
+        """Does what `apply` does, without the command where that is possible: set-ups need it some
+        hundred times."""
         if not self._is_external:
             return self.apply(document)
         wanted = read_document(json.dumps(document).encode())
@@ -81,7 +85,8 @@ class Platform:
 
     @property
     def _is_external(self) -> bool:
-        """Whether the database is external. A platform that ends while we are connected would leave its own to us."""
+        """Whether the database is external. A platform that ends while we are connected would leave
+        its own to us."""
         return f"{PREFIX}DATABASE_URL" in self.environ
 
     def _provision(self, work: Callable[[Infrastructure], Awaitable[T]]) -> T:
@@ -98,8 +103,12 @@ class Platform:
         return self.process.wait(STOP_LIMIT_SECONDS)
 
 
-def run_command(environ: Mapping[str, str], *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return fork_server.run(PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS)
+def run_command(
+    environ: Mapping[str, str], *arguments: str, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return fork_server.run(
+        PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS
+    )
 
 
 @contextlib.contextmanager

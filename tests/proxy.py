@@ -1,5 +1,5 @@
-"""A TCP connection to a socket or port that can fail: refuse, reset, stall, end at any byte or message. Has a
-thread."""
+"""A TCP connection to a socket or port that can fail: refuse, reset, stall, end at any byte or
+message. Has a thread."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,9 @@ from trading_intents.secret import Secret
 
 CHUNK_BYTES = 65536
 CALL_LIMIT_SECONDS = 20
-LAST_WORDS = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0\0"
+LAST_WORDS = (
+    b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0\0"
+)
 RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
@@ -30,12 +32,14 @@ class Verdict(Enum):
     CUT_UNANSWERED = "the connection ends when its answer comes"
 
 
-# Bytes are answered instead of the target's, and the connection ends. After a number of bytes the rest is held.
+# Bytes are answered instead of the target's, and the connection ends. After a number of bytes the
+# rest is held.
 Watch = Callable[[bytes], Verdict | bytes | int]
 
 
 class FaultProxy:
-    """Works until a fault is set; each fault replaces the one before it. `watch` sees all that clients send.
+    """Works until a fault is set; each fault replaces the one before it. `watch` sees all that
+    clients send.
 
     The target is PostgreSQL's socket, or a port of this machine.
     """
@@ -43,7 +47,8 @@ class FaultProxy:
     def __init__(self, target: Path | int, watch: Watch = lambda _: Verdict.PASS) -> None:
         self._target, self._watch = target, watch
         self.held = threading.Event()
-        self._loop = asyncio.SelectorEventLoop()  # uvloop has sockets of its own, whose ends it does not leave to us
+        # Uvloop has sockets of its own, whose ends it does not leave to us.
+        self._loop = asyncio.SelectorEventLoop()
         self._connections: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._listener: socket.socket | None = None
@@ -74,7 +79,8 @@ class FaultProxy:
         self._call(self._set(stalled=True))
 
     def cut_after(self, answer_bytes: int, gently: bool = False) -> None:
-        """Every connection is reset once so many more bytes of answers have passed, all connections taken together.
+        """Every connection is reset once so many more bytes of answers have passed, all connections
+        taken together.
 
         Gently: ended as by a server that dies, so that what has passed is read.
         """
@@ -86,7 +92,8 @@ class FaultProxy:
         async def send() -> None:
             rest = struct.pack("!i", 4 + len(LAST_WORDS)) + LAST_WORDS
             for client in self._clients:
-                client.write(b"N" + rest + b"E" + rest)  # as a notice first, which a test can listen for
+                # As a notice first, which a test can listen for.
+                client.write(b"N" + rest + b"E" + rest)
 
         self._call(send())
 
@@ -115,7 +122,8 @@ class FaultProxy:
             self._listen()
 
     def _listen(self) -> None:
-        """By hand: asyncio's server and its sock_accept lose a connection that comes while they are ended."""
+        """By hand: asyncio's server and its sock_accept lose a connection that comes while they are
+        ended."""
         self._listener = socket.create_server(("127.0.0.1", self.port), reuse_port=True)
         self._listener.setblocking(False)
         self._loop.add_reader(self._listener, self._accept, self._listener)
@@ -173,7 +181,9 @@ class FaultProxy:
         while data := await client.read(CHUNK_BYTES):
             verdict = self._watch(data)
             if isinstance(verdict, bytes):
-                back.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE)
+                back.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE
+                )
                 back.write(verdict)
                 await back.drain()
                 return
@@ -194,7 +204,9 @@ class FaultProxy:
             if verdict is Verdict.CUT_SENT:
                 return
 
-    async def _answer(self, server: asyncio.StreamReader, client: asyncio.StreamWriter, mute: asyncio.Event) -> None:
+    async def _answer(
+        self, server: asyncio.StreamReader, client: asyncio.StreamWriter, mute: asyncio.Event
+    ) -> None:
         while data := await server.read(CHUNK_BYTES):
             await self._open.wait()
             if mute.is_set():
@@ -206,7 +218,9 @@ class FaultProxy:
             await client.drain()
             if self._budget == 0:
                 if self._gently:
-                    client.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE)
+                    client.get_extra_info("socket").setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, END_ON_CLOSE
+                    )
                 return
 
     def _call(self, step: Coroutine[Any, Any, None]) -> None:
@@ -228,11 +242,15 @@ class FaultProxy:
 
 
 @contextlib.contextmanager
-def proxied(url: Secret, watch: Watch = lambda _: Verdict.PASS) -> Iterator[tuple[FaultProxy, Secret]]:
+def proxied(
+    url: Secret, watch: Watch = lambda _: Verdict.PASS
+) -> Iterator[tuple[FaultProxy, Secret]]:
     """A proxy before an embedded server's URL, and the URL that goes through it."""
     direct = urlsplit(url.reveal())
     (folder,) = parse_qs(direct.query)["host"]
     proxy = FaultProxy(Path(folder, ".s.PGSQL.5432"), watch)
     with proxy.running():
-        through = direct._replace(netloc=f"{direct.netloc}127.0.0.1:{proxy.port}", query="sslmode=disable")
+        through = direct._replace(
+            netloc=f"{direct.netloc}127.0.0.1:{proxy.port}", query="sslmode=disable"
+        )
         yield proxy, Secret(through.geturl())

@@ -1,4 +1,5 @@
-"""HTTP for tests, which ask some ten thousand times: httpx takes a millisecond for each, this a tenth."""
+"""HTTP for tests, which ask some ten thousand times: httpx takes a millisecond for each, this a
+tenth."""
 
 import contextlib
 import json
@@ -15,11 +16,20 @@ from urllib.parse import urlsplit
 import httpx
 
 LIMIT_SECONDS = 30
-REUSE_SECONDS = 30  # the server closes a connection that nobody has used for 75 s, perhaps while we send
+# The server closes a connection that nobody has used for 75 s, perhaps while we send.
+REUSE_SECONDS = 30
 BODILESS_STATUSES = (204, 304)
 PLAIN_PATH = re.compile(r"/[\w.~!$&'()*+,;=:@/-]*(\?[\w.~!$'()*,;=:@/&-]*)?", re.ASCII)
 PLAIN_VALUE = re.compile(r"[!-~]([ -~]*[!-~])?")
-FRAMING = {"accept-encoding", "connection", "content-length", "cookie", "expect", "te", "transfer-encoding"}
+FRAMING = {
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "cookie",
+    "expect",
+    "te",
+    "transfer-encoding",
+}
 
 Pairs = list[tuple[str, str]]
 
@@ -41,14 +51,20 @@ class Reply:
 class RawHttp:
     """For one thread at a time. `headers` go with every request."""
 
-    def __init__(self, url: str, headers: Mapping[str, str] | None = None, local_address: str = "") -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, local_address: str = ""
+    ) -> None:
         address = urlsplit(url)
         self._socket = socket.create_connection(
-            (str(address.hostname), address.port), LIMIT_SECONDS, (local_address, 0) if local_address else None
+            (str(address.hostname), address.port),
+            LIMIT_SECONDS,
+            (local_address, 0) if local_address else None,
         )
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._answers = self._socket.makefile("rb")
-        self._headers = {"host": address.netloc, "content-type": "application/json"} | dict(headers or {})
+        self._headers = {"host": address.netloc, "content-type": "application/json"} | dict(
+            headers or {}
+        )
         self._used_seconds = time.monotonic()
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
@@ -64,8 +80,15 @@ class RawHttp:
         """Without a body."""
         return self._request(method, path, b"", headers)
 
-    def _request(self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None) -> Reply:
-        self.send(method, path, self._headers | dict(headers or {}) | {"content-length": str(len(body))}, body)
+    def _request(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> Reply:
+        self.send(
+            method,
+            path,
+            self._headers | dict(headers or {}) | {"content-length": str(len(body))},
+            body,
+        )
         status, pairs, content = self.read(method)
         return Reply(status, dict(pairs), content)
 
@@ -109,7 +132,8 @@ class RawHttp:
         self._socket.settimeout(seconds)
 
     def is_usable(self) -> bool:
-        """Whether the other side has said nothing that nobody has read, and neither hung up nor is about to."""
+        """Whether the other side has said nothing that nobody has read, and neither hung up nor is
+        about to."""
         if time.monotonic() - self._used_seconds > REUSE_SECONDS:
             return False
         poll = select.poll()
@@ -123,15 +147,27 @@ class RawHttp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 class QuickClient(httpx.Client):
-    """An httpx.Client that sends plain requests itself, over connections that it keeps; all others httpx sends."""
+    """An httpx.Client that sends plain requests itself, over connections that it keeps; all others
+    httpx sends."""
 
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None, timeout: float = LIMIT_SECONDS) -> None:
-        # Certificates are not read, as that takes longer than most tests: loopback speaks plain http.
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = LIMIT_SECONDS,
+    ) -> None:
+        # Certificates are not read, as that takes longer than most tests: loopback speaks plain
+        # http.
         super().__init__(base_url=base_url, headers=headers, timeout=timeout, verify=False)
         self._url, self._limit_seconds = base_url, timeout
         defaults = {name: value for name, value in self.headers.items() if name not in FRAMING}
@@ -155,27 +191,49 @@ class QuickClient(httpx.Client):
         **rest: Any,
     ) -> tuple[str, dict[str, str], bytes] | None:
         """The path, headers and body of a request that httpx would send as they are."""
-        if any(not (each is None or each is httpx.USE_CLIENT_DEFAULT) for each in rest.values()) or self.cookies.jar:
+        if (
+            any(not (each is None or each is httpx.USE_CLIENT_DEFAULT) for each in rest.values())
+            or self.cookies.jar
+        ):
             return None
-        if not isinstance(url, str) or not isinstance(headers or {}, dict) or (params and "?" in url):
+        if (
+            not isinstance(url, str)
+            or not isinstance(headers or {}, dict)
+            or (params and "?" in url)
+        ):
             return None
         if not self._url.startswith("http://"):
             return None
         path = f"{url}?{httpx.QueryParams(params)}" if params else url
         sent = {str(name).lower(): value for name, value in (headers or {}).items()}
-        body = _encoded(json) if json is not None else content.encode() if isinstance(content, str) else content or b""
-        if not isinstance(body, bytes) or not PLAIN_PATH.fullmatch(url) or not FRAMING.isdisjoint(sent):
+        body = (
+            _encoded(json)
+            if json is not None
+            else content.encode()
+            if isinstance(content, str)
+            else content or b""
+        )
+        if (
+            not isinstance(body, bytes)
+            or not PLAIN_PATH.fullmatch(url)
+            or not FRAMING.isdisjoint(sent)
+        ):
             return None
-        if not all(isinstance(value, str) and PLAIN_VALUE.fullmatch(value) for value in sent.values()):
+        if not all(
+            isinstance(value, str) and PLAIN_VALUE.fullmatch(value) for value in sent.values()
+        ):
             return None
         kind = {"content-type": "application/json"} if json is not None else {}
-        length = {"content-length": str(len(body))} if body or method in ("POST", "PUT", "PATCH") else {}
+        length = (
+            {"content-length": str(len(body))} if body or method in ("POST", "PUT", "PATCH") else {}
+        )
         return path, self._defaults | kind | sent | length, body
 
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> httpx.Response:
         connection = self._connection()
         try:
-            with contextlib.suppress(ConnectionError):  # it may have answered before it read everything
+            # It may have answered before it read everything.
+            with contextlib.suppress(ConnectionError):
                 connection.send(method, path, headers, body)
             status, pairs, content = connection.read(method)
         except BaseException as error:

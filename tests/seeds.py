@@ -1,4 +1,5 @@
-"""Chance that a run can repeat: `CHAOS_SEED=2 make chaos` takes another course, and the same one each time."""
+"""Chance that a run can repeat: `CHAOS_SEED=2 make chaos` takes another course, and the same one
+each time."""
 
 import os
 import random

@@ -1,4 +1,5 @@
-"""Run as a program: an embedded server in a process of its own, described on a line of JSON, until standard input ends.
+"""Run as a program: an embedded server in a process of its own, described on a line of JSON, until
+standard input ends.
 
 Usage: python -m tests.server_process DATA_DIR [--loop uvloop] [--bin FOLDER] [--template DATABASE]
 """
@@ -81,7 +82,8 @@ async def make_template(owner_url: Secret, login_url: Secret, template: str, log
 
 
 async def make_logins_quick(*urls: Secret) -> None:
-    """Checked as ever, but hashed once in place of 4,096 times: tests connect some thousand times."""
+    """Checked as ever, but hashed once in place of 4,096 times: tests connect some thousand
+    times."""
     connection = await asyncpg.connect(urls[0].reveal())
     await connection.execute("SET scram_iterations = 1")
     for url in urls:
@@ -97,7 +99,9 @@ def in_database(url: Secret, database: str) -> Secret:
 
 async def end_of_input() -> None:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     await reader.read()
 
 

@@ -1,6 +1,8 @@
-"""Runs a test once more that failed while the machine stood still, and says so. A process beside the tests measures it.
+"""Runs a test once more that failed while the machine stood still, and says so. A process beside
+the tests measures it.
 
-A virtual machine may be stopped for seconds: limits of the platform pass then that nothing of the platform has missed.
+A virtual machine may be stopped for seconds: limits of the platform pass then that nothing of the
+platform has missed.
 """
 
 import mmap
@@ -58,7 +60,8 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     began_at = time.monotonic()
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
     if any(report.failed for report in reports) and stalls.is_any_since(began_at):
-        item.session._setupstate.teardown_exact(None)  # what a stall has broken may be of the file, or of the run
+        # What a stall has broken may be of the file, or of the run.
+        item.session._setupstate.teardown_exact(None)
         item._initrequest()  # type: ignore[attr-defined]  # has no public name
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         for report in reports:
@@ -70,10 +73,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    is_again = report.when == "call" and report.passed and (RUN_AGAIN, True) in map(tuple, report.user_properties)
+    is_again = (
+        report.when == "call"
+        and report.passed
+        and (RUN_AGAIN, True) in map(tuple, report.user_properties)
+    )
     return (RUN_AGAIN, "R", "PASSED WHEN RUN AGAIN") if is_again else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in terminalreporter.stats.get(RUN_AGAIN, []):
-        terminalreporter.write_line(f"{report.nodeid} failed while the machine stood still, and passed when run again")
+        terminalreporter.write_line(
+            f"{report.nodeid} failed while the machine stood still, and passed when run again"
+        )

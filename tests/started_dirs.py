@@ -1,4 +1,5 @@
-"""Platforms for tests that need not see a first start: folders that were started before, and one that is shared."""
+"""Platforms for tests that need not see a first start: folders that were started before, and one
+that is shared."""
 
 import asyncio
 from collections.abc import Iterator
@@ -9,7 +10,13 @@ import pytest
 from tests.conftest import Once, copy_folder
 from tests.platform import Platform, serving
 from tests.server_process import make_logins_quick
-from trading_intents.storage.embedded.cluster import DATABASE, LOGIN, OWNER, WORKER_LOGIN, open_cluster
+from trading_intents.storage.embedded.cluster import (
+    DATABASE,
+    LOGIN,
+    OWNER,
+    WORKER_LOGIN,
+    open_cluster,
+)
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +27,11 @@ def warm_original(once: Once) -> Path:
         with serving(folder) as platform:
             assert platform.client.get("/readyz").json() == {"status": "ready"}
             cluster = open_cluster(folder, "")
-            asyncio.run(make_logins_quick(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))))
+            asyncio.run(
+                make_logins_quick(
+                    *(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))
+                )
+            )
             assert platform.stop() == 0
 
     return once("warm", make)
@@ -33,7 +44,8 @@ def warm(warm_original: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def platform(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One for all who leave it as they found it, but for what they add. Its folder is named as in a checkout."""
+    """One for all who leave it as they found it, but for what they add. Its folder is named as in a
+    checkout."""
     folder = copy_folder(warm_original, tmp_path_factory.mktemp("checkout") / ".data")
     with serving(folder) as platform:
         yield platform

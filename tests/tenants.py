@@ -28,7 +28,9 @@ SHARED_PLATFORMS = {"working_tenants", "platform"}  # the latter is that of test
 PLENTY = {f"RATE_LIMIT_{limit}": "100000/100000" for limit in LIMITS}
 
 
-def key(name: str, environment: str = "paper", permissions: list[Permission] | None = None) -> dict[str, Any]:
+def key(
+    name: str, environment: str = "paper", permissions: list[Permission] | None = None
+) -> dict[str, Any]:
     return {"name": name, "environment": environment, "permissions": permissions or []}
 
 
@@ -38,7 +40,10 @@ DOCUMENT: dict[str, Any] = {
             "external_id": "org_acme",
             "name": "Acme",
             "entitlements": list(Entitlement),
-            "users": [{"external_id": f"acme-{role}", "role": role} for role in ("admin", "member", "read_only")],
+            "users": [
+                {"external_id": f"acme-{role}", "role": role}
+                for role in ("admin", "member", "read_only")
+            ],
             "api_keys": [
                 key("all", "paper", EVERY_PERMISSION),
                 key("live", "live", EVERY_PERMISSION),
@@ -64,7 +69,10 @@ DOCUMENT: dict[str, Any] = {
             "users": [{"external_id": "internal-admin", "role": "admin"}],
         },
     ],
-    "service_accounts": [{"client_id": "reader", "scopes": EVERY_SCOPE}, {"client_id": "nobody", "scopes": []}],
+    "service_accounts": [
+        {"client_id": "reader", "scopes": EVERY_SCOPE},
+        {"client_id": "nobody", "scopes": []},
+    ],
 }
 
 
@@ -103,17 +111,23 @@ class Tenants:
         return self.platform.client
 
     def organization(self, external_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(o for o in self.answer["organizations"] if o["external_id"] == external_id)
+        found: dict[str, Any] = next(
+            o for o in self.answer["organizations"] if o["external_id"] == external_id
+        )
         return found
 
     def api_key(self, external_id: str, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(k for k in self.organization(external_id)["api_keys"] if k["name"] == name)
+        found: dict[str, Any] = next(
+            k for k in self.organization(external_id)["api_keys"] if k["name"] == name
+        )
         return found
 
     def service_token(self, client_id: str) -> str:
         account = next(a for a in self.answer["service_accounts"] if a["client_id"] == client_id)
         answer = self.client.post(
-            "/oauth/token", data={"grant_type": "client_credentials"}, auth=(client_id, account["client_secret"])
+            "/oauth/token",
+            data={"grant_type": "client_credentials"},
+            auth=(client_id, account["client_secret"]),
         )
         assert answer.status_code == 200, answer.text
         token: str = answer.json()["access_token"]
@@ -140,7 +154,9 @@ def working_database(databases: Databases) -> Iterator[Urls]:
 
 
 @pytest.fixture(scope="session")
-def working_tenants(working_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
+def working_tenants(
+    working_database: Urls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tenants]:
     with made_tenants(working_database, tmp_path_factory.mktemp("tenants")) as made:
         yield made
 
@@ -157,9 +173,13 @@ def tenants(working_tenants: Tenants) -> Tenants:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that share a platform with a worker come last: it lives until all tests are done, and even idle takes of
-    the processor, the more the more accounts tests have made."""
-    last = {item.path for item in items if not SHARED_PLATFORMS.isdisjoint(getattr(item, "fixturenames", ()))}
+    """Files that share a platform with a worker come last: it lives until all tests are done, and
+    even idle takes of the processor, the more the more accounts tests have made."""
+    last = {
+        item.path
+        for item in items
+        if not SHARED_PLATFORMS.isdisjoint(getattr(item, "fixturenames", ()))
+    }
     items.sort(key=lambda item: item.path in last)
 
 
@@ -173,7 +193,9 @@ def renewed_tokens(request: pytest.FixtureRequest) -> None:
 async def _user_tokens(tenants: Tenants) -> list[str]:
     """As `trading-intents token` prints them, but all of them at one go."""
     async with open_infrastructure(load(tenants.platform.environ), make_log("warning")) as parts:
-        return [(await user_token(parts, user, organization)).reveal() for user, organization in USERS]
+        return [
+            (await user_token(parts, user, organization)).reveal() for user, organization in USERS
+        ]
 
 
 def _callers(tenants: Tenants) -> dict[str, Headers]:
@@ -185,7 +207,9 @@ def _callers(tenants: Tenants) -> dict[str, Headers]:
 
     acme = {"x-organization-id": tenants.organization("org_acme")["id"]}
     reader = bearer(tenants.service_token("reader"))
-    admin, member, read_only, no_org, closed, internal, other = map(bearer, asyncio.run(_user_tokens(tenants)))
+    admin, member, read_only, no_org, closed, internal, other = map(
+        bearer, asyncio.run(_user_tokens(tenants))
+    )
     return {
         "none": {},
         "both": with_key("org_acme", "all") | admin,

@@ -1,4 +1,5 @@
-"""TLS that breaks after the handshake: every client of ours takes it for a lost answer, and none lets it out."""
+"""TLS that breaks after the handshake: every client of ours takes it for a lost answer, and none
+lets it out."""
 
 import ssl
 from collections.abc import Awaitable, Callable
@@ -31,18 +32,22 @@ SEALED = b"\x02" + bytes(16)
 
 Ask = Callable[[str, httpx.AsyncClient], Awaitable[Any]]
 ASKED: dict[str, Ask] = {
-    "identity provider's keys": lambda url, client: JwksSource(url, client, SystemClock(), LOG).find("kid"),
+    "identity provider's keys": lambda url, client: JwksSource(
+        url, client, SystemClock(), LOG
+    ).find("kid"),
     "identity provider's users": lambda url, client: UserDirectory(client, url).delete("ada"),
-    "vault": lambda url, client: OpenBaoVault(Settings(vault_url=url, vault_token=Secret("t")), client, LOG).open(
-        ROW, SEALED
-    ),
+    "vault": lambda url, client: OpenBaoVault(
+        Settings(vault_url=url, vault_token=Secret("t")), client, LOG
+    ).open(ROW, SEALED),
 }
 
 
 @pytest.mark.parametrize("asked", ASKED)
 async def test_it_is_unavailable(tmp_path: Path, asked: str) -> None:
     with broken_tls(tmp_path) as (url, authority):
-        async with httpx.AsyncClient(verify=ssl.create_default_context(cafile=authority), trust_env=False) as client:
+        async with httpx.AsyncClient(
+            verify=ssl.create_default_context(cafile=authority), trust_env=False
+        ) as client:
             with pytest.raises(Unavailable):
                 await ASKED[asked](url, client)
 
@@ -55,7 +60,9 @@ async def test_a_request_to_a_broker_may_have_arrived(tmp_path: Path) -> None:
         nothing: Any = None
         settings = {"ALPACA_PAPER_URL": url}
         rest = AlpacaRest(
-            IntegrationContext(account, secrets, SystemClock(), settings, nothing, nothing, nothing, shared)
+            IntegrationContext(
+                account, secrets, SystemClock(), settings, nothing, nothing, nothing, shared
+            )
         )
         with pytest.raises(AnswerUnclear):
             await rest.read_account(rest.deadline())

@@ -43,7 +43,10 @@ def lines_of(text: str) -> dict[str, str]:
     return found
 
 
-ALL = [(), *(path for one in (program.cli, cli) for path in commands_below(typer.main.get_command(one)))]
+ALL = [
+    (),
+    *(path for one in (program.cli, cli) for path in commands_below(typer.main.get_command(one))),
+]
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
@@ -98,7 +101,9 @@ COMMANDS_THAT_MAKE_NOTHING = [
 
 
 @pytest.mark.parametrize("command", COMMANDS_THAT_MAKE_NOTHING, ids=" ".join)
-def test_a_command_in_the_wrong_folder_says_so_and_makes_nothing(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_a_command_in_the_wrong_folder_says_so_and_makes_nothing(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     folder = tmp_path / "data"
     done = invoke(environment(folder, {}), *command, stdin="{}")
     assert (done.exit_code, done.stdout) == (NOTHING_HERE, "")
@@ -114,7 +119,9 @@ def test_a_command_makes_no_tables_in_an_external_database(tmp_path: Path, postg
     assert (done.returncode, done.stdout) == (NOTHING_HERE, "")
     assert "trading-intents migrate" in done.stderr
     with psycopg.connect(empty.owner.reveal()) as owner:
-        assert owner.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone() == (0,)
+        assert owner.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+        ).fetchone() == (0,)
 
 
 def test_no_key_is_made_in_a_folder_beside_an_external_database(tmp_path: Path, urls: Urls) -> None:
@@ -158,12 +165,20 @@ def test_doctor_warns_of_a_taken_port_and_of_settings_that_mean_nothing(platform
     said = lines_of(done.stdout)
     assert done.returncode == 0
     assert said["port"].startswith(f"warning: cannot listen on 127.0.0.1 port {port}")
-    assert said["settings"].startswith("warning: TRADING_INTENTS_HTTP_HOTS means nothing; did you mean")
+    assert said["settings"].startswith(
+        "warning: TRADING_INTENTS_HTTP_HOTS means nothing; did you mean"
+    )
 
 
 def test_doctor_does_not_warn_of_ports_that_its_own_platform_holds(platform: Platform) -> None:
-    ports = {"HTTP_PORT": platform.url.rpartition(":")[2], "GRPC_PORT": platform.grpc.rpartition(":")[2]}
-    done = run_command(platform.environ | {f"TRADING_INTENTS_{name}": port for name, port in ports.items()}, "doctor")
+    ports = {
+        "HTTP_PORT": platform.url.rpartition(":")[2],
+        "GRPC_PORT": platform.grpc.rpartition(":")[2],
+    }
+    done = run_command(
+        platform.environ | {f"TRADING_INTENTS_{name}": port for name, port in ports.items()},
+        "doctor",
+    )
     said = lines_of(done.stdout)["port"]
     assert said.count("is held by this platform") == 2
     assert "warning" not in said
@@ -188,7 +203,13 @@ DOCUMENT: dict[str, Any] = {
             "entitlements": ["trading_live", "controls_premium"],
             "users": [{"external_id": "ada", "role": "admin"}, {"external_id": "bob"}],
             "accounts": [{"name": "sim", "broker": "paper", "environment": "paper"}],
-            "api_keys": [{"name": "bot", "environment": "paper", "permissions": ["intent:read", "intent:edit"]}],
+            "api_keys": [
+                {
+                    "name": "bot",
+                    "environment": "paper",
+                    "permissions": ["intent:read", "intent:edit"],
+                }
+            ],
         }
     ],
     "service_accounts": [{"client_id": "cli_reporter", "scopes": ["intent:read"]}],
@@ -216,12 +237,26 @@ def without_secrets(answer: dict[str, Any]) -> dict[str, Any]:
 def test_apply_makes_what_the_document_says_once(platform: Platform) -> None:
     first = platform.apply(DOCUMENT)
     (made,) = first["organizations"]
-    assert (made["external_id"], made["name"], made["disabled"]) == ("org_cli", "Command line", False)
-    assert [(user["external_id"], user["role"]) for user in made["users"]] == [("ada", "admin"), ("bob", "member")]
+    assert (made["external_id"], made["name"], made["disabled"]) == (
+        "org_cli",
+        "Command line",
+        False,
+    )
+    assert [(user["external_id"], user["role"]) for user in made["users"]] == [
+        ("ada", "admin"),
+        ("bob", "member"),
+    ]
     key, client_secret = secrets_of(first)
     validated = platform.client.post("/api/v1/auth/api-key/validate", json={"api_key": key}).json()
-    assert (validated["id"], validated["organization_id"]) == (made["api_keys"][0]["id"], made["id"])
-    form = {"grant_type": "client_credentials", "client_id": "cli_reporter", "client_secret": client_secret}
+    assert (validated["id"], validated["organization_id"]) == (
+        made["api_keys"][0]["id"],
+        made["id"],
+    )
+    form = {
+        "grant_type": "client_credentials",
+        "client_id": "cli_reporter",
+        "client_secret": client_secret,
+    }
     assert platform.client.post("/oauth/token", data=form).status_code == 200
 
     again = platform.apply(DOCUMENT)
@@ -230,7 +265,11 @@ def test_apply_makes_what_the_document_says_once(platform: Platform) -> None:
 
     only_named = {
         "organizations": [
-            {"external_id": "org_cli", "disabled": True, "api_keys": [{"name": "bot", "environment": "paper"}]}
+            {
+                "external_id": "org_cli",
+                "disabled": True,
+                "api_keys": [{"name": "bot", "environment": "paper"}],
+            }
         ],
         "service_accounts": [{"client_id": "cli_reporter", "disabled": True}],
     }
@@ -239,13 +278,23 @@ def test_apply_makes_what_the_document_says_once(platform: Platform) -> None:
     assert still["disabled"] is True
     assert (still["name"], still["entitlements"]) == (made["name"], made["entitlements"])
     assert still["api_keys"] == without_secrets(first)["organizations"][0]["api_keys"]
-    assert changed["service_accounts"] == [{"client_id": "cli_reporter", "scopes": ["intent:read"], "disabled": True}]
-    assert platform.client.post("/api/v1/auth/api-key/validate", json={"api_key": key}).json()["disabled"] is True
+    assert changed["service_accounts"] == [
+        {"client_id": "cli_reporter", "scopes": ["intent:read"], "disabled": True}
+    ]
+    assert (
+        platform.client.post("/api/v1/auth/api-key/validate", json={"api_key": key}).json()[
+            "disabled"
+        ]
+        is True
+    )
     assert platform.client.post("/oauth/token", data=form).json()["error"] == "invalid_client"
 
 
 BAD_DOCUMENTS = [
-    ('{"organizations": [{"external_id": "org_bad"}, {"external_id": "x", "colour": 1}]}', "/organizations/1/colour"),
+    (
+        '{"organizations": [{"external_id": "org_bad"}, {"external_id": "x", "colour": 1}]}',
+        "/organizations/1/colour",
+    ),
     ('{"organizations": [{"external_id": "org_bad", "external_id": "y"}]}', "a key is repeated"),
     (
         '{"organizations": [{"external_id": "org_bad", "api_keys": '
@@ -263,7 +312,9 @@ BAD_DOCUMENTS = [
 
 
 @pytest.mark.parametrize(("document", "said"), BAD_DOCUMENTS)
-def test_a_document_with_a_mistake_is_refused_and_names_it(platform: Platform, document: str, said: str) -> None:
+def test_a_document_with_a_mistake_is_refused_and_names_it(
+    platform: Platform, document: str, said: str
+) -> None:
     done = invoke(platform.environ, "admin", "apply", "-", stdin=document)
     assert (done.exit_code, done.stdout) == (1, "")
     assert said in done.stderr
@@ -273,14 +324,20 @@ def test_a_document_with_a_mistake_is_refused_and_names_it(platform: Platform, d
 def test_nothing_of_a_refused_document_is_written(platform: Platform) -> None:
     # That there is no such broker is found out only after the user was written.
     account = {"name": "sim", "broker": "nobody", "environment": "paper"}
-    document = {"organizations": [{"external_id": "org_bad", "users": [{"external_id": "eve"}], "accounts": [account]}]}
+    document = {
+        "organizations": [
+            {"external_id": "org_bad", "users": [{"external_id": "eve"}], "accounts": [account]}
+        ]
+    }
     done = platform.run("admin", "apply", "-", stdin=json.dumps(document))
     assert (done.returncode, done.stdout) == (1, "")
     assert "no such broker" in done.stderr
     assert "no user eve" in invoke(platform.environ, "token", "--user", "eve").stderr
 
 
-def test_apply_reads_a_file_and_refuses_one_that_is_not_there(platform: Platform, tmp_path: Path) -> None:
+def test_apply_reads_a_file_and_refuses_one_that_is_not_there(
+    platform: Platform, tmp_path: Path
+) -> None:
     file = tmp_path / "document.json"
     file.write_text("{}")
     done = platform.run("admin", "apply", str(file))

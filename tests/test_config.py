@@ -156,12 +156,16 @@ def test_plain_http_is_enough_on_loopback(host: str) -> None:
 def test_a_hostile_origin_cannot_change_the_consoles_policy(host: str) -> None:
     console = EXTERNAL | {"CONSOLE_OIDC_CLIENT_ID": "console"}
     for issuer in (f"https://{host}", f"https://{host}/realm"):
-        assert refusal(**(console | {"IDENTITY_ISSUER": issuer})).startswith("TRADING_INTENTS_IDENTITY_ISSUER")
+        assert refusal(**(console | {"IDENTITY_ISSUER": issuer})).startswith(
+            "TRADING_INTENTS_IDENTITY_ISSUER"
+        )
     with pytest.raises(StartupRefused, match="CONSOLE_OIDC_ORIGINS"):
         load(**(console | {"CONSOLE_OIDC_ORIGINS": f"https://{host}"}))
 
 
-@pytest.mark.parametrize("origin", ["https://id.example", "https://id-2.example:8443", "http://[::1]:1"])
+@pytest.mark.parametrize(
+    "origin", ["https://id.example", "https://id-2.example:8443", "http://[::1]:1"]
+)
 def test_a_plain_origin_is_taken_for_the_consoles_policy(origin: str) -> None:
     console = EXTERNAL | {"CONSOLE_OIDC_CLIENT_ID": "console", "CONSOLE_OIDC_ORIGINS": origin}
     for issuer in (origin, f"{origin}/", f"{origin}/realms/acme"):
@@ -181,7 +185,9 @@ def test_a_secret_setting_is_never_shown() -> None:
     assert settings.database_url.reveal() == url
 
 
-@pytest.mark.parametrize("name", ["HTTP_PORT", "RATE_LIMIT_READS", "ROLES", "LOG_LEVEL", "IDENTITY_JWKS_URL"])
+@pytest.mark.parametrize(
+    "name", ["HTTP_PORT", "RATE_LIMIT_READS", "ROLES", "LOG_LEVEL", "IDENTITY_JWKS_URL"]
+)
 def test_a_refusal_never_repeats_the_value(name: str) -> None:
     assert MARKER not in refusal(**{name: MARKER})
 

@@ -21,7 +21,9 @@ from trading_intents_client.cli import program
 pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")]
+)
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
 API_PAGES = sorted((ROOT / "docs" / "api").glob("*.md"))
 MAX_DECISION_LINES = 40
@@ -37,7 +39,11 @@ def section(document: str, title: str) -> str:
 
 def rows(text: str, first: str) -> list[list[str]]:
     """The cells of the tables' rows whose first cell matches."""
-    cells = [[cell.strip() for cell in line[1:].split("|")] for line in text.splitlines() if line[:1] == "|"]
+    cells = [
+        [cell.strip() for cell in line[1:].split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
     return [row for row in cells if re.fullmatch(first, row[0])]
 
 
@@ -63,8 +69,11 @@ def shown(default: object) -> str:
 
 
 def test_every_metric_is_documented() -> None:
-    collected = {m.name + ("_total" if m.type == "counter" else "") for m in Metrics().registry.collect()}
-    collected = {name for name in collected if not name.startswith("process_")}  # as every program has them
+    collected = {
+        m.name + ("_total" if m.type == "counter" else "") for m in Metrics().registry.collect()
+    }
+    # As every program has them.
+    collected = {name for name in collected if not name.startswith("process_")}
     found = rows(section("docs/operating/watch.md", "Metrics"), r"`ti_\w+`")
     assert {row[0].strip("`") for row in found} == collected
 
@@ -76,7 +85,11 @@ def test_every_kind_of_alert_is_documented() -> None:
 
 def test_every_command_is_documented() -> None:
     documents = ("docs/operating/README.md", "docs/trading.md")
-    found = [row for document in documents for row in rows(section(document, "Commands"), r"`trading-intents .*`")]
+    found = [
+        row
+        for document in documents
+        for row in rows(section(document, "Commands"), r"`trading-intents .*`")
+    ]
     known = [typer.main.get_command(one) for one in (program.cli, cli)]
     assert {row[0].strip("`") for row in found} == {
         name for one in known for name in commands_of(one, "trading-intents")
@@ -111,7 +124,11 @@ def endpoints_of(page: Path) -> list[tuple[str, str]]:
 def test_the_index_of_the_api_leads_to_every_endpoint() -> None:
     index = (ROOT / "docs/api/README.md").read_text()
     linked = re.findall(r"^\| \[`(.*)`\]\(([\w-]+\.md)#", index, re.MULTILINE)
-    assert linked == [(route, page) for page in pages_of(index) for route, _ in endpoints_of(ROOT / "docs/api" / page)]
+    assert linked == [
+        (route, page)
+        for page in pages_of(index)
+        for route, _ in endpoints_of(ROOT / "docs/api" / page)
+    ]
     described = [page.name for page in API_PAGES if endpoints_of(page)]
     assert sorted(pages_of(index)) == described
 
@@ -129,15 +146,24 @@ def test_every_path_named_in_the_pages_of_the_api_is_served(platform: Platform) 
 
 
 def test_every_error_that_can_be_answered_is_documented() -> None:
-    found = [(int(row[0]), row[1].strip("`")) for row in rows((ROOT / "docs/api/errors.md").read_text(), r"\d{3}")]
+    found = [
+        (int(row[0]), row[1].strip("`"))
+        for row in rows((ROOT / "docs/api/errors.md").read_text(), r"\d{3}")
+    ]
     assert set(found) == {(error.status, error.code) for error in wire_errors()}
     assert [status for status, _ in found] == sorted(status for status, _ in found)
 
 
 def test_every_part_of_the_package_is_on_the_map() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    parts = [path for path in (ROOT / "src" / "trading_intents").iterdir() if not path.name.startswith("_")]
-    names = [f"{path.name}/" if path.is_dir() else path.name for path in parts if path.suffix != ".typed"]
+    parts = [
+        path
+        for path in (ROOT / "src" / "trading_intents").iterdir()
+        if not path.name.startswith("_")
+    ]
+    names = [
+        f"{path.name}/" if path.is_dir() else path.name for path in parts if path.suffix != ".typed"
+    ]
     assert [name for name in names if f"`{name}" not in text] == []
 
 
@@ -157,7 +183,9 @@ def test_every_link_leads_somewhere(document: Path) -> None:
         assert file.exists(), target
         if anchor:
             titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
-            assert anchor in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], target
+            assert anchor in [
+                re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles
+            ], target
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda path: path.stem)
@@ -170,18 +198,31 @@ def test_a_decision_is_short_and_says_why(decision: Path) -> None:
 
 
 def test_decisions_are_numbered_without_a_gap() -> None:
-    assert [path.name[:5] for path in DECISIONS] == [f"{n:04}-" for n in range(1, len(DECISIONS) + 1)]
+    assert [path.name[:5] for path in DECISIONS] == [
+        f"{n:04}-" for n in range(1, len(DECISIONS) + 1)
+    ]
 
 
 def test_every_file_and_function_of_the_walk_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     walk = text[text.index("## The walk of one intent") : text.index("## Transactions and locks")]
     package = ROOT / "src" / "trading_intents"
-    everything = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
+    everything = {
+        str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")
+    }
     files = set(re.findall(r"`([\w/]+\.py)`", walk))
     assert len(files) > 20
-    assert [name for name in files if not any(f"/{path}".endswith(f"/{name}") for path in everything)] == []
-    calls, methods = re.findall(r"`(?:\w+\.)*(\w+)\(\)`", walk), re.findall(r"`[A-Z]\w+\.(\w+)`", walk)
+    assert [
+        name for name in files if not any(f"/{path}".endswith(f"/{name}") for path in everything)
+    ] == []
+    calls, methods = (
+        re.findall(r"`(?:\w+\.)*(\w+)\(\)`", walk),
+        re.findall(r"`[A-Z]\w+\.(\w+)`", walk),
+    )
     functions = {*calls, *methods}
     assert functions >= {"decide", "identify"}
-    assert [name for name in functions if not any(f"def {name}(" in source for source in everything.values())] == []
+    assert [
+        name
+        for name in functions
+        if not any(f"def {name}(" in source for source in everything.values())
+    ] == []

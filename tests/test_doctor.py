@@ -1,4 +1,5 @@
-"""`trading-intents doctor` finds faults that would only show later, and `serve` refuses to start with some of them."""
+"""`trading-intents doctor` finds faults that would only show later, and `serve` refuses to start
+with some of them."""
 
 import json
 import os
@@ -60,7 +61,11 @@ def test_doctor_names_a_data_folder_that_is_another_users(above: Path, below: st
     code, said = doctor_as_another(environment(folder / below, {}))
     folder.chmod(0o700)
     assert code == 1, said
-    assert [line for line in said.splitlines() if line.startswith("wrong   files") and str(folder) in line], said
+    assert [
+        line
+        for line in said.splitlines()
+        if line.startswith("wrong   files") and str(folder) in line
+    ], said
     assert [line for line in said.splitlines() if line.startswith("wrong   database")], said
 
 
@@ -77,9 +82,15 @@ def test_doctor_finds_vault_keys_that_open_nothing(urls: Urls, tmp_path: Path) -
         headers = {"x-api-key": made["api_keys"][0]["api_key"]}
         url = f"/v1/accounts/{made['accounts'][0]['id']}/credentials"
         stored = platform.client.post(url, json={"secrets": SECRETS}, headers=headers).json()
-        assert lines_of(platform.run("doctor").stdout)["vault"] == "ok: its keys open the stored secrets\n"
+        assert (
+            lines_of(platform.run("doctor").stdout)["vault"]
+            == "ok: its keys open the stored secrets\n"
+        )
         file = tmp_path / "vault-keys.json"
-        keys = [key | {"key": b64encode(bytes(32)).decode()} for key in json.loads(file.read_text())["keys"]]
+        keys = [
+            key | {"key": b64encode(bytes(32)).decode()}
+            for key in json.loads(file.read_text())["keys"]
+        ]
         file.write_text(json.dumps({"keys": keys}))
         wrong = platform.run("doctor")
         assert wrong.returncode == 1
@@ -88,12 +99,16 @@ def test_doctor_finds_vault_keys_that_open_nothing(urls: Urls, tmp_path: Path) -
         file.unlink()
         gone = platform.run("doctor")
         assert gone.returncode == 1
-        assert lines_of(gone.stdout)["vault"].startswith(f"wrong: secrets are stored, but no {file}")
+        assert lines_of(gone.stdout)["vault"].startswith(
+            f"wrong: secrets are stored, but no {file}"
+        )
         assert not file.exists()
 
 
 @pytest.mark.parametrize("setting", ["DATABASE_URL", "DATABASE_WORKER_URL"])
-def test_a_superusers_login_is_refused_with_the_role_to_make(urls: Urls, tmp_path: Path, setting: str) -> None:
+def test_a_superusers_login_is_refused_with_the_role_to_make(
+    urls: Urls, tmp_path: Path, setting: str
+) -> None:
     settings = settings_of(urls) | {setting: urls.owner.reveal()}
     environ = environment(tmp_path / "data", settings)
     for command in (["serve"], ["audit", "verify"]):
@@ -103,7 +118,9 @@ def test_a_superusers_login_is_refused_with_the_role_to_make(urls: Urls, tmp_pat
         assert "CREATE ROLE trading_intents LOGIN" in refused.stderr
     done = run_command(environ, "doctor")
     assert done.returncode == 1
-    assert lines_of(done.stdout)["logins"].startswith(f"wrong: the login postgres of TRADING_INTENTS_{setting} is")
+    assert lines_of(done.stdout)["logins"].startswith(
+        f"wrong: the login postgres of TRADING_INTENTS_{setting} is"
+    )
 
 
 def test_doctor_shows_no_part_of_a_workers_password(urls: Urls, tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def start(name: str, folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """By an interpreter of its own: what is seen at its end is all that a user sees."""
     command = [sys.executable, str(EXAMPLES / name), *arguments]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def fork(name: str, folder: Path, *arguments: str) -> Fork:
@@ -54,12 +56,14 @@ def fork(name: str, folder: Path, *arguments: str) -> Fork:
     environ = environment() | {"PYTHONPATH": str(EXAMPLES)}
     with contextlib.chdir(folder):
         module = name.removesuffix(".py")
-        return Fork(module, *arguments, environ=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return Fork(
+            module, *arguments, environ=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
 
 
 def ended(process: Fork) -> tuple[int, str, str]:
-    """Its exit code, what it showed since, and its messages on standard error: a few lines, for which a pipe has
-    room."""
+    """Its exit code, what it showed since, and its messages on standard error: a few lines, for
+    which a pipe has room."""
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
@@ -98,9 +102,12 @@ def test_an_order_over_the_limit_is_refused_and_a_halt_ends_those_that_rest(fold
 
 
 @pytest.mark.parametrize(
-    ("name", "scheme"), [("place_order.py", "http://"), ("limit_and_halt.py", "http://"), ("follow_stream.py", "")]
+    ("name", "scheme"),
+    [("place_order.py", "http://"), ("limit_and_halt.py", "http://"), ("follow_stream.py", "")],
 )
-def test_a_wrong_port_is_reported_in_a_line(name: str, scheme: str, folder: Path, closed_port: str) -> None:
+def test_a_wrong_port_is_reported_in_a_line(
+    name: str, scheme: str, folder: Path, closed_port: str
+) -> None:
     code, reported = run(name, folder, scheme + closed_port)
     assert code == 1
     assert len(reported.splitlines()) == 1
@@ -109,12 +116,17 @@ def test_a_wrong_port_is_reported_in_a_line(name: str, scheme: str, folder: Path
 
 
 def test_the_port_of_the_other_protocol_is_reported(folder: Path, platform: Platform) -> None:
-    for name, address in (("place_order.py", f"http://{platform.grpc}"), ("follow_stream.py", platform.url[7:])):
+    for name, address in (
+        ("place_order.py", f"http://{platform.grpc}"),
+        ("follow_stream.py", platform.url[7:]),
+    ):
         code, reported = run(name, folder, address)
         assert (code, len(reported.splitlines())) == (1, 1), reported
 
 
-@pytest.mark.parametrize(("name", "address"), [("place_order.py", "http://127.0.0.1:1"), ("follow_stream.py", "a:1")])
+@pytest.mark.parametrize(
+    ("name", "address"), [("place_order.py", "http://127.0.0.1:1"), ("follow_stream.py", "a:1")]
+)
 def test_a_folder_without_the_demo_is_reported(name: str, address: str, tmp_path: Path) -> None:
     code, reported = run(name, tmp_path, address)
     assert (code, len(reported.splitlines())) == (1, 1)
@@ -138,7 +150,9 @@ def swinging_price(folder: Path, platform: Platform) -> Iterator[TradingClient]:
     def quote(over: threading.Event) -> None:
         for tick in itertools.count():
             price = 100 + abs(tick % 20 - 10)
-            client.market.post_quote("CROSS", bid=price, ask=price, bid_size=10_000, ask_size=10_000)
+            client.market.post_quote(
+                "CROSS", bid=price, ask=price, bid_size=10_000, ask_size=10_000
+            )
             if over.wait(QUOTE_SECONDS):
                 return
 
@@ -155,7 +169,10 @@ def test_a_strategy_that_is_killed_goes_on_and_places_no_order_twice(
         process = fork("moving_average.py", folder, *asked)
         assert process.stdout is not None
         if orders_before_kill is not None:
-            assert len(list(itertools.islice(process.stdout, orders_before_kill))) == orders_before_kill
+            assert (
+                len(list(itertools.islice(process.stdout, orders_before_kill)))
+                == orders_before_kill
+            )
             process.kill()
         code, _, reported = ended(process)
         assert reported == ""
@@ -187,7 +204,9 @@ def test_a_strategy_whose_order_is_rejected_ends_with_a_line_and_can_be_started_
 ) -> None:
     """Under its key the order stays rejected for ever: the state must not keep it."""
     state = tmp_path / "state.json"
-    state.write_text(json.dumps({"holds": True, "order": {"side": "sell", "key": str(uuid.uuid4())}}))
+    state.write_text(
+        json.dumps({"holds": True, "order": {"side": "sell", "key": str(uuid.uuid4())}})
+    )
     asked = ("NEVERHELD", "--ticks", "0", "--state", str(state))
     code, reported = run("moving_average.py", folder, *asked)
     assert (code, reported) == (1, "not filled: no_position_to_sell\n")
@@ -200,7 +219,9 @@ def test_research_draws_the_equity_and_sums_up_trades(folder: Path, platform: Pl
         account = client.find_account("sim")
         account.buy("AAPL", 2).wait()
         trades, history = account.trades().to_dicts(), account.equity(resolution="1m")
-    assert [point["equity"] for point in history.to_dicts()] == [point.equity for point in history.data]
+    assert [point["equity"] for point in history.to_dicts()] == [
+        point.equity for point in history.data
+    ]
     code, reported, wrong = ended(fork("research.py", folder, platform.url))
     assert (code, wrong) == (0, "")
     assert reported.startswith(f"{len(trades)} trades\n  AAPL ")

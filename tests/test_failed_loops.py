@@ -34,7 +34,9 @@ LOOPS: list[tuple[type, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name"), LOOPS, ids=[f"{owner.__name__}.{name}" for owner, name in LOOPS])
+@pytest.mark.parametrize(
+    ("owner", "name"), LOOPS, ids=[f"{owner.__name__}.{name}" for owner, name in LOOPS]
+)
 async def test_a_loop_that_fails_ends_the_process(
     urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
@@ -81,7 +83,12 @@ async def _cancelled() -> None:
 
 @pytest.mark.parametrize(
     ("work", "found"),
-    [(_return, []), (_cancelled, []), (_fail, ["_fail"]), (_cancelled_by_another, ["_cancelled_by_another"])],
+    [
+        (_return, []),
+        (_cancelled, []),
+        (_fail, ["_fail"]),
+        (_cancelled_by_another, ["_cancelled_by_another"]),
+    ],
 )
 async def test_only_an_end_that_nobody_asked_for_is_a_failure(
     work: Callable[[], Coroutine[Any, Any, None]], found: list[str]

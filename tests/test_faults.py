@@ -1,4 +1,5 @@
-"""The database dies, stalls and comes back under HTTP load: answers in time, nothing confirmed lost, no restart."""
+"""The database dies, stalls and comes back under HTTP load: answers in time, nothing confirmed
+lost, no restart."""
 
 import asyncio
 import contextlib
@@ -27,7 +28,8 @@ WRITERS = 4
 ANSWER_SECONDS = 3
 RETURN_SECONDS = 5
 WRITES_LIMIT_SECONDS = 30  # for many of them
-PAUSE_SECONDS = 0.02  # less than Retry-After asks for, but enough to leave the machine to what it recovers
+# Less than Retry-After asks for, but enough to leave the machine to what it recovers.
+PAUSE_SECONDS = 0.02
 NO_LIMIT = "1000000/1000000"
 UNLIMITED = dict.fromkeys(PLENTY, NO_LIMIT)
 
@@ -119,7 +121,9 @@ async def kill_postgres(data_dir: Path) -> None:
 async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int) -> None:
     with serving(warm, **UNLIMITED) as platform:
         admin = admin_of(platform, "demo", "demo")
-        async with httpx.AsyncClient(base_url=platform.url, timeout=WRITES_LIMIT_SECONDS, verify=False) as client:
+        async with httpx.AsyncClient(
+            base_url=platform.url, timeout=WRITES_LIMIT_SECONDS, verify=False
+        ) as client:
             load, names = Load(client), map("key-{}".format, itertools.count())
             work = [load.write(admin, names) for _ in range(WRITERS)]
             work += [load.read("/v1/api-keys", admin), load.read("/readyz", {})]
@@ -166,10 +170,16 @@ class Behind:
 def behind(tmp_path: Path, urls: Urls) -> Iterator[Behind]:
     with (
         proxied(urls.login) as (proxy, through),
-        serving(tmp_path, DATABASE_URL=through.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()) as platform,
+        serving(
+            tmp_path, DATABASE_URL=through.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()
+        ) as platform,
     ):
         platform.provision(
-            {"organizations": [{"external_id": "acme", "users": [{"external_id": "ada", "role": "admin"}]}]}
+            {
+                "organizations": [
+                    {"external_id": "acme", "users": [{"external_id": "ada", "role": "admin"}]}
+                ]
+            }
         )
         yield Behind(platform, proxy, admin_of(platform, "ada", "acme"))
 
@@ -177,7 +187,11 @@ def behind(tmp_path: Path, urls: Urls) -> Iterator[Behind]:
 FAULTS: list[Callable[[FaultProxy], None]] = [
     *[FaultProxy.refuse, FaultProxy.reset] * 3,
     FaultProxy.stall,
-    *[lambda proxy: proxy.cut_after(0), lambda proxy: proxy.cut_after(40), lambda proxy: proxy.cut_after(1)],
+    *[
+        lambda proxy: proxy.cut_after(0),
+        lambda proxy: proxy.cut_after(40),
+        lambda proxy: proxy.cut_after(1),
+    ],
 ]
 
 
@@ -188,7 +202,11 @@ def test_ten_outages_are_answered_in_time_and_survived(behind: Behind) -> None:
         assert behind.write().status_code == 201
         fault(behind.proxy)
         eventually(lambda: behind.ask("GET", "/readyz").status_code == 503, ANSWER_SECONDS)
-        for answer in (behind.write(), behind.ask("GET", "/v1/api-keys"), behind.ask("GET", "/readyz")):
+        for answer in (
+            behind.write(),
+            behind.ask("GET", "/v1/api-keys"),
+            behind.ask("GET", "/readyz"),
+        ):
             assert answer.status_code == 503
             assert answer.json()["code"] in ("unavailable", "outcome_unknown")
             assert "the database" in answer.json()["detail"]
@@ -200,11 +218,15 @@ def test_ten_outages_are_answered_in_time_and_survived(behind: Behind) -> None:
     assert behind.platform.process.poll() is None
 
 
-def test_a_process_that_starts_while_the_database_is_away_says_so(tmp_path: Path, urls: Urls) -> None:
+def test_a_process_that_starts_while_the_database_is_away_says_so(
+    tmp_path: Path, urls: Urls
+) -> None:
     with proxied(urls.login) as (proxy, through):
         proxy.refuse()
         with (
             pytest.raises(AssertionError, match="the database cannot be reached"),
-            serving(tmp_path, DATABASE_URL=through.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()),
+            serving(
+                tmp_path, DATABASE_URL=through.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()
+            ),
         ):
             pass

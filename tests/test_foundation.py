@@ -93,7 +93,10 @@ def test_only_one_spelling_of_an_id_is_taken(text: str) -> None:
     [
         (datetime(2026, 1, 5, 15, tzinfo=UTC), "2026-01-05T15:00:00.000000Z"),
         (datetime(2026, 1, 5, 15, 0, 0, 1, tzinfo=UTC), "2026-01-05T15:00:00.000001Z"),
-        (datetime(2026, 1, 5, 1, tzinfo=timezone(timedelta(hours=2))), "2026-01-04T23:00:00.000000Z"),
+        (
+            datetime(2026, 1, 5, 1, tzinfo=timezone(timedelta(hours=2))),
+            "2026-01-04T23:00:00.000000Z",
+        ),
     ],
 )
 def test_a_timestamp_leaves_in_utc_with_microseconds(moment: datetime, text: str) -> None:
@@ -115,7 +118,9 @@ async def test_repeated_work_goes_on_after_an_error_and_runs_at_once_when_woken(
             raise ValueError("the first time")
         return 3600.0
 
-    repeating = asyncio.create_task(repeat(work, 0.0, lambda name, error: errors.append((name, str(error))), wakeup))
+    repeating = asyncio.create_task(
+        repeat(work, 0.0, lambda name, error: errors.append((name, str(error))), wakeup)
+    )
     try:
         async with asyncio.timeout(10):
             await runs.get()
@@ -129,7 +134,15 @@ async def test_repeated_work_goes_on_after_an_error_and_runs_at_once_when_woken(
 
 def test_a_secret_is_shown_by_nothing_but_reveal() -> None:
     secret = Secret(MARKER)
-    shown = [repr(secret), str(secret), f"{secret}", f"{secret!s:>40}", f"{secret}", "%s" % secret, repr([secret])]  # noqa: UP031 - every way counts
+    shown = [
+        repr(secret),
+        str(secret),
+        f"{secret}",
+        f"{secret!s:>40}",
+        f"{secret}",
+        "%s" % secret,  # noqa: UP031 - every way counts
+        repr([secret]),
+    ]
     assert not [text for text in shown if MARKER in text]
     assert secret.reveal() == MARKER
 
@@ -148,8 +161,12 @@ def test_neither_a_log_line_nor_a_traceback_shows_a_secret() -> None:
     try:
         raise StartupRefused(f"cannot use {secret}")
     except StartupRefused as error:
-        make_log("debug", out).error("failed", secret=secret, nested={"in": [secret]}, exc_info=error)
-        trace = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+        make_log("debug", out).error(
+            "failed", secret=secret, nested={"in": [secret]}, exc_info=error
+        )
+        trace = "".join(
+            traceback.TracebackException.from_exception(error, capture_locals=True).format()
+        )
     assert '"secret": "Secret(***)"' in out.getvalue()
     assert MARKER not in out.getvalue()
     assert re.search(r"secret = Secret\(\*\*\*\)", trace)

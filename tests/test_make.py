@@ -1,4 +1,5 @@
-"""`make` and the interpreter: says which one it needs, and makes the environment anew with another one."""
+"""`make` and the interpreter: says which one it needs, and makes the environment anew with another
+one."""
 
 import subprocess
 from pathlib import Path
@@ -6,7 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# Answers what the Makefile asks of an interpreter, and makes environments that only name their interpreter.
+# Answers what the Makefile asks of an interpreter, and makes environments that only name their
+# interpreter.
 INTERPRETER = """#!/bin/sh
 case "$*" in
 --version) echo "Python {version}" ;;
@@ -25,13 +27,24 @@ def interpreter(folder: Path, version: str, status: int = 0) -> Path:
 
 
 def make(python: Path | str, environment: Path) -> subprocess.CompletedProcess[str]:
-    command = ["make", "-C", str(ROOT), f"{environment}/interpreter", f"VENV={environment}", f"PYTHON={python}"]
+    command = [
+        "make",
+        "-C",
+        str(ROOT),
+        f"{environment}/interpreter",
+        f"VENV={environment}",
+        f"PYTHON={python}",
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("python", ["3.9.2", "none"])
-def test_make_says_which_python_it_needs_and_leaves_nothing_broken(tmp_path: Path, python: str) -> None:
-    named = tmp_path / "no_such_python" if python == "none" else interpreter(tmp_path, python, status=1)
+def test_make_says_which_python_it_needs_and_leaves_nothing_broken(
+    tmp_path: Path, python: str
+) -> None:
+    named = (
+        tmp_path / "no_such_python" if python == "none" else interpreter(tmp_path, python, status=1)
+    )
     done = make(named, tmp_path / "venv")
     assert done.returncode != 0
     assert "needs Python 3.11 or later" in done.stderr
@@ -43,7 +56,8 @@ def test_make_says_which_python_it_needs_and_leaves_nothing_broken(tmp_path: Pat
 def test_make_makes_the_environment_anew_when_the_interpreter_changes(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     made_by = venv / "bin" / "made_by"
-    (venv / "bin").mkdir(parents=True)  # as it was left by another, or by an earlier version of the Makefile
+    # As it was left by another, or by an earlier version of the Makefile.
+    (venv / "bin").mkdir(parents=True)
     (venv / "run.stamp").touch()
     for version in ("3.11.4", "3.12.1"):
         python = interpreter(tmp_path, version)

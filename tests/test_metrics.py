@@ -24,21 +24,32 @@ def series(url: str) -> set[str]:
 
 
 def use(worker_processes: WorkerProcesses) -> None:
-    """Orders that are filled, cancelled and refused; requests that are wrong; a stream that is left."""
+    """Orders that are filled, cancelled and refused; requests that are wrong; a stream that is
+    left."""
     client, account = worker_processes.api.client, f"/v1/accounts/{worker_processes.accounts[0]}"
     worker_processes.submit(create(market()))
     resting = worker_processes.submit(create(limit("1", "1")))
     eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "NEW": 1}, SETTLED_SECONDS)
     worker_processes.submit(cancel(resting))
-    eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "CANCELLED": 1}, SETTLED_SECONDS)
-    for wrong in (cancel(resting), cancel(worker_processes.accounts[0]), create(limit("1")) | {"more": 1}):
-        assert client.post(f"{account}/intents", json=wrong, headers=worker_processes.headers).status_code in (
+    eventually(
+        lambda: worker_processes.statuses() == {"FILLED": 1, "CANCELLED": 1}, SETTLED_SECONDS
+    )
+    for wrong in (
+        cancel(resting),
+        cancel(worker_processes.accounts[0]),
+        create(limit("1")) | {"more": 1},
+    ):
+        assert client.post(
+            f"{account}/intents", json=wrong, headers=worker_processes.headers
+        ).status_code in (
             404,
             409,
             422,
         )
     for path in ("/nowhere", account, "/v1/users/me", "/v1/accounts?limit=x"):
-        assert client.get(path, headers=worker_processes.headers if "?" in path else {}).status_code in (
+        assert client.get(
+            path, headers=worker_processes.headers if "?" in path else {}
+        ).status_code in (
             400,
             401,
             404,
@@ -50,14 +61,20 @@ def use(worker_processes: WorkerProcesses) -> None:
 
 
 def test_what_happens_makes_no_series_that_was_not_there(urls: Urls, tmp_path: Path) -> None:
-    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker() as worker:
+    with (
+        open_worker_processes(urls, tmp_path, accounts=1) as worker_processes,
+        worker_processes.worker() as worker,
+    ):
         before = {url: series(url) for url in (worker_processes.api.url, worker.url)}
         for kind in get_args(AlertKind):
             assert f'ti_execution_alerts_total{{kind="{kind}"}}' in before[worker.url]
         until_connected(worker_processes)
         use(worker_processes)
         eventually(
-            lambda: 'ended_total{code="left",door="sse"} 1.0' in worker_processes.api.client.get("/metrics").text,
+            lambda: (
+                'ended_total{code="left",door="sse"} 1.0'
+                in worker_processes.api.client.get("/metrics").text
+            ),
             SETTLED_SECONDS,
         )
         assert [series(url) - known for url, known in before.items()] == [set(), set()]
@@ -68,7 +85,10 @@ def test_what_happens_makes_no_series_that_was_not_there(urls: Urls, tmp_path: P
         )
         assert [count for count in counted if f"ti_{count}" not in shown] == []
         types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", shown, re.MULTILINE))
-        exposed = {*types, *(f"{name}_bucket" for name, kind in types.items() if kind == "histogram")}
+        exposed = {
+            *types,
+            *(f"{name}_bucket" for name, kind in types.items() if kind == "histogram"),
+        }
         assert watched_metrics() - exposed == set(), "rules or dashboard name what nobody exposes"
         assert len(watched_metrics()) > 20
         assert "_created" not in shown

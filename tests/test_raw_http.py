@@ -36,10 +36,15 @@ def echo() -> Iterator[str]:
                 if b"/mute" in request:
                     return
                 if b"/chunks" in request:
-                    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (request[:9], request[9:], b""))
+                    chunks = b"".join(
+                        b"%x\r\n%s\r\n" % (len(part), part)
+                        for part in (request[:9], request[9:], b"")
+                    )
                     connection.sendall(ANSWER + b"transfer-encoding: chunked\r\n\r\n" + chunks)
                 else:
-                    connection.sendall(ANSWER + b"content-length: %d\r\n\r\n" % len(request) + request)
+                    connection.sendall(
+                        ANSWER + b"content-length: %d\r\n\r\n" % len(request) + request
+                    )
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -62,7 +67,11 @@ def answered(client: httpx.Client, method: str, path: str, more: dict[str, Any])
     head, _, body = answer.content.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     pairs = [line.split(": ", 1) for line in lines]
-    sent = sorted((name.lower(), value) for name, value in pairs if name.lower() not in FRAMING - {"content-length"})
+    sent = sorted(
+        (name.lower(), value)
+        for name, value in pairs
+        if name.lower() not in FRAMING - {"content-length"}
+    )
     return (
         first,
         sent,
@@ -79,7 +88,11 @@ def answered(client: httpx.Client, method: str, path: str, more: dict[str, Any])
         ("GET", "/v1/accounts?limit=1&order=asc", {}),
         ("get", "/v1/accounts", {"params": {"limit": 1, "a": "é &+%/", "none": None, "on": True}}),
         ("GET", "/chunks", {"headers": {"X-Api-Key": "k", "host": "other"}}),
-        ("POST", "/v1/a", {"json": {"a": "é", "b": [1, None]}, "headers": {"content-type": "text/json"}}),
+        (
+            "POST",
+            "/v1/a",
+            {"json": {"a": "é", "b": [1, None]}, "headers": {"content-type": "text/json"}},
+        ),
         ("POST", "/v1/a", {"json": 0}),
         ("POST", "/v1/a", {"content": "text"}),
         ("PUT", "/v1/a", {}),
@@ -91,7 +104,10 @@ def answered(client: httpx.Client, method: str, path: str, more: dict[str, Any])
     ],
 )
 def test_it_sends_what_httpx_sends(echo: str, method: str, path: str, more: dict[str, Any]) -> None:
-    with httpx.Client(base_url=echo, headers=HEADERS, verify=False) as one, QuickClient(echo, HEADERS) as other:
+    with (
+        httpx.Client(base_url=echo, headers=HEADERS, verify=False) as one,
+        QuickClient(echo, HEADERS) as other,
+    ):
         assert (
             answered(one, method, path, more)
             == answered(other, method, path, more)
@@ -105,11 +121,16 @@ def test_a_connection_that_ends_raises_the_error_of_httpx(echo: str) -> None:
         with pytest.raises(httpx.ReadError):
             client.get("/mute")
         assert client.get("/after").status_code == 200
-    with QuickClient(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(httpx.ConnectError):
+    with (
+        QuickClient(f"http://127.0.0.1:{free_port()}") as client,
+        pytest.raises(httpx.ConnectError),
+    ):
         client.get("/")
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used_again(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    echo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with QuickClient(echo) as client:
         client.get("/first")
         (kept,) = client._idle

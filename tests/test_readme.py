@@ -25,11 +25,14 @@ DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
 DEMO = ". examples/demo.sh"
 API_PAGES = sorted(
-    str(page.relative_to(ROOT)) for page in (ROOT / "docs/api").glob("*.md") if "```sh" in page.read_text()
+    str(page.relative_to(ROOT))
+    for page in (ROOT / "docs/api").glob("*.md")
+    if "```sh" in page.read_text()
 )
 RUN_SECONDS = 240  # a busy machine takes a minute
 TRADE = "'broker_trade|TradeEvent'"  # as curl shows it, and the Python client
-# What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is typed.
+# What goes on until Ctrl-C has a terminal of its own, and has begun before the next command is
+# typed.
 ENDLESS = """
 terminals=()
 trap 'kill "${terminals[@]}"; cat terminal.*' EXIT
@@ -44,7 +47,8 @@ SEEN = """
 for file in terminal.*; do until grep -qE %s $file; do sleep 0.1; done; done
 """
 
-# Stands for `.venv/bin/trading-intents`: has a process forked that has imported it, where a start takes a second.
+# Stands for `.venv/bin/trading-intents`: has a process forked that has imported it, where a start
+# takes a second.
 FORKED_COMMAND = f"""#!{sys.executable} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
@@ -55,19 +59,28 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
 
 
 def blocks_of(document: str, platform: Platform) -> list[str]:
-    """The commands that a reader pastes, for this platform's addresses; `make` lines have a test of their own."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    """The commands that a reader pastes, for this platform's addresses; `make` lines have a test of
+    their own."""
+    blocks = re.findall(
+        r"^```sh\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL
+    )
     text = "\0".join(re.sub(r"^make .*\n", "", block, flags=re.MULTILINE) for block in blocks)
-    text = text.replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode()).replace(DOCUMENTED_GRPC, platform.grpc)
+    text = text.replace(DOCUMENTED, httpx.URL(platform.url).netloc.decode()).replace(
+        DOCUMENTED_GRPC, platform.grpc
+    )
     # A reader sees an error answer; a script must ask curl to fail.
-    text = text.replace("curl -s ", "curl -sS --fail-with-body ").replace(DEMO, f"{DEMO} {platform.url}")
+    text = text.replace("curl -s ", "curl -sS --fail-with-body ").replace(
+        DEMO, f"{DEMO} {platform.url}"
+    )
     return [block for block in text.split("\0") if block]
 
 
 @pytest.fixture(scope="module")
 def platform(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """As `make run` has it: with as many processes as that machine gets."""
-    with serving(copy_folder(warm_original, tmp_path_factory.mktemp("checkout") / ".data"), WORKERS="") as platform:
+    with serving(
+        copy_folder(warm_original, tmp_path_factory.mktemp("checkout") / ".data"), WORKERS=""
+    ) as platform:
         yield platform
 
 
@@ -101,8 +114,11 @@ def forking_environment(folder: Path) -> Path:
 
 
 @pytest.fixture
-def forking(folder: Path, forking_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The same, with commands that are forked. That the real one can be pasted is proved by the slow test."""
+def forking(
+    folder: Path, forking_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The same, with commands that are forked. That the real one can be pasted is proved by the
+    slow test."""
     (folder / ".venv").symlink_to(forking_environment)
     monkeypatch.chdir(folder)  # in which a fork runs
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asked:
@@ -127,7 +143,14 @@ def fork_commands(asked: socket.socket) -> None:
         with connection:
             text, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
             arguments, environ = json.loads(text)
-            fork = Fork(PROGRAM, *arguments, environ=environ, stdin=files[0], stdout=files[1], stderr=files[2])
+            fork = Fork(
+                PROGRAM,
+                *arguments,
+                environ=environ,
+                stdin=files[0],
+                stdout=files[1],
+                stderr=files[2],
+            )
             for file in files:
                 os.close(file)
             connection.sendall(str(fork.wait(RUN_SECONDS)).encode())
@@ -144,19 +167,25 @@ def test_the_commands_of_the_readme_work_in_one_terminal(folder: Path, platform:
 @pytest.mark.timeout(2 * RUN_SECONDS)
 @pytest.mark.usefixtures("forking")
 @pytest.mark.parametrize("page", API_PAGES)
-def test_the_commands_of_a_page_of_the_api_work_in_a_new_terminal(page: str, folder: Path, platform: Platform) -> None:
+def test_the_commands_of_a_page_of_the_api_work_in_a_new_terminal(
+    page: str, folder: Path, platform: Platform
+) -> None:
     paste_all(page, "subscribed", folder, platform)
 
 
 def test_a_page_of_the_api_follows_a_stream() -> None:
-    assert [page for page in API_PAGES if "curl -N " in (ROOT / page).read_text()] == ["docs/api/stream.md"]
+    assert [page for page in API_PAGES if "curl -N " in (ROOT / page).read_text()] == [
+        "docs/api/stream.md"
+    ]
 
 
 def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> None:
     script = "".join(blocks_of(document, platform))
     assert "curl -sS " in script or "curl -N " in script
     if "curl -N " in script:
-        script = script.replace("curl -N ", "endless curl -sSfN ").replace(FOLLOWER, f"endless {FOLLOWER}")
+        script = script.replace("curl -N ", "endless curl -sSfN ").replace(
+            FOLLOWER, f"endless {FOLLOWER}"
+        )
         script = ENDLESS + script + SEEN % seen
     run(script, folder)
 
@@ -196,6 +225,8 @@ def test_the_make_targets_in_the_documents_exist() -> None:
     named: set[str] = set()
     for document in ROOT.glob("*.md"):
         text = document.read_text()
-        named |= set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(re.findall(r"`make ([a-z-]+)", text))
+        named |= set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)) | set(
+            re.findall(r"`make ([a-z-]+)", text)
+        )
     assert {"run", "test"} <= named
     assert named <= targets

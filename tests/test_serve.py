@@ -49,12 +49,15 @@ def answers(platform: Platform, path: str, status: int) -> bool:
 
 
 class HalfSent:
-    """A request to validate a key whose body is on its way while the platform already works on it."""
+    """A request to validate a key whose body is on its way while the platform already works on
+    it."""
 
     def __init__(self, url: str, key: str) -> None:
         self._body = json.dumps({"api_key": key}).encode()
         address = httpx.URL(url)
-        self._socket = socket.create_connection((address.host, address.port or 80), timeout=STOP_LIMIT_SECONDS)
+        self._socket = socket.create_connection(
+            (address.host, address.port or 80), timeout=STOP_LIMIT_SECONDS
+        )
         head = (
             f"POST {VALIDATE} HTTP/1.1\r\nhost: platform\r\ncontent-type: application/json\r\n"
             f"content-length: {len(self._body)}\r\nexpect: 100-continue\r\n\r\n"
@@ -65,7 +68,8 @@ class HalfSent:
         self._socket.sendall(self._body[:10])
 
     def finish(self) -> tuple[bytes, bytes]:
-        """Send the rest; the answer's head and body, read until the platform closes the connection."""
+        """Send the rest; the answer's head and body, read until the platform closes the
+        connection."""
         self._socket.sendall(self._body[10:])
         answer = b"".join(iter(lambda: self._socket.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -84,7 +88,9 @@ def taken_port() -> Iterator[int]:
 
 
 @pytest.mark.deadline
-def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path, warm: Path) -> None:
+def test_the_first_start_makes_what_the_second_finds_quickly(
+    warm_original: Path, warm: Path
+) -> None:
     for private in (warm_original, warm_original / "demo.json"):
         assert private.stat().st_mode & 0o077 == 0
     launched = time.monotonic()
@@ -96,8 +102,12 @@ def test_the_first_start_makes_what_the_second_finds_quickly(warm_original: Path
         assert (validated["environment"], validated["disabled"]) == ("paper", False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
-def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"]
+)
+def test_a_signal_ends_everything_and_every_log_line_is_json(
+    warm: Path, number: signal.Signals
+) -> None:
     with serving(warm, LOG_LEVEL="debug") as platform:
         assert not all_gone(warm)
         platform.process.send_signal(number)
@@ -105,7 +115,9 @@ def test_a_signal_ends_everything_and_every_log_line_is_json(warm: Path, number:
     assert all_gone(warm)
     lines = [json.loads(line) for line in platform.logs]
     assert all(line["timestamp"].endswith("Z") and line["level"] for line in lines)
-    logged = [line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")]
+    logged = [
+        line["event"] for line in lines if line["event"] in ("serving", "draining", "stopped")
+    ]
     assert logged == ["serving", "draining", "stopped"]
 
 
@@ -131,12 +143,15 @@ def test_a_second_process_joins_and_takes_over(warm: Path) -> None:
             return started and answer.status_code == 200
 
         eventually(taken_over, TAKE_OVER_SECONDS)
-        eventually(lambda: answers(second, "/readyz", 200), TAKE_OVER_SECONDS)  # its other parts connect again, too
+        # Its other parts connect again, too.
+        eventually(lambda: answers(second, "/readyz", 200), TAKE_OVER_SECONDS)
         assert second.stop() == 0
     assert all_gone(warm)
 
 
-def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(tmp_path: Path, taken_port: int) -> None:
+def test_a_taken_port_is_refused_in_one_line_that_names_the_setting(
+    tmp_path: Path, taken_port: int
+) -> None:
     done = run_command(environment(tmp_path / "data", {"HTTP_PORT": str(taken_port)}), "serve")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -149,13 +164,17 @@ def test_a_second_start_says_that_it_runs_already_and_where(platform: Platform) 
     logged = json.loads(next(line for line in platform.logs if '"serving"' in line))
     folder = platform.environ[f"{PREFIX}DATA_DIR"]
     for name, address in (("HTTP_PORT", platform.url), ("GRPC_PORT", platform.grpc)):
-        done = run_command(platform.environ | {f"{PREFIX}{name}": address.rpartition(":")[2]}, "serve")
+        done = run_command(
+            platform.environ | {f"{PREFIX}{name}": address.rpartition(":")[2]}, "serve"
+        )
         assert done.returncode == 1
         assert f"already running here, pid {logged['pid']}, on {folder};" in done.stderr
         assert done.stderr.count("\n") == 1
 
 
-def test_an_unknown_setting_is_warned_of_with_the_nearest_one(tmp_path: Path, taken_port: int) -> None:
+def test_an_unknown_setting_is_warned_of_with_the_nearest_one(
+    tmp_path: Path, taken_port: int
+) -> None:
     settings = {"HTTP_PORT": str(taken_port), "LOG_LEVLE": "debug"}
     done = CliRunner().invoke(cli, ["serve"], env=environment(tmp_path / "data", settings))
     line = json.loads(done.stderr.splitlines()[0])
@@ -196,13 +215,16 @@ def test_a_second_signal_stops_at_once(warm: Path) -> None:
 def test_a_worker_serves_its_health_but_no_api(warm: Path) -> None:
     with serving(warm, ROLES="worker") as worker:
         own = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/page.css"}
-        assert {path: worker.client.get(path).status_code for path in own} == dict.fromkeys(own, 200)
+        assert {path: worker.client.get(path).status_code for path in own} == dict.fromkeys(
+            own, 200
+        )
         assert worker.client.get("/openapi.json").json()["paths"].keys() == own
         for method, path in (("GET", "/v1/api-keys"), ("POST", VALIDATE), ("POST", "/oauth/token")):
             assert worker.client.request(method, path).json()["code"] == "not_found"
 
 
-# Takes more than five seconds: a first start as a user types it, with its initdb and the imports of four programs.
+# Takes more than five seconds: a first start as a user types it, with its initdb and the imports of
+# four programs.
 @pytest.mark.deadline
 def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: Path) -> None:
     """From the first start on, in a checkout and in a terminal of 80 columns and 24 lines."""
@@ -215,7 +237,8 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: P
         [*COMMAND, "serve"],
         cwd=tmp_path,
         env=environ | {"TERM": "xterm-256color"},
-        # Without this Ctrl-C would reach nobody: a terminal's keys signal the session that it controls.
+        # Without this Ctrl-C would reach nobody: a terminal's keys signal the session that it
+        # controls.
         preexec_fn=lambda: os.login_tty(theirs),
         pass_fds=[theirs],
     )
@@ -238,7 +261,8 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: P
 
 
 def test_a_terminal_that_closes_drains_what_was_begun(warm: Path) -> None:
-    """It sends SIGHUP more than once, the end of its session SIGTERM, and nothing can be written to it any more."""
+    """It sends SIGHUP more than once, the end of its session SIGTERM, and nothing can be written to
+    it any more."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*COMMAND, "serve"],
@@ -263,7 +287,10 @@ def test_a_terminal_that_closes_drains_what_was_begun(warm: Path) -> None:
 
 def test_a_process_that_ignores_the_hangup_goes_on(warm: Path) -> None:
     with subprocess.Popen(
-        ["nohup", *COMMAND, "serve"], env=environment(warm, {}), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+        ["nohup", *COMMAND, "serve"],
+        env=environment(warm, {}),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
     ) as process:
         assert process.stderr is not None
         logged = next(line for line in process.stderr if b'"serving"' in line)
@@ -277,7 +304,14 @@ def test_a_process_that_ignores_the_hangup_goes_on(warm: Path) -> None:
 def paste(command: str, folder: Path) -> str:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     done = subprocess.run(
-        command, shell=True, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=30
+        command,
+        shell=True,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -293,12 +327,16 @@ def read_until(file: int, goal: str) -> str:
 
 def test_an_external_database_gets_no_demo_and_no_server(tmp_path: Path, urls: Urls) -> None:
     folder = tmp_path / "data"
-    with serving(folder, DATABASE_URL=urls.login.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()) as platform:
+    with serving(
+        folder, DATABASE_URL=urls.login.reveal(), DATABASE_OWNER_URL=urls.owner.reveal()
+    ) as platform:
         assert platform.client.get("/readyz").status_code == 200
         done = platform.run("token", "--user", "demo", "--organization", "demo")
         assert done.returncode == 1
         assert "no user demo" in done.stderr
-        assert not {"postgres", "postgres.lock", "demo.json"} & {path.name for path in folder.iterdir()}
+        assert not {"postgres", "postgres.lock", "demo.json"} & {
+            path.name for path in folder.iterdir()
+        }
 
 
 def test_a_demo_file_without_a_key_stops_the_start(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Alerts for operators: rules, dashboard and log events name what exists, and each says what to do."""
+"""Alerts for operators: rules, dashboard and log events name what exists, and each says what to
+do."""
 
 import ast
 import json
@@ -23,7 +24,9 @@ METRIC = re.compile(r"\b((?:ti|process)_\w+)")
 
 
 def alert_rules() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = [r for group in yaml.safe_load(RULES.read_text())["groups"] for r in group["rules"]]
+    found: list[dict[str, Any]] = [
+        r for group in yaml.safe_load(RULES.read_text())["groups"] for r in group["rules"]
+    ]
     return found
 
 
@@ -99,7 +102,8 @@ def test_every_warning_of_the_source_is_documented_and_no_other() -> None:
 
 
 def events(path: Path) -> Iterator[str]:
-    """The file's log events of level warning or worse. A function may be handed the text: then its callers have it."""
+    """The file's log events of level warning or worse. A function may be handed the text: then its
+    callers have it."""
     constants = {
         target.id: node.value
         for node in tree_of(path).body
@@ -120,12 +124,19 @@ def events(path: Path) -> Iterator[str]:
         if (index := passing.get(name.rpartition(".")[2])) is not None:
             said.append(call.args[index])
     for text in said:
-        parts = [constants.get(part.id, part) if isinstance(part, ast.Name) else part for part in ast.walk(text)]
+        parts = [
+            constants.get(part.id, part) if isinstance(part, ast.Name) else part
+            for part in ast.walk(text)
+        ]
         mapped = [value for part in parts if isinstance(part, ast.Dict) for value in part.values]
         found = [
-            part.value for part in [*parts, *mapped] if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            part.value
+            for part in [*parts, *mapped]
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
         ]
-        assert found or isinstance(text, ast.Name), f"{path.relative_to(PACKAGE)}, line {text.lineno}: says no event"
+        assert found or isinstance(text, ast.Name), (
+            f"{path.relative_to(PACKAGE)}, line {text.lineno}: says no event"
+        )
         yield from found
 
 
@@ -133,4 +144,8 @@ def log_calls(path: Path) -> list[ast.Call]:
     if not any(f".{level}(" in text_of(path) for level in LEVELS):
         return []  # looking at every call of every file takes seconds
     ends = tuple(f"log.{level}" for level in LEVELS)
-    return [call for name, call in calls_of(path) if (name.endswith(ends) or name == "log") and call.args]
+    return [
+        call
+        for name, call in calls_of(path)
+        if (name.endswith(ends) or name == "log") and call.args
+    ]

@@ -1,4 +1,5 @@
-"""Words that only we understood do not come back: in names, docstrings, comments, messages and documents."""
+"""Words that only we understood do not come back: in names, docstrings, comments, messages and
+documents."""
 
 import ast
 import re
@@ -11,8 +12,12 @@ import pytest
 from tests.test_tidy import EVERYTHING, PACKAGE, ROOT, statements_of
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")])
-SCRIPTS = sorted([*(PACKAGE / "console" / "static").glob("*.*"), *(ROOT / "tests" / "console").glob("*.*ts")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "sdk").glob("*.md")]
+)
+SCRIPTS = sorted(
+    [*(PACKAGE / "console" / "static").glob("*.*"), *(ROOT / "tests" / "console").glob("*.*ts")]
+)
 FILES = [path for path in (*EVERYTHING, *EXAMPLES, *DOCUMENTS, *SCRIPTS) if path != Path(__file__)]
 QUESTIONS = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Whatever|Where|Which|When|Why|How)\b")
 
@@ -22,7 +27,8 @@ class OldWord:
     """A word that is not used any more: as a name, as a part of one, or in a sentence."""
 
     pattern: str
-    # Lines that may have it, because others read it by that name: columns, capabilities, log events, metrics.
+    # Lines that may have it, because others read it by that name: columns, capabilities, log
+    # events, metrics.
     allowed: str
     # Files where it means what it means elsewhere.
     ordinary: tuple[str, ...] = ()
@@ -41,14 +47,34 @@ OLD_WORDS = {
         r"symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|"
         r"links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links|\"link\", \"set\"|link (?:add|set) ",
         ordinary=(
-            *("README.md", "CHANGELOG.md", "docs/api/", "docs/console.md", "docs/decisions/0027", "docs/security.md"),
-            *("docs/operating/README.md", "src/trading_intents/cli.py", "src/trading_intents/console/"),
-            *("src/trading_intents/processes/command.py", "src/trading_intents/provision.py", "tests/console/"),
-            *("src/trading_intents/web/", "tests/access/test_headers.py", "tests/execution/test_csv.py"),
+            *(
+                "README.md",
+                "CHANGELOG.md",
+                "docs/api/",
+                "docs/console.md",
+                "docs/decisions/0027",
+                "docs/security.md",
+            ),
+            *(
+                "docs/operating/README.md",
+                "src/trading_intents/cli.py",
+                "src/trading_intents/console/",
+            ),
+            *(
+                "src/trading_intents/processes/command.py",
+                "src/trading_intents/provision.py",
+                "tests/console/",
+            ),
+            *(
+                "src/trading_intents/web/",
+                "tests/access/test_headers.py",
+                "tests/execution/test_csv.py",
+            ),
             *("tests/test_docs.py", "tests/web/"),
         ),
     ),
-    # An account's symbol, an index, a rank, a seq, a pointer. Orders are placed, and decimals have places.
+    # An account's symbol, an index, a rank, a seq, a pointer. Orders are placed, and decimals have
+    # places.
     "place": OldWord(
         r"\b(?:[Aa]n?|[Tt]he|[Ii]ts|[Tt]heir|this|that|[Ee]ach|[Ee]very|[Nn]o|own|same|another|new|one|two|three|of) "
         r"places?\b|(?<![.\w])_?places?\b(?=[:,)\].=\[(]| in\b| for\b| [-+=%<>])|[a-z]Places?\b|\bPlaces?\b(?=[:,)\]])|"
@@ -59,7 +85,10 @@ OLD_WORDS = {
         ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
     ),
     # An account, callers at once, a fixture that opens a client.
-    "desk": OldWord(r"(?<![a-z])(?:desks?|[Cc]rowds?|CROWD|[Oo]pener)(?![a-z])", r"[Oo]pener-[Pp]olicy|METAPHORS"),
+    "desk": OldWord(
+        r"(?<![a-z])(?:desks?|[Cc]rowds?|CROWD|[Oo]pener)(?![a-z])",
+        r"[Oo]pener-[Pp]olicy|METAPHORS",
+    ),
 }
 
 
@@ -87,5 +116,7 @@ def docstrings_of(path: Path) -> Iterator[str]:
 
 
 def test_a_docstring_begins_with_a_subject_or_a_verb() -> None:
-    found = [(str(path.relative_to(ROOT)), text) for path in EVERYTHING for text in docstrings_of(path)]
+    found = [
+        (str(path.relative_to(ROOT)), text) for path in EVERYTHING for text in docstrings_of(path)
+    ]
     assert [(name, text) for name, text in found if QUESTIONS.match(text)] == []

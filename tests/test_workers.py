@@ -35,7 +35,8 @@ def test_waits(n): pass
 def test_does_not_wait(): pass
 """,
 }
-# The first fails for good, the second once, both without a stall; the third and the fourth while nothing went on.
+# The first fails for good, the second once, both without a stall; the third and the fourth while
+# nothing went on.
 STALLS = """
 import os, signal, time, pytest
 from tests.stalls import STALLS
@@ -84,10 +85,27 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
         "-p",
         "tests.workers",
     ]
-    command = [sys.executable, "-m", "pytest", "-q", *settings, "--workers", "2", "--waiters", "1", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        *settings,
+        "--workers",
+        "2",
+        "--waiters",
+        "1",
+        str(folder),
+    ]
     environ = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": "", "COLUMNS": "200"}
     return subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS
+        command,
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
     )
 
 
@@ -101,11 +119,17 @@ def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
     assert "cannot be torn down" in done.stdout
     shown = re.findall(r"^(FAILED|ERROR) \S*::(test_\w+)", done.stdout, re.MULTILINE)
     (kind, _), *failed = sorted(shown)
-    assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), done.stdout
+    assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), (
+        done.stdout
+    )
     assert re.search(r"^2 failed, 27 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
     order = (tmp_path / "order").read_text().split()[::2]
-    assert order.pop() == "test_waits", "its deadlines are the last of all, and share what their file makes once"
-    assert sorted(order) == sorted(name.removesuffix(".py") for name in FILES if name != "conftest.py")
+    assert order.pop() == "test_waits", (
+        "its deadlines are the last of all, and share what their file makes once"
+    )
+    assert sorted(order) == sorted(
+        name.removesuffix(".py") for name in FILES if name != "conftest.py"
+    )
 
 
 # Takes more than five seconds: the machine stands still for more than a second three times.
@@ -114,5 +138,7 @@ def test_what_failed_while_the_machine_stood_still_runs_once_more(tmp_path: Path
     done = run(tmp_path)
     shown = re.findall(r"^FAILED \S*::(test_\w+)", done.stdout, re.MULTILINE)
     assert shown == ["test_fails", "test_fails_once", "test_stalls_and_fails"], done.stdout
-    assert "test_stalls failed while the machine stood still, and passed when run again" in done.stdout
+    assert (
+        "test_stalls failed while the machine stood still, and passed when run again" in done.stdout
+    )
     assert re.search(r"^3 failed, 1 run again in ", done.stdout, re.MULTILINE), done.stdout

@@ -1,10 +1,12 @@
-"""Waiting for a condition outside the program, bounded. Anything inside it has a signal: wait on that instead."""
+"""Waiting for a condition outside the program, bounded. Anything inside it has a signal: wait on
+that instead."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-# How many sessions of the connection's own database wait for a lock: other tests' databases are on the same server.
+# How many sessions of the connection's own database wait for a lock: other tests' databases are on
+# the same server.
 COUNT_BLOCKED = """
     SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (
         SELECT pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()

@@ -1,7 +1,8 @@
-"""Runs tests in processes that are forked when all tests are collected: `pytest --workers 5 --waiters 3`.
+"""Runs tests in processes that are forked when all tests are collected: `pytest --workers 5
+--waiters 3`.
 
-A file's tests stay in one process. Those marked `deadline` run when all others are done, in more processes: one by one,
-but for those that share what is made once for their file.
+A file's tests stay in one process. Those marked `deadline` run when all others are done, in more
+processes: one by one, but for those that share what is made once for their file.
 """
 
 import atexit
@@ -27,8 +28,12 @@ Location = tuple[str, int | None, str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--workers", type=int, default=0, help="processes that run tests; 0: this one does")
-    parser.addoption("--waiters", type=int, default=0, help="processes that begin when only deadlines are left")
+    parser.addoption(
+        "--workers", type=int, default=0, help="processes that run tests; 0: this one does"
+    )
+    parser.addoption(
+        "--waiters", type=int, default=0, help="processes that begin when only deadlines are left"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,7 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    if not session.config.option.workers or session.config.option.collectonly or session.testsfailed:
+    if (
+        not session.config.option.workers
+        or session.config.option.collectonly
+        or session.testsfailed
+    ):
         return None
     Workers(session).run()
     return True
@@ -51,7 +60,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest
 
 
 class Queue:
-    """Units of tests, each of which one worker takes: a pipe that is full of their numbers before the first fork."""
+    """Units of tests, each of which one worker takes: a pipe that is full of their numbers before
+    the first fork."""
 
     def __init__(self, units: list[Unit]) -> None:
         self._units = units
@@ -84,7 +94,8 @@ class Workers:
     count: int = 0
 
     def __post_init__(self) -> None:
-        self.stalls = self.session.config.stash[STALLS] = Stalls()  # forks, so it is made before the pipes
+        # Forks, so it is made before the pipes.
+        self.stalls = self.session.config.stash[STALLS] = Stalls()
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
         files, deadlines = defaultdict[Path, Unit](list), defaultdict[Path | str, Unit](list)
@@ -94,7 +105,8 @@ class Workers:
             else:
                 files[item.path].append(item)
         self.files, self.deadlines = Queue(list(files.values())), Queue(list(deadlines.values()))
-        # Each worker closes its copy of the writing end when there is no file left: the last one lets deadlines begin.
+        # Each worker closes its copy of the writing end when there is no file left: the last one
+        # lets deadlines begin.
         self.all_closed, self.to_close = os.pipe()
         self.waiters = self.session.config.option.waiters if deadlines else 0
 
@@ -138,10 +150,14 @@ class Workers:
             _, status = os.waitpid(running.pid, 0)
             running.nursery.wait()
             if status:
-                hook.pytest_runtest_logreport(report=_crashed(running, os.waitstatus_to_exitcode(status)))
+                hook.pytest_runtest_logreport(
+                    report=_crashed(running, os.waitstatus_to_exitcode(status))
+                )
             return
         if "report" in message:
-            report = hook.pytest_report_from_serializable(config=self.session.config, data=message["report"])
+            report = hook.pytest_report_from_serializable(
+                config=self.session.config, data=message["report"]
+            )
             message = {"report": report}
         else:
             running.nodeid, running.location = message["nodeid"], message["location"]
@@ -175,13 +191,16 @@ class Workers:
                 if self.session.shouldfail or self.session.shouldstop:
                     break
         finally:
-            call = pytest.CallInfo.from_call(lambda: self.session._setupstate.teardown_exact(None), when="teardown")
+            call = pytest.CallInfo.from_call(
+                lambda: self.session._setupstate.teardown_exact(None), when="teardown"
+            )
             if call.excinfo:
                 report = pytest.TestReport.from_item_and_call(item, call)
                 self.session.config.hook.pytest_runtest_logreport(report=report)
 
     def _taken(self) -> Iterator[tuple[pytest.Item, pytest.Item | pytest.Session]]:
-        """Tests, each with the node whose fixtures stay; deadlines when nobody has a file any more."""
+        """Tests, each with the node whose fixtures stay; deadlines when nobody has a file any
+        more."""
         for queue in (self.files, self.deadlines):
             for unit in queue.take_all():
                 yield from zip(unit, [*unit[1:], self.session], strict=True)
@@ -204,7 +223,9 @@ class Sender:
         self._connection.send(("pytest_runtest_logreport", {"report": data}))
 
     def pytest_runtest_logfinish(self, nodeid: str, location: Location) -> None:
-        self._connection.send(("pytest_runtest_logfinish", {"nodeid": nodeid, "location": location}))
+        self._connection.send(
+            ("pytest_runtest_logfinish", {"nodeid": nodeid, "location": location})
+        )
 
 
 def _replace_terminal(config: pytest.Config, connection: Connection) -> None:

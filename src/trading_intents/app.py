@@ -1,4 +1,5 @@
-"""The composition root: builds database, features and the route table, and serves until it is stopped."""
+"""The composition root: builds database, features and the route table, and serves until it is
+stopped."""
 
 import asyncio
 import contextlib
@@ -13,7 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from trading_intents import __version__
 from trading_intents.accounts.credentials import Credentials
-from trading_intents.accounts.http import account_routes, broker_route, credential_routes, find_account
+from trading_intents.accounts.http import (
+    account_routes,
+    broker_route,
+    credential_routes,
+    find_account,
+)
 from trading_intents.accounts.jobs import account_handlers
 from trading_intents.accounts.service import Accounts
 from trading_intents.accounts.vault import Vault, open_vault
@@ -33,9 +39,20 @@ from trading_intents.execution.restored.marking import keep_marking
 from trading_intents.execution.service import Execution
 from trading_intents.execution.upkeep import keep_up
 from trading_intents.identity.access import RULES, Gate, organization_of
-from trading_intents.identity.http import key_routes, organization_route, provider_routes, user_route
+from trading_intents.identity.http import (
+    key_routes,
+    organization_route,
+    provider_routes,
+    user_route,
+)
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
-from trading_intents.identity.service import ApiKeys, Callers, Organizations, TokenIssuer, keep_reporting
+from trading_intents.identity.service import (
+    ApiKeys,
+    Callers,
+    Organizations,
+    TokenIssuer,
+    keep_reporting,
+)
 from trading_intents.identity.tokens import external_verifier
 from trading_intents.identity.users import UserDirectory, Users, keep_resuming, user_handlers
 from trading_intents.ids import IdMaker, id_maker, id_text_maker
@@ -46,7 +63,13 @@ from trading_intents.intents.writing.state.batch_state import BatchDependencies
 from trading_intents.intents.writing.statements import LOCK_LIMIT_SECONDS
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.intents.writing.writer import Writer
-from trading_intents.loops import collect_rarely, interrupted_by, start_loop, stop_tasks, watch_loops
+from trading_intents.loops import (
+    collect_rarely,
+    interrupted_by,
+    start_loop,
+    stop_tasks,
+    watch_loops,
+)
 from trading_intents.orders.events import retained_orders, retained_positions
 from trading_intents.orders.http import order_routes
 from trading_intents.orders.service import Orders
@@ -72,7 +95,11 @@ from trading_intents.stream.model import EventType
 from trading_intents.stream.service import Streams
 from trading_intents.telemetry import Log, Metrics, TrafficLog, render_metrics
 from trading_intents.web.limits import ClientAddress, Limits, organization_rates, rates
-from trading_intents.web.operations import description_routes, make_request_series, operations_routes
+from trading_intents.web.operations import (
+    description_routes,
+    make_request_series,
+    operations_routes,
+)
 from trading_intents.web.request import Request
 from trading_intents.web.routes import Policy, Route
 from trading_intents.web.routing import App
@@ -101,45 +128,65 @@ class Infrastructure:
     make_id: IdMaker
     pipeline: Pipeline
     worker_pipeline: Pipeline
-    open_transactions: Callable[[], GroupTransactions]  # of the worker's role, each on a connection of its own
+    # Of the worker's role, each on a connection of its own.
+    open_transactions: Callable[[], GroupTransactions]
 
 
 @contextlib.asynccontextmanager
 async def database_urls(
     settings: Settings, log: Log, metrics: Metrics, may_create: bool = False, may_start: bool = True
 ) -> AsyncIterator[DatabaseUrls]:
-    """Gives the URLs of the configured database, or of the embedded one, which runs while the block does: here, unless
-    another process runs it or this one may not."""
+    """Gives the URLs of the configured database, or of the embedded one, which runs while the block
+    does: here, unless another process runs it or this one may not."""
     if settings.database_url:
         given = (settings.database_owner_url, settings.database_url, settings.database_worker_url)
         yield DatabaseUrls(*(url or settings.database_url for url in given))
         return
     started = metrics.postgres_starts.inc
-    async with running(settings.data_dir, settings.postgres_bin, log, started, may_create, may_start) as urls:
+    async with running(
+        settings.data_dir, settings.postgres_bin, log, started, may_create, may_start
+    ) as urls:
         yield urls
 
 
 @contextlib.asynccontextmanager
 async def open_infrastructure(
-    settings: Settings, log: Log, needs_worker: bool = True, may_create: bool = False, may_start: bool = True
+    settings: Settings,
+    log: Log,
+    needs_worker: bool = True,
+    may_create: bool = False,
+    may_start: bool = True,
 ) -> AsyncIterator[Infrastructure]:
-    """Opens a migrated database and the rest, for `serve` and for every command. Without `needs_worker` the login of
-    the worker's role is not used, and need not exist."""
+    """Opens a migrated database and the rest, for `serve` and for every command. Without
+    `needs_worker` the login of the worker's role is not used, and need not exist."""
     metrics, clock = Metrics(), SystemClock()
     brokers = installed_brokers(log, partial(broker_settings, settings))
     async with contextlib.AsyncExitStack() as stack:
-        urls = await stack.enter_async_context(database_urls(settings, log, metrics, may_create, may_start))
+        urls = await stack.enter_async_context(
+            database_urls(settings, log, metrics, may_create, may_start)
+        )
         await migrate(
-            urls.owner_url, urls.url, log, worker_url=urls.worker_url, needs_worker=needs_worker, may_create=may_create
+            urls.owner_url,
+            urls.url,
+            log,
+            worker_url=urls.worker_url,
+            needs_worker=needs_worker,
+            may_create=may_create,
         )
         history, size = WalHistory(), settings.database_pool_size
-        opening = open_database(urls.url, size, log, metrics, urls.worker_url, needs_worker, history)
+        opening = open_database(
+            urls.url, size, log, metrics, urls.worker_url, needs_worker, history
+        )
         database = await stack.enter_async_context(opening)
-        signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.url, log))
+        signals = await stack.enter_async_context(
+            open_signals(settings.database_listen_url or urls.url, log)
+        )
         is_local = settings.identity_provider_name == LOCAL_PROVIDER
         client = None if is_local else await stack.enter_async_context(httpx.AsyncClient())
         service, worker = (
-            stack.enter_context(contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history)))
+            stack.enter_context(
+                contextlib.closing(Pipeline(url, role, LOCK_LIMIT_SECONDS, history))
+            )
             for url, role in ((urls.url, SERVICE_ROLE), (urls.worker_url, WORKER_ROLE))
         )
         make_id = id_maker(clock)
@@ -149,12 +196,25 @@ async def open_infrastructure(
             return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
         yield Infrastructure(
-            settings, database, signals, client, brokers, metrics, log, clock, make_id, service, worker, transactions
+            settings,
+            database,
+            signals,
+            client,
+            brokers,
+            metrics,
+            log,
+            clock,
+            make_id,
+            service,
+            worker,
+            transactions,
         )
 
 
 def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvider:
-    return EmbeddedProvider(infra.settings, load_issuer(infra.settings, may_create), infra.clock, infra.make_id)
+    return EmbeddedProvider(
+        infra.settings, load_issuer(infra.settings, may_create), infra.clock, infra.make_id
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +251,17 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     brokers = infra.brokers
     accounts = Accounts(pool, make_id, brokers, signals)
     credentials = Credentials(pool, make_id, brokers, signals, vault)
-    limits = Limits(rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited)
+    limits = Limits(
+        rates(settings), organization_rates(settings), infra.clock, infra.metrics.rate_limited
+    )
     simulations = brokers.simulations(partial(broker_settings, settings))
     price_rules = PriceRules(settings.reference_price_max_age_seconds, simulations[BUILT_IN])
     tools = BatchDependencies(
-        pipeline=infra.pipeline, brokers=brokers, make_id=id_text_maker(), clock=infra.clock, prices=price_rules
+        pipeline=infra.pipeline,
+        brokers=brokers,
+        make_id=id_text_maker(),
+        clock=infra.clock,
+        prices=price_rules,
     )
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
@@ -203,8 +269,14 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         organization_route(gates["organization_by_provider"], Organizations(pool, name)),
-        user_route(gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)),
-        *(provider_routes(gates["public"], provider, TokenIssuer(pool, provider)) if provider else ()),
+        user_route(
+            gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)
+        ),
+        *(
+            provider_routes(gates["public"], provider, TokenIssuer(pool, provider))
+            if provider
+            else ()
+        ),
         *console_routes(gates, settings, TokenIssuer(pool, provider) if provider else None),
         *account_routes(read_accounts, gates["write_accounts"], accounts),
         *credential_routes(read_accounts, gates["write_credentials"], accounts, credentials),
@@ -213,30 +285,56 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *control_routes(gates, pool, price_rules, Halts(pool, make_id, signals, infra.log)),
         *quote_routes(gates["read_paper_quotes"], gates["paper_quotes"], organization_of, quotes),
         *balance_routes(read_accounts, accounts, Balances(pool, simulations), infra.clock),
-        *price_routes(read_accounts, gates["write_reference_prices"], ReferencePrices(pool, price_rules), accounts),
+        *price_routes(
+            read_accounts,
+            gates["write_reference_prices"],
+            ReferencePrices(pool, price_rules),
+            accounts,
+        ),
         submit_route(gates["submit_intent"], callers, accounts, writer, limits),
         *intent_routes(gates["read_intents"], gates["read_controls"], accounts, intents),
         *reduction_routes(gates["submit_intent"], accounts, intents, writer),
         *order_routes(gates["read_intents"], accounts, Orders(pool, price_rules)),
     )
-    # No more than there are HTTP connections: else one organization's quarter of them could be all connections.
+    # No more than there are HTTP connections: else one organization's quarter of them could be all
+    # connections.
     max_streams = min(settings.max_streams, connection_limits(0).total)
-    hub = Hub(stream, max_streams, settings.streams_per_organization, infra.clock, infra.metrics, infra.log)
-    retained = {EventType.BROKER_ORDER: retained_orders, EventType.BROKER_POSITION: retained_positions}
+    hub = Hub(
+        stream,
+        max_streams,
+        settings.streams_per_organization,
+        infra.clock,
+        infra.metrics,
+        infra.log,
+    )
+    retained = {
+        EventType.BROKER_ORDER: retained_orders,
+        EventType.BROKER_POSITION: retained_positions,
+    }
     streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
-    servicer = StreamServicer(streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log)
+    servicer = StreamServicer(
+        streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log
+    )
     most = (max_streams, max_grpc_connections(settings.database_pool_size))
-    files = certificate_files(settings, "TLS", infra.metrics, infra.log) if "stream" in settings.roles else None
+    files = (
+        certificate_files(settings, "TLS", infra.metrics, infra.log)
+        if "stream" in settings.roles
+        else None
+    )
     grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, files)
     streamed = event_routes(gates["stream"], streams, infra.log)
-    return Features(callers, gates, accounts, limits, routes, streamed, directory, tools, writer, hub, grpc)
+    return Features(
+        callers, gates, accounts, limits, routes, streamed, directory, tools, writer, hub, grpc
+    )
 
 
 def build_workers(
     infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge
 ) -> list[Worker | Execution]:
     settings, signals, pool = infra.settings, infra.signals, infra.database.worker
-    context = WorkerContext(pool, settings.outbox_attempt_limit, infra.clock, infra.metrics, infra.log)
+    context = WorkerContext(
+        pool, settings.outbox_attempt_limit, infra.clock, infra.metrics, infra.log
+    )
     accounts = Worker(Queue.ACCOUNTS, account_handlers(pool, infra.brokers, vault), context)
     users = Worker(Queue.USERS, user_handlers(), context, poll_seconds=USERS_POLL_SECONDS)
     signals.subscribe(channel(Queue.ACCOUNTS), accounts.wake)
@@ -260,7 +358,8 @@ def build_workers(
 
 @contextlib.contextmanager
 def ended_by_loops(log: Log, stop: asyncio.Event) -> Iterator[None]:
-    """Sets `stop` when a loop of this process fails, and raises InternalError once the block has ended."""
+    """Sets `stop` when a loop of this process fails, and raises InternalError once the block has
+    ended."""
     failed: list[str] = []
 
     def end(name: str, error: BaseException) -> None:
@@ -276,12 +375,16 @@ def ended_by_loops(log: Log, stop: asyncio.Event) -> Iterator[None]:
 
 
 def take_ports(settings: Settings, sockets: contextlib.ExitStack) -> tuple[socket.socket, Settings]:
-    """Binds REST's port, and the stream's for gRPC to listen on while `sockets` are open, so that a taken one is
-    reported before anything is started; 0 becomes the free port that was found."""
+    """Binds REST's port, and the stream's for gRPC to listen on while `sockets` are open, so that a
+    taken one is reported before anything is started; 0 becomes the free port that was found."""
     if "stream" in settings.roles:
         kept = bind(settings.grpc_host, settings.grpc_port, "GRPC", listens=False)
-        settings = replace(settings, grpc_port=sockets.enter_context(contextlib.closing(kept)).getsockname()[1])
-    listener = sockets.enter_context(contextlib.closing(bind(settings.http_host, settings.http_port)))
+        settings = replace(
+            settings, grpc_port=sockets.enter_context(contextlib.closing(kept)).getsockname()[1]
+        )
+    listener = sockets.enter_context(
+        contextlib.closing(bind(settings.http_host, settings.http_port))
+    )
     return listener, replace(settings, http_port=listener.getsockname()[1])
 
 
@@ -296,15 +399,18 @@ async def serve(
 ) -> None:
     """Runs everything that this process's roles need, until `stop` is set.
 
-    `prepare` runs before the first request is served; `greet` gets the settings with their ports, and what `prepare`
-    gave. A process with a parent is given its listener by it, and leaves PostgreSQL to it.
+    `prepare` runs before the first request is served; `greet` gets the settings with their ports,
+    and what `prepare` gave. A process with a parent is given its listener by it, and leaves
+    PostgreSQL to it.
     """
     with ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
         listener, settings = (given, settings) if given else take_ports(settings, sockets)
         needs_worker = "worker" in settings.roles
         async with (
             interrupted_by(stop) as interrupt,
-            open_infrastructure(settings, log, needs_worker, may_create=True, may_start=given is None) as infra,
+            open_infrastructure(
+                settings, log, needs_worker, may_create=True, may_start=given is None
+            ) as infra,
             open_vault(settings, infra.clock, log) as vault,
         ):
             features = build_features(infra, vault)
@@ -313,9 +419,15 @@ async def serve(
             collect_rarely()
             demo = await prepare(infra)
             connections = connection_limits(settings.http_connections_per_address)
-            is_public = listener.getsockname()[1] == settings.http_port  # else a port on loopback, for its parent
-            files = certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
-            async with serving(app, listener, connections, files), working(infra, features, vault) as workers:
+            # Else a port on loopback, for its parent.
+            is_public = listener.getsockname()[1] == settings.http_port
+            files = (
+                certificate_files(settings, "HTTP_TLS", infra.metrics, log) if is_public else None
+            )
+            async with (
+                serving(app, listener, connections, files),
+                working(infra, features, vault) as workers,
+            ):
                 interrupt.cancel()
                 greet(replace(settings, grpc_port=features.grpc.port), demo)
                 await stop.wait()
@@ -330,7 +442,9 @@ async def serve(
                     log.warning("requests still running after the drain", seconds=DRAIN_SECONDS)
 
 
-def build_app(infra: Infrastructure, features: Features, render: RenderMetrics = render_metrics) -> App:
+def build_app(
+    infra: Infrastructure, features: Features, render: RenderMetrics = render_metrics
+) -> App:
     """Builds the route table, without the routes of roles that this process does not have."""
     settings, public = infra.settings, features.gates["public"]
 
@@ -341,9 +455,15 @@ def build_app(infra: Infrastructure, features: Features, render: RenderMetrics =
             return "the gRPC port does not answer"
         if app.disk_has_failed():
             return "the database's disk is full or fails"
-        return "" if await infra.database.service.healthy() else "the database cannot be reached, or its disk is full"
+        return (
+            ""
+            if await infra.database.service.healthy()
+            else "the database cannot be reached, or its disk is full"
+        )
 
-    routes = operations_routes(public, not_ready_reason, lambda: render(infra.metrics.registry), infra.clock)
+    routes = operations_routes(
+        public, not_ready_reason, lambda: render(infra.metrics.registry), infra.clock
+    )
     if "api" in settings.roles:
         routes += features.routes
     if {"api", "stream"} & set(settings.roles):
@@ -356,12 +476,16 @@ def build_app(infra: Infrastructure, features: Features, render: RenderMetrics =
         assert isinstance(policy, Gate)
         await find_account(request, policy, features.accounts)
 
-    app = App(routes, features.limits, addresses, infra.clock, infra.metrics, infra.log, find_path_account)
+    app = App(
+        routes, features.limits, addresses, infra.clock, infra.metrics, infra.log, find_path_account
+    )
     return app
 
 
 @contextlib.asynccontextmanager
-async def working(infra: Infrastructure, features: Features, vault: Vault) -> AsyncIterator[list[Worker | Execution]]:
+async def working(
+    infra: Infrastructure, features: Features, vault: Vault
+) -> AsyncIterator[list[Worker | Execution]]:
     background = [
         start_loop(keep_reporting(features.callers, infra.log)),
         start_loop(features.hub.run()),
@@ -374,7 +498,9 @@ async def working(infra: Infrastructure, features: Features, vault: Vault) -> As
     if "worker" in infra.settings.roles:
         pool, tools = infra.database.worker, features.batch_dependencies
         losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
-        resuming = keep_resuming(pool, features.directory, infra.settings.identity_provider_name, infra.log)
+        resuming = keep_resuming(
+            pool, features.directory, infra.settings.identity_provider_name, infra.log
+        )
         upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
         assert infra.database.marking is not None
         marking = keep_marking(infra.database.marking, infra.metrics, infra.log)

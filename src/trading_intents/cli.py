@@ -1,5 +1,5 @@
-"""The operator's commands, loaded by `trading-intents` beside a trader's: parse, call, print. An expected failure is
-one line on standard error and exit code 1, or 2 where there is no database."""
+"""The operator's commands, loaded by `trading-intents` beside a trader's: parse, call, print. An
+expected failure is one line on standard error and exit code 1, or 2 where there is no database."""
 
 import asyncio
 import inspect
@@ -39,11 +39,15 @@ from trading_intents.storage.migrate import migrate as run_migrations
 from trading_intents.telemetry import Log, Metrics, library_messages, make_log, terminal_text
 
 cli = typer.Typer(no_args_is_help=True)
-admin = typer.Typer(help="Provision organizations, users, keys and service accounts.", no_args_is_help=True)
+admin = typer.Typer(
+    help="Provision organizations, users, keys and service accounts.", no_args_is_help=True
+)
 cli.add_typer(admin, name="admin")
 vault = typer.Typer(help="The embedded vault's master keys.", no_args_is_help=True)
 cli.add_typer(vault, name="vault")
-outbox = typer.Typer(help="Show the outbox and settle its failed rows; each is archived.", no_args_is_help=True)
+outbox = typer.Typer(
+    help="Show the outbox and settle its failed rows; each is archived.", no_args_is_help=True
+)
 cli.add_typer(outbox, name="outbox")
 audits = typer.Typer(help="Prove that history was not rewritten.", no_args_is_help=True)
 cli.add_typer(audits, name="audit")
@@ -67,13 +71,15 @@ def _run(
         log = make_log("warning" if quiet and settings.log_level == "info" else settings.log_level)
         if process or (not quiet and settings.count_workers()):
             log = log.bind(process=process or PARENT)
-        for stranger, near in config.unknown({} if process else environ).items():  # its parent has logged them
+        # Its parent has logged them.
+        for stranger, near in config.unknown({} if process else environ).items():
             log.warning("unknown setting", variable=stranger, did_you_mean=near)
         with library_messages(log), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             code = runner.run(work(settings, log))
     except PlatformError as error:
         Console(stderr=True).print(
-            f"{process and process + ': '}[bold red]{error.title}:[/] {terminal_text(error.detail)}", soft_wrap=True
+            f"{process and process + ': '}[bold red]{error.title}:[/] {terminal_text(error.detail)}",
+            soft_wrap=True,
         )
         raise typer.Exit(NOTHING_HERE if isinstance(error, DatabaseMissing) else 1) from None
     raise typer.Exit(code or 0)
@@ -83,7 +89,8 @@ add_serve_command(cli, _run)
 
 
 def command(group: typer.Typer, name: str | None = None) -> Callable[[Work], Work]:
-    """Makes a command of a coroutine function. Behind the settings and the log it has the command's own parameters."""
+    """Makes a command of a coroutine function. Behind the settings and the log it has the command's
+    own parameters."""
 
     def add(work: Work) -> Work:
         def run(**options: Any) -> None:
@@ -103,7 +110,9 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Work], Wor
 async def migrate(
     settings: Settings,
     log: Log,
-    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would run, and what it locks.")] = False,
+    is_dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would run, and what it locks.")
+    ] = False,
 ) -> None:
     """Bring the database's schema up to date."""
     async with app.database_urls(settings, log, Metrics(), may_create=not is_dry_run) as urls:
@@ -120,8 +129,12 @@ async def migrate(
 async def examine(
     settings: Settings,
     log: Log,
-    account: Annotated[UUID | None, typer.Option(help="Look at this account, and ask its broker.")] = None,
-    is_tried: Annotated[bool, typer.Option("--try", help="Send, replace and cancel an order; on paper only.")] = False,
+    account: Annotated[
+        UUID | None, typer.Option(help="Look at this account, and ask its broker.")
+    ] = None,
+    is_tried: Annotated[
+        bool, typer.Option("--try", help="Send, replace and cancel an order; on paper only.")
+    ] = False,
     symbol: Annotated[str, typer.Option(help="With --try: what to trade.")] = "AAPL",
 ) -> int:
     """Check the installation, or one account, and say what to do."""
@@ -134,16 +147,21 @@ async def examine(
         findings = await doctor.examine(settings, config.unknown(os.environ), log)
     for finding in findings:
         colour = {"ok": "green", "warning": "yellow", "wrong": "red"}[finding.state]
-        out.print(f"[{colour}]{finding.state:8}[/]{finding.subject:14}{terminal_text(finding.text)}", soft_wrap=True)
+        out.print(
+            f"[{colour}]{finding.state:8}[/]{finding.subject:14}{terminal_text(finding.text)}",
+            soft_wrap=True,
+        )
     return 1 if any(finding.state == "wrong" for finding in findings) else 0
 
 
 @command(admin)
 async def apply(
-    settings: Settings, log: Log, file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")]
+    settings: Settings,
+    log: Log,
+    file: Annotated[str, typer.Argument(help="A JSON document, or - for standard input.")],
 ) -> None:
-    """Create and change what the document describes; answer with ids and new secrets. Running it again changes
-    nothing."""
+    """Create and change what the document describes; answer with ids and new secrets. Running it
+    again changes nothing."""
     wanted = provision.read_document(_read(file))
     async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
         answer = await provision.apply(parts, wanted)
@@ -162,7 +180,9 @@ async def token(
     settings: Settings,
     log: Log,
     user: Annotated[str, typer.Option(help="The user's external id.")],
-    organization: Annotated[str, typer.Option(help="The active organization's external id; none if left out.")] = "",
+    organization: Annotated[
+        str, typer.Option(help="The active organization's external id; none if left out.")
+    ] = "",
 ) -> None:
     """Print a user's bearer token from the embedded identity provider."""
     async with app.open_infrastructure(settings, log, needs_worker=False) as parts:
@@ -174,7 +194,9 @@ async def token(
 async def open_console(
     settings: Settings,
     log: Log,
-    url: Annotated[str, typer.Option(help="Where the platform serves; without it, as the settings say.")] = "",
+    url: Annotated[
+        str, typer.Option(help="Where the platform serves; without it, as the settings say.")
+    ] = "",
 ) -> None:
     """Print a link that signs in to the demo's console: once, within a minute, on this machine."""
     typer.echo(provision.make_console_link(settings, url).reveal())
@@ -184,7 +206,9 @@ async def open_console(
 async def rotate_vault(
     settings: Settings,
     log: Log,
-    retire: Annotated[bool, typer.Option(help="Add no key; drop those that no secret needs any more.")] = False,
+    retire: Annotated[
+        bool, typer.Option(help="Add no key; drop those that no secret needs any more.")
+    ] = False,
 ) -> int:
     """Make a new master key and re-wrap every secret under it, while the service runs."""
     async with app.open_infrastructure(settings, log) as parts:
@@ -193,7 +217,11 @@ async def rotate_vault(
         add = not retire and not settings.vault_master_keys
         with Console(stderr=True).status("re-wrapping ...") as status:
             done = await rotate(
-                parts.database.worker, keys, add, retire, lambda count: status.update(f"re-wrapped {count}")
+                parts.database.worker,
+                keys,
+                add,
+                retire,
+                lambda count: status.update(f"re-wrapped {count}"),
             )
     typer.echo(f"master key {done.newest}; {done.rewrapped} secrets re-wrapped")
     for credential_id in done.unreadable:
@@ -221,10 +249,13 @@ async def list_outbox(
     settings: Settings,
     log: Log,
     queue: Annotated[list[Queue] | None, typer.Option(help="Only these queues.")] = None,
-    status: Annotated[list[Status] | None, typer.Option(help="Only rows of these statuses; failed by default.")] = None,
+    status: Annotated[
+        list[Status] | None, typer.Option(help="Only rows of these statuses; failed by default.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="Rows at most.", min=1, max=MAX_LISTED)] = 100,
 ) -> None:
-    """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization, last error."""
+    """Show rows, oldest first: id, queue, status, event type, attempts, when queued, organization,
+    last error."""
     async with (
         app.open_infrastructure(settings, log) as parts,
         parts.database.worker.transaction(read_only=True) as tx,
@@ -259,16 +290,21 @@ async def verify_log(
     settings: Settings,
     log: Log,
     account: Annotated[UUID | None, typer.Option(help="Only this account.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Compare with heads that were kept in this file.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Compare with heads that were kept in this file.")
+    ] = None,
 ) -> int:
-    """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is wrong."""
+    """Check each account's chain of hashes, its head, orders and events. Exit code 1 if anything is
+    wrong."""
     kept = audit.read_heads(against) if against else {}
     accounts = actions = damaged = 0
     async with app.open_infrastructure(settings, log) as parts:
         pool, out = parts.database.worker, Console(stderr=True)
         with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
             task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
-            async for found in audit.verify(pool, account, kept, lambda count: bar.advance(task, count)):
+            async for found in audit.verify(
+                pool, account, kept, lambda count: bar.advance(task, count)
+            ):
                 accounts, actions = accounts + 1, actions + found.actions
                 if found.bad_seq is not None:
                     damaged += 1
@@ -281,8 +317,8 @@ async def verify_log(
 
 @command(audits, "anchor")
 async def print_heads(settings: Settings, log: Log) -> None:
-    """Print each account's head, one JSON object a line, to be kept where no administrator of the database can
-    write."""
+    """Print each account's head, one JSON object a line, to be kept where no administrator of the
+    database can write."""
     async with app.open_infrastructure(settings, log) as parts:
         async for head in audit.list_heads(parts.database.worker):
             typer.echo(msgspec.json.encode(head))
@@ -297,7 +333,9 @@ def _of_integration(work: Work) -> Work:
     @wraps(work)
     async def run(settings: Settings, log: Log, **options: Any) -> None:
         async with app.open_infrastructure(settings, log) as parts:
-            context = OperatorContext(parts.database.worker, operators.name_operator(), is_connected)
+            context = OperatorContext(
+                parts.database.worker, operators.name_operator(), is_connected
+            )
             await work(context, log, **options)
 
     return run

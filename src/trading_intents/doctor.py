@@ -1,4 +1,5 @@
-"""Checks a machine, its settings and accounts, and says what is wrong and what to do. Only a trial changes anything."""
+"""Checks a machine, its settings and accounts, and says what is wrong and what to do. Only a trial
+changes anything."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,13 @@ from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
 from trading_intents.app import database_urls
 from trading_intents.brokers import port
-from trading_intents.brokers.port import AuthFailed, BrokerAccount, BrokerAdapter, BrokerUnavailable, IntegrationContext
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerAccount,
+    BrokerAdapter,
+    BrokerUnavailable,
+    IntegrationContext,
+)
 from trading_intents.brokers.registry import installed_brokers
 from trading_intents.clock import Clock, SystemClock
 from trading_intents.config import Settings, broker_settings
@@ -61,20 +68,29 @@ class CheckResult(FrozenStruct, frozen=True):
 
 async def examine(settings: Settings, strangers: Mapping[str, str], log: Log) -> list[CheckResult]:
     metrics = await read_metrics(settings.http_url, METRICS_LIMIT_SECONDS) or ""
-    is_running = "ti_process_up" in metrics and bool(settings.database_url or lock_holder(settings.data_dir))
+    is_running = "ti_process_up" in metrics and bool(
+        settings.database_url or lock_holder(settings.data_dir)
+    )
     return [
         *_settings(strangers),
         *_files(settings),
         _disk(settings),
         _port(settings.http_host, settings.http_port, "HTTP", is_running),
-        *([_port(settings.grpc_host, settings.grpc_port, "GRPC", is_running)] if "stream" in settings.roles else ()),
+        *(
+            [_port(settings.grpc_host, settings.grpc_port, "GRPC", is_running)]
+            if "stream" in settings.roles
+            else ()
+        ),
         *_processes(metrics),
         *await _database(settings, log),
     ]
 
 
-async def examine_account(settings: Settings, account_id: UUID, log: Log, symbol: str = "") -> list[CheckResult]:
-    """Finds what keeps an account from trading: asks its broker, and sends it no order, unless a symbol is tried."""
+async def examine_account(
+    settings: Settings, account_id: UUID, log: Log, symbol: str = ""
+) -> list[CheckResult]:
+    """Finds what keeps an account from trading: asks its broker, and sends it no order, unless a
+    symbol is tried."""
     try:
         if not settings.database_url and not has_cluster(settings.data_dir):
             return [CheckResult("wrong", "database", f"none in {settings.data_dir.absolute()}")]
@@ -82,40 +98,70 @@ async def examine_account(settings: Settings, account_id: UUID, log: Log, symbol
             urls = await stack.enter_async_context(database_urls(settings, log, Metrics()))
             if missing := await pending(urls.url):
                 return [_schema(missing)]
-            pool = await stack.enter_async_context(open_pool(urls.worker_url, WORKER_ROLE, 1, Metrics()))
+            pool = await stack.enter_async_context(
+                open_pool(urls.worker_url, WORKER_ROLE, 1, Metrics())
+            )
             async with pool.transaction(read_only=True) as tx:
                 row = await inspect_account(tx, account_id)
             if row is None:
                 return [CheckResult("wrong", "account", f"there is no account {account_id}")]
-            signals = await stack.enter_async_context(open_signals(settings.database_listen_url or urls.url, log))
+            signals = await stack.enter_async_context(
+                open_signals(settings.database_listen_url or urls.url, log)
+            )
 
             def transactions() -> GroupTransactions:
                 pipeline = Pipeline(urls.worker_url, WORKER_ROLE)
                 return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
             checks = _account(row)
-            integration = installed_brokers(log, partial(broker_settings, settings)).integration(row["broker"])
+            integration = installed_brokers(log, partial(broker_settings, settings)).integration(
+                row["broker"]
+            )
             if integration is None:
-                return [*checks, CheckResult("wrong", "broker", f"{row['broker']} is not installed here")]
+                return [
+                    *checks,
+                    CheckResult("wrong", "broker", f"{row['broker']} is not installed here"),
+                ]
             if symbol and row["environment"] != Environment.PAPER:
-                return [*checks, CheckResult("wrong", "trial", "only for environment paper: nothing was asked or sent")]
-            secrets = await _secrets(settings, row, log) if integration.capabilities.credential_fields else {}
+                return [
+                    *checks,
+                    CheckResult(
+                        "wrong", "trial", "only for environment paper: nothing was asked or sent"
+                    ),
+                ]
+            secrets = (
+                await _secrets(settings, row, log)
+                if integration.capabilities.credential_fields
+                else {}
+            )
             if isinstance(secrets, CheckResult):
                 return [*checks, secrets]
             account = BrokerAccount(
-                row["id"], row["organization_id"], Environment(row["environment"]), row["external_account_id"]
+                row["id"],
+                row["organization_id"],
+                Environment(row["environment"]),
+                row["external_account_id"],
             )
             own = broker_settings(settings, row["broker"])
-            context = IntegrationContext(account, secrets, SystemClock(), own, pool, signals, transactions, {})
+            context = IntegrationContext(
+                account, secrets, SystemClock(), own, pool, signals, transactions, {}
+            )
             broker = integration.connect(context)
             stack.push_async_callback(broker.close)
             checks += await _broker(broker, context)
             if not symbol:
                 return checks
             login = find_login(os.environ)
-            client = AsyncTradingClient(login.url, api_key=login.api_key) if login else AsyncTradingClient()
+            client = (
+                AsyncTradingClient(login.url, api_key=login.api_key)
+                if login
+                else AsyncTradingClient()
+            )
             await stack.enter_async_context(client)
-            return [*checks, *await _try(client.account(str(account_id)), broker, context.clock, symbol)]
+            return [
+                *checks,
+                *await _try(client.account(str(account_id)), broker, context.clock, symbol),
+            ]
     except TradingError as error:
         return [CheckResult("wrong", "trial", str(error))]
     except PlatformError as error:
@@ -128,22 +174,37 @@ def _account(row: Row) -> list[CheckResult]:
     if row["closed_at"]:
         checks.append(CheckResult("wrong", "account", "it is closed for good"))
     if row["organization_disabled"]:
-        checks.append(CheckResult("wrong", "account", "its organization is disabled: `admin apply` enables it"))
+        checks.append(
+            CheckResult(
+                "wrong", "account", "its organization is disabled: `admin apply` enables it"
+            )
+        )
     if row["disabled"]:
         checks.append(CheckResult("warning", "account", "it is disabled: only CANCELs are taken"))
-    if row["environment"] == Environment.LIVE and Entitlement.TRADING_LIVE not in row["entitlements"]:
+    if (
+        row["environment"] == Environment.LIVE
+        and Entitlement.TRADING_LIVE not in row["entitlements"]
+    ):
         text = f"the organization lacks {Entitlement.TRADING_LIVE}: CREATE and REPLACE are refused"
-        checks.append(CheckResult("wrong", "permission", f"{text}; `admin apply` with its entitlements adds it"))
+        checks.append(
+            CheckResult(
+                "wrong", "permission", f"{text}; `admin apply` with its entitlements adds it"
+            )
+        )
     return checks
 
 
 async def _secrets(settings: Settings, row: Row, log: Log) -> Mapping[str, Secret] | CheckResult:
     if row["sealed"] is None:
         url = f"POST /v1/accounts/{row['id']}/credentials"
-        return CheckResult("wrong", "credential", f"none is stored: {url} with the broker's secrets")
+        return CheckResult(
+            "wrong", "credential", f"none is stored: {url} with the broker's secrets"
+        )
     try:
         async with open_vault(settings, SystemClock(), log) as vault:
-            return await vault.open(SecretRef(row["organization_id"], row["id"], row["credential_id"]), row["sealed"])
+            return await vault.open(
+                SecretRef(row["organization_id"], row["id"], row["credential_id"]), row["sealed"]
+            )
     except PlatformError as error:
         return CheckResult("wrong", "credential", f"it cannot be opened: {error.detail}")
 
@@ -153,17 +214,31 @@ async def _broker(broker: BrokerAdapter, context: IntegrationContext) -> list[Ch
         async with asyncio.timeout(BROKER_LIMIT_SECONDS):
             snapshot = await broker.snapshot(context.clock.now() - RECENT)
     except AuthFailed as error:
-        return [CheckResult("wrong", "credential", f"{error}: store the secrets of this account and environment")]
+        return [
+            CheckResult(
+                "wrong", "credential", f"{error}: store the secrets of this account and environment"
+            )
+        ]
     except TimeoutError:
         return [CheckResult("wrong", "broker", f"no answer within {BROKER_LIMIT_SECONDS} s")]
     except BrokerUnavailable as error:
         return [CheckResult("wrong", "broker", str(error))]
     held = "" if snapshot.positions is None else f" and {len(snapshot.positions)} positions"
-    checks = [CheckResult("ok", "credential", "the broker takes it" if context.secrets else "the broker needs none")]
+    checks = [
+        CheckResult(
+            "ok",
+            "credential",
+            "the broker takes it" if context.secrets else "the broker needs none",
+        )
+    ]
     checks += [CheckResult("ok", "broker", remark) for remark in snapshot.remarks]
     checks += [CheckResult("wrong", "trading", notice) for notice in snapshot.notices]
     if not snapshot.notices:
-        checks.append(CheckResult("ok", "trading", f"the broker has {len(snapshot.open_orders)} open orders{held}"))
+        checks.append(
+            CheckResult(
+                "ok", "trading", f"the broker has {len(snapshot.open_orders)} open orders{held}"
+            )
+        )
     return checks
 
 
@@ -176,12 +251,19 @@ def _step(checks: list[CheckResult], subject: str, done: str) -> Iterator[list[s
     except (TradingError, AuthFailed, BrokerUnavailable) as failure:
         error = str(failure)
     text = ": ".join([*shown, error] if error else shown)
-    checks.append(CheckResult("wrong" if error else "ok", subject, f"{text} ({time.monotonic() - began:.1f} s)"))
+    checks.append(
+        CheckResult(
+            "wrong" if error else "ok", subject, f"{text} ({time.monotonic() - began:.1f} s)"
+        )
+    )
 
 
-async def _try(account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbol: str) -> list[CheckResult]:
-    """Sends an order that nobody fills through the platform, as a caller does: an order of the adapter's own would be
-    judged by no control and be in no log. Only the look-up asks the broker directly."""
+async def _try(
+    account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbol: str
+) -> list[CheckResult]:
+    """Sends an order that nobody fills through the platform, as a caller does: an order of the
+    adapter's own would be judged by no control and be in no log. Only the look-up asks the broker
+    directly."""
     checks, placed = list[CheckResult](), None
     time_in_force = TimeInForce.GOOD_TILL_CANCEL if "/" in symbol else TimeInForce.DAY
     with _step(checks, "connection", f"trading-intents {__version__}, GET account") as shown:
@@ -192,13 +274,24 @@ async def _try(account: AsyncAccount, broker: BrokerAdapter, clock: Clock, symbo
         with _step(checks, "create", f"BUY 1 {symbol} at {TRIAL_PRICE} {time_in_force}") as shown:
             placed = await account.buy(symbol, 1, limit=TRIAL_PRICE, time_in_force=time_in_force)
             order = await placed.wait("NEW")
-            shown.append(f"{order.order_status}, order {order.order_id}, {order.external_order_id} at the broker")
+            shown.append(
+                f"{order.order_status}, order {order.order_id}, {order.external_order_id} at the broker"
+            )
     if placed is None:
         return checks
     with _step(checks, "look-up", "by client order id") as shown:
-        order, opened = await placed.refresh(), (await broker.snapshot(clock.now() - RECENT)).open_orders
-        names = [each.client_order_id for each in opened if each.broker_order_id == order.external_order_id]
-        found = await broker.lookup((*names, None)[0] or "", None, clock.monotonic() + BROKER_LIMIT_SECONDS)
+        order, opened = (
+            await placed.refresh(),
+            (await broker.snapshot(clock.now() - RECENT)).open_orders,
+        )
+        names = [
+            each.client_order_id
+            for each in opened
+            if each.broker_order_id == order.external_order_id
+        ]
+        found = await broker.lookup(
+            (*names, None)[0] or "", None, clock.monotonic() + BROKER_LIMIT_SECONDS
+        )
         if isinstance(found, port.OrderSnapshot):
             shown.append(", ".join(each.kind for each in found.events))
         elif broker.capabilities.lookup is port.LookupKind.NONE:
@@ -224,7 +317,11 @@ def _settings(strangers: Mapping[str, str]) -> list[CheckResult]:
     if not strangers:
         return [CheckResult("ok", "settings", "every TRADING_INTENTS_* variable is known")]
     return [
-        CheckResult("warning", "settings", f"{name} means nothing" + (f"; did you mean {near}?" if near else ""))
+        CheckResult(
+            "warning",
+            "settings",
+            f"{name} means nothing" + (f"; did you mean {near}?" if near else ""),
+        )
         for name, near in strangers.items()
     ]
 
@@ -236,17 +333,29 @@ def _files(settings: Settings) -> list[CheckResult]:
             return [_future_folder(folder)]
         if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
             return [
-                CheckResult("wrong", "files", f"{folder} is {_owner(folder)}'s, and not for you: run this as that user")
+                CheckResult(
+                    "wrong",
+                    "files",
+                    f"{folder} is {_owner(folder)}'s, and not for you: run this as that user",
+                )
             ]
         # Checks the folder itself and the files with secrets; PostgreSQL checks its own folder.
-        private = [folder, *(path for path in sorted(folder.iterdir()) if path.is_file() and path.suffix != ".log")]
+        private = [
+            folder,
+            *(
+                path
+                for path in sorted(folder.iterdir())
+                if path.is_file() and path.suffix != ".log"
+            ),
+        ]
         open_to_others = [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
     except OSError as error:
         return [CheckResult("wrong", "files", f"{error.filename} cannot be read: {error.strerror}")]
     if not open_to_others:
         return [CheckResult("ok", "files", f"{folder} and its secrets are readable by you only")]
     return [
-        CheckResult("wrong", "files", f"{path} can be read by others: chmod go-rwx {path}") for path in open_to_others
+        CheckResult("wrong", "files", f"{path} can be read by others: chmod go-rwx {path}")
+        for path in open_to_others
     ]
 
 
@@ -276,7 +385,9 @@ def _disk(settings: Settings) -> CheckResult:
     except OSError as error:
         return CheckResult("warning", "disk", f"cannot be looked at: {error.strerror}")
     if free < FREE_DISK_BYTES:
-        return CheckResult("warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}")
+        return CheckResult(
+            "warning", "disk", f"only {free >> 20} MiB are free for {settings.data_dir}"
+        )
     return CheckResult("ok", "disk", "there is room")
 
 
@@ -293,7 +404,10 @@ def _processes(metrics: str) -> list[CheckResult]:
     """Looks at the processes of a parent that runs on these settings."""
     found = re.findall(r'^ti_process_up\{process="([\w-]+)"\} (\S+)$', metrics, re.MULTILINE)
     silent = [name for name, value in found if value == "0.0"]
-    wrong = [CheckResult("wrong", "processes", f"{name} does not answer: it starts, or hangs") for name in silent]
+    wrong = [
+        CheckResult("wrong", "processes", f"{name} does not answer: it starts, or hangs")
+        for name in silent
+    ]
     return wrong or [CheckResult("ok", "processes", f"{name} answers") for name, _ in found]
 
 
@@ -309,7 +423,9 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
                 if settings.database_url:
                     findings += await _logins(connection, settings.database_worker_url)
             findings.append(_schema(missing))
-            return findings if missing else [*findings, *await _vault(settings, urls.worker_url, log)]
+            return (
+                findings if missing else [*findings, *await _vault(settings, urls.worker_url, log)]
+            )
     except PlatformError as error:
         return [CheckResult("wrong", "database", error.detail)]
 
@@ -319,14 +435,18 @@ async def _server(connection: Any) -> list[CheckResult]:
     row = await administration.read_server(connection)
     findings = [CheckResult("ok", "database", f"PostgreSQL {row['version']} answers")]
     findings += [
-        CheckResult("wrong", "database", f"{name} is off: an answered order could be lost; turn it on")
+        CheckResult(
+            "wrong", "database", f"{name} is off: an answered order could be lost; turn it on"
+        )
         for name in ("fsync", "synchronous_commit")
         if row[name] == "off"
     ]
     skew = row["seconds"] - (before + time.time()) / 2
     if abs(skew) > CLOCK_LIMIT_SECONDS:
         findings.append(
-            CheckResult("wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines")
+            CheckResult(
+                "wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines"
+            )
         )
     else:
         findings.append(CheckResult("ok", "clock", "agrees with the database's"))
@@ -352,11 +472,15 @@ async def _logins(connection: Any, worker_url: Secret) -> list[CheckResult]:
 
 
 async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[CheckResult]:
-    """Checks that the embedded vault's keys open the newest secrets; another vault is not checked."""
+    """Checks that the embedded vault's keys open the newest secrets; another vault is not
+    checked."""
     if settings.vault_url:
         return []
     try:
-        async with open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool, pool.transaction(read_only=True) as tx:
+        async with (
+            open_pool(worker_url, WORKER_ROLE, 1, Metrics()) as pool,
+            pool.transaction(read_only=True) as tx,
+        ):
             rows = await newest_sealed(tx, MAX_OPENED_SECRETS)
     except PlatformError as error:
         return [CheckResult("ok", "vault", f"not looked at: {error.detail}")]
@@ -369,15 +493,18 @@ async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Check
         return [CheckResult("wrong", "vault", f"secrets are stored, but {error.detail}")]
     if not closed:
         return [CheckResult("ok", "vault", "its keys open the stored secrets")]
-    text = (
-        f"its keys do not open {len(closed)} of the {len(rows)} newest secrets, such as that of credential {closed[0]}"
-    )
-    return [CheckResult("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")]
+    text = f"its keys do not open {len(closed)} of the {len(rows)} newest secrets, such as that of credential {closed[0]}"
+    return [
+        CheckResult("wrong", "vault", f"{text}: put the right keys back, or store the secrets anew")
+    ]
 
 
 async def _opens(vault: EmbeddedVault, row: Row) -> bool:
     try:
-        await vault.open(SecretRef(row["organization_id"], row["account_id"], row["credential_id"]), row["sealed"])
+        await vault.open(
+            SecretRef(row["organization_id"], row["account_id"], row["credential_id"]),
+            row["sealed"],
+        )
     except SecretUnreadable:
         return False
     return True
@@ -385,5 +512,7 @@ async def _opens(vault: EmbeddedVault, row: Row) -> bool:
 
 def _schema(missing: list[str]) -> CheckResult:
     if missing:
-        return CheckResult("warning", "schema", f"lacks {', '.join(missing)}: `trading-intents migrate` adds them")
+        return CheckResult(
+            "warning", "schema", f"lacks {', '.join(missing)}: `trading-intents migrate` adds them"
+        )
     return CheckResult("ok", "schema", "up to date")

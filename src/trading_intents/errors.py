@@ -1,25 +1,15 @@
-"""Every expected failure: a class with its stable code, HTTP status and title. A programmer's error is an assertion.
+"""Every expected failure: a class with its stable code, HTTP status and title. A programmer's error
+is an assertion.
 
-PlatformError
-├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
-├── Unauthorized 401 ── InvalidApiKey
-├── Forbidden 403 ── EntitlementRequired
-├── NotFound 404
-├── MethodNotAllowed 405
-├── RequestTimeout 408
-├── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict,
-│   IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending 409
-├── CursorExpired 410
-├── VersionConflict 412
-├── PayloadTooLarge 413
-├── UriTooLong 414
-├── UnsupportedMediaType 415
-├── ValidationFailed 422
-├── RateLimited 429
-├── InternalError, SecretUnreadable 500
-├── Unavailable 503 ── DiskFailed
-├── OutcomeUnknown 503
-└── StartupRefused ── DatabaseMissing, PortTaken        (never on the wire: the process says it and ends)
+PlatformError ├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope,
+UnsupportedGrantType ├── Unauthorized 401 ── InvalidApiKey ├── Forbidden 403 ── EntitlementRequired
+├── NotFound 404 ├── MethodNotAllowed 405 ├── RequestTimeout 408 ├── AccountClosed, AccountDisabled,
+CancelPending, ControlRejected, CredentialMissing, IdempotencyConflict, │   IntentClosed,
+LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending 409 ├── CursorExpired 410 ├──
+VersionConflict 412 ├── PayloadTooLarge 413 ├── UriTooLong 414 ├── UnsupportedMediaType 415 ├──
+ValidationFailed 422 ├── RateLimited 429 ├── InternalError, SecretUnreadable 500 ├── Unavailable 503
+── DiskFailed ├── OutcomeUnknown 503 └── StartupRefused ── DatabaseMissing, PortTaken        (never
+on the wire: the process says it and ends)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,14 +36,19 @@ def either(names: Iterable[str]) -> str:
 
 
 class PlatformError(Exception):
-    """The root. `detail` is shown to the caller: it never holds a secret or another tenant's data."""
+    """The root. `detail` is shown to the caller: it never holds a secret or another tenant's
+    data."""
 
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "Internal error"
 
     def __init__(
-        self, detail: str = "", *, headers: Mapping[str, str] | None = None, errors: Sequence[FieldProblem] = ()
+        self,
+        detail: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[FieldProblem] = (),
     ) -> None:
         super().__init__(detail or self.title)
         self.detail = detail or self.title
@@ -87,7 +82,9 @@ BASIC_CHALLENGE = 'Basic realm="trading-intents"'  # RFC 7617 requires the realm
 class Unauthorized(PlatformError):
     status, code, title = 401, "unauthorized", "No valid credential"
 
-    def __init__(self, detail: str = "", *, challenge: str = 'Bearer realm="trading-intents"') -> None:
+    def __init__(
+        self, detail: str = "", *, challenge: str = 'Bearer realm="trading-intents"'
+    ) -> None:
         super().__init__(detail, headers={"www-authenticate": challenge})
 
 
@@ -142,7 +139,11 @@ class CredentialMissing(PlatformError):
 
 
 class IdempotencyConflict(PlatformError):
-    status, code, title = 409, "idempotency_conflict", "The Idempotency-Key was used with a different body"
+    status, code, title = (
+        409,
+        "idempotency_conflict",
+        "The Idempotency-Key was used with a different body",
+    )
 
 
 class IntentClosed(PlatformError):
@@ -198,11 +199,14 @@ class ValidationFailed(PlatformError):
 
     @classmethod
     def listing(cls, found: Sequence[FieldProblem]) -> "ValidationFailed":
-        return cls("; ".join(f"{error.pointer or '/'}: {error.detail}" for error in found), errors=found)
+        return cls(
+            "; ".join(f"{error.pointer or '/'}: {error.detail}" for error in found), errors=found
+        )
 
 
 class RateLimited(PlatformError):
-    """The answer has `limit`: whether it was the principal's, the organization's or the address's."""
+    """The answer has `limit`: whether it was the principal's, the organization's or the
+    address's."""
 
     status, code, title = 429, "rate_limited", "Too many requests"
 
@@ -235,21 +239,21 @@ class Unavailable(PlatformError):
 
 
 class DiskFailed(Unavailable):
-    """The database's disk is full or fails: nothing can be recorded until an operator has corrected that."""
+    """The database's disk is full or fails: nothing can be recorded until an operator has corrected
+    that."""
 
     def __init__(self) -> None:
         super().__init__("the database cannot write: its disk is full or fails")
 
 
 class OutcomeUnknown(PlatformError):
-    """The connection was lost during the commit: all of it is recorded or nothing, and only a read can show which."""
+    """The connection was lost during the commit: all of it is recorded or nothing, and only a read
+    can show which."""
 
     status, code, title = 503, "outcome_unknown", "The outcome is unknown"
 
     def __init__(self, detail: str = "") -> None:
-        default = (
-            "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
-        )
+        default = "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
         super().__init__(detail or default, headers={"retry-after": "1"})
 
 
@@ -270,10 +274,13 @@ class DatabaseMissing(StartupRefused):
 
 
 def wire_errors() -> list[type[PlatformError]]:
-    """Every error that a request can get, by status and code; of those with the same code the general one."""
+    """Every error that a request can get, by status and code; of those with the same code the
+    general one."""
     found = list[type[PlatformError]]()
     for kind in globals().values():
-        is_error = isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
+        is_error = (
+            isinstance(kind, type) and issubclass(kind, PlatformError) and kind is not PlatformError
+        )
         if is_error and not issubclass(kind, StartupRefused):
             found += [kind] if "code" in vars(kind) or kind is InternalError else []
     return sorted(found, key=lambda kind: (kind.status, kind.code))

@@ -13,7 +13,8 @@ from asyncpg.pgproto import pgproto
 from trading_intents.clock import Clock
 
 OrganizationId = NewType("OrganizationId", UUID)
-# The text of an id, in rows that are read, compared and written many times: a UUID takes ten times as long.
+# The text of an id, in rows that are read, compared and written many times: a UUID takes ten times
+# as long.
 IdText = NewType("IdText", str)
 
 IdMaker = Callable[[], UUID]

@@ -5,7 +5,15 @@ import contextlib
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Sequence,
+)
 from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -16,7 +24,8 @@ GC_THRESHOLD_OBJECTS = 50_000
 
 
 class Wakeup(asyncio.Event):
-    """Wakes a part that waits. It is made before the parts that share it, so that none of them has to know another."""
+    """Wakes a part that waits. It is made before the parts that share it, so that none of them has
+    to know another."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +60,9 @@ async def repeat(
     retry_seconds: Sequence[float] = (),
     is_over: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Runs `work` until cancelled or over, with a pause of `pause_seconds`, or of as many as it gave, which `wakeup`
-    ends. `on_error` gets the name of the work and what it raised; pauses of `retry_seconds` follow, which nothing
-    ends."""
+    """Runs `work` until cancelled or over, with a pause of `pause_seconds`, or of as many as it
+    gave, which `wakeup` ends. `on_error` gets the name of the work and what it raised; pauses of
+    `retry_seconds` follow, which nothing ends."""
     wakeup, failures = wakeup or asyncio.Event(), 0
     while not is_over():
         wakeup.clear()
@@ -78,8 +87,11 @@ async def stop_tasks(*tasks: "asyncio.Future[Any] | None") -> None:
     await asyncio.gather(*started, return_exceptions=True)
 
 
-async def finish_tasks(tasks: Callable[[], Iterable["asyncio.Task[Any] | None"]], limit_seconds: float) -> None:
-    """Waits until none of the tasks runs, and stops those that outlast the limit. They may start others meanwhile."""
+async def finish_tasks(
+    tasks: Callable[[], Iterable["asyncio.Task[Any] | None"]], limit_seconds: float
+) -> None:
+    """Waits until none of the tasks runs, and stops those that outlast the limit. They may start
+    others meanwhile."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_seconds):
             while running := [task for task in tasks() if task and not task.done()]:
@@ -88,15 +100,17 @@ async def finish_tasks(tasks: Callable[[], Iterable["asyncio.Task[Any] | None"]]
 
 
 def start_loop(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Starts a loop that runs until it is cancelled or stopped; `watch_loops` stops the process if it fails."""
+    """Starts a loop that runs until it is cancelled or stopped; `watch_loops` stops the process if
+    it fails."""
     task = asyncio.create_task(work)
     task.add_done_callback(report_failure)
     return task
 
 
 def watch_loops(on_failure: Callable[[str, BaseException], None]) -> None:
-    """From now on `on_failure` gets the name and the error of a loop that has ended by an error, or by a cancellation
-    that nobody asked for. Without that loop the process would only seem to work."""
+    """From now on `on_failure` gets the name and the error of a loop that has ended by an error, or
+    by a cancellation that nobody asked for. Without that loop the process would only seem to
+    work."""
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if context["message"] == _FAILED:
@@ -115,13 +129,15 @@ def report_failure(task: asyncio.Task[None]) -> None:
         return
     error = asyncio.CancelledError() if task.cancelled() else task.exception()
     if error:
-        task.get_loop().call_exception_handler({"message": _FAILED, "exception": error, "task": task})
+        task.get_loop().call_exception_handler(
+            {"message": _FAILED, "exception": error, "task": task}
+        )
 
 
 @contextlib.asynccontextmanager
 async def interrupted_by(stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None]]:
-    """Ends the block when `stop` is set, as a start may wait long for others, until the task that it gives is
-    cancelled."""
+    """Ends the block when `stop` is set, as a start may wait long for others, until the task that
+    it gives is cancelled."""
     block = asyncio.current_task()
     assert block is not None
 
@@ -141,8 +157,8 @@ async def interrupted_by(stop: asyncio.Event) -> AsyncIterator[asyncio.Task[None
 
 
 def collect_rarely() -> None:
-    """Excludes present objects from garbage collection, which holds the loop, and collects rarely: requests leave no
-    cycles."""
+    """Excludes present objects from garbage collection, which holds the loop, and collects rarely:
+    requests leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD_OBJECTS)
@@ -155,15 +171,16 @@ class Pacer:
         self._since_seconds = time.monotonic()
 
     async def pause_if_due(self) -> None:
-        """Lets the other tasks run once, if the computation has held the loop for MAX_HOLD_SECONDS."""
+        """Lets the other tasks run once, if the computation has held the loop for
+        MAX_HOLD_SECONDS."""
         if time.monotonic() - self._since_seconds >= MAX_HOLD_SECONDS:
             await asyncio.sleep(0)
             self._since_seconds = time.monotonic()
 
 
 class FairQueue(Generic[K, T]):
-    """Takes from its groups in turn: an organization that queues much keeps no other one waiting. Items of a group keep
-    their order. A group without items is forgotten."""
+    """Takes from its groups in turn: an organization that queues much keeps no other one waiting.
+    Items of a group keep their order. A group without items is forgotten."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -180,8 +197,8 @@ class FairQueue(Generic[K, T]):
         self.count += 1
 
     def pop(self, may_take: Callable[[K], bool] | None = None) -> T | None:
-        """Takes the first item of the group whose turn it is, and passes the turn on. A group that may not take keeps
-        its turn. None: no group may, or there is none."""
+        """Takes the first item of the group whose turn it is, and passes the turn on. A group that
+        may not take keeps its turn. None: no group may, or there is none."""
         for group, own in self._groups.items():
             if may_take is None or may_take(group):
                 item, _ = own.popitem(last=False)
@@ -204,8 +221,8 @@ class FairQueue(Generic[K, T]):
 
 
 class LoopTurns(Generic[K]):
-    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others are served between two
-    pieces of work."""
+    """Lets one caller go on in each iteration of the event loop, from the groups in turn: others
+    are served between two pieces of work."""
 
     def __init__(self) -> None:
         self._waiting = FairQueue[K, asyncio.Future[None]]()

@@ -1,4 +1,5 @@
-"""Provisioning by an operator: the document of `admin apply`, a user's token, and the demo of an empty platform."""
+"""Provisioning by an operator: the document of `admin apply`, a user's token, and the demo of an
+empty platform."""
 
 import json
 import os
@@ -40,7 +41,8 @@ from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
 from trading_intents.web.request import render
 
-DEMO_URL_FILE = "demo-url"  # beside the demo's key: where the platform listens, for the Python client
+# Beside the demo's key: where the platform listens, for the Python client.
+DEMO_URL_FILE = "demo-url"
 DEMO_ACCOUNT = ("sim", BUILT_IN, Environment.PAPER)  # name, broker, environment
 ADVISORY_LOCK = 7_469_002  # one provisioning at a time, so that two cannot both make the same key
 
@@ -149,37 +151,58 @@ def read_document(data: bytes) -> Document:
     return convert(read_json(data), Document)
 
 
-async def apply(parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None) -> Provisioned:
-    """Applies the document in one transaction. `new_keys` are keys to use, by name, instead of new ones."""
+async def apply(
+    parts: Infrastructure, wanted: Document, new_keys: dict[str, Secret] | None = None
+) -> Provisioned:
+    """Applies the document in one transaction. `new_keys` are keys to use, by name, instead of new
+    ones."""
     async with parts.database.service.transaction() as tx:
         await lock_advisory(tx, ADVISORY_LOCK)
         organizations = [
             await _organization(tx, parts, item, new_keys or {}, number)
             for number, item in enumerate(wanted.organizations)
         ]
-        answer = Provisioned(organizations, [await _service_account(tx, item) for item in wanted.service_accounts])
+        answer = Provisioned(
+            organizations, [await _service_account(tx, item) for item in wanted.service_accounts]
+        )
     parts.signals.notify(channel(Queue.ACCOUNTS))
     return answer
 
 
 async def _organization(
-    tx: Tx, parts: Infrastructure, item: WantedOrganization, new_keys: dict[str, Secret], number: int
+    tx: Tx,
+    parts: Infrastructure,
+    item: WantedOrganization,
+    new_keys: dict[str, Secret],
+    number: int,
 ) -> ProvisionedOrganization:
     provider = parts.settings.identity_provider_name
     given = (item.name, item.entitlements, item.disabled, item.member_trading)
     made = await store.put_organization(tx, parts.make_id(), provider, item.external_id, *given)
     at = f"/organizations/{number}"
     users = [await _user(tx, parts, made, user) for user in item.users]
-    accounts = [await _account(tx, parts, made, each, f"{at}/accounts/{n}") for n, each in enumerate(item.accounts)]
+    accounts = [
+        await _account(tx, parts, made, each, f"{at}/accounts/{n}")
+        for n, each in enumerate(item.accounts)
+    ]
     keys = [
         await _key(tx, parts, made, key, new_keys.get(key.name), f"{at}/api_keys/{n}")
         for n, key in enumerate(item.api_keys)
     ]
     entitled = sorted(made.entitlements)
-    return render(ProvisionedOrganization, made, entitlements=entitled, users=users, accounts=accounts, api_keys=keys)
+    return render(
+        ProvisionedOrganization,
+        made,
+        entitlements=entitled,
+        users=users,
+        accounts=accounts,
+        api_keys=keys,
+    )
 
 
-async def _user(tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedUser) -> ProvisionedUser:
+async def _user(
+    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedUser
+) -> ProvisionedUser:
     user_id = await store.put_user(tx, parts.make_id(), organization.provider, item.external_id)
     role = await store.put_membership(tx, user_id, organization.id, item.role)
     return ProvisionedUser(str(user_id), item.external_id, role)
@@ -191,25 +214,36 @@ def _pointing_into(pointer: str) -> Iterator[None]:
     try:
         yield
     except ValidationFailed as error:
-        raise ValidationFailed.at(pointer + error.errors[0].pointer, error.errors[0].detail) from None
+        raise ValidationFailed.at(
+            pointer + error.errors[0].pointer, error.errors[0].detail
+        ) from None
 
 
 async def _account(
     tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedAccount, at: str
 ) -> ProvisionedAccount:
     await show_organizations(tx, [organization.id])
-    account = await find_account_by_name(tx, organization.id, item.name, item.broker, item.environment)
+    account = await find_account_by_name(
+        tx, organization.id, item.name, item.broker, item.environment
+    )
     if account is None:
         with _pointing_into(at):
             check_broker(parts.brokers, item.broker, item.environment)
         given = NewAccount(item.name, item.broker, item.environment, item.external_account_id)
         account = await insert(tx, parts.make_id(), organization.id, given)
-    account = await apply_change(tx, account, ChangedAccount(None, item.external_account_id, item.disabled))
+    account = await apply_change(
+        tx, account, ChangedAccount(None, item.external_account_id, item.disabled)
+    )
     return render(ProvisionedAccount, account)
 
 
 async def _key(
-    tx: Tx, parts: Infrastructure, organization: OrganizationRecord, item: WantedKey, secret: Secret | None, at: str
+    tx: Tx,
+    parts: Infrastructure,
+    organization: OrganizationRecord,
+    item: WantedKey,
+    secret: Secret | None,
+    at: str,
 ) -> ProvisionedKey:
     shown, wanted = "", None if item.permissions is None else frozenset(item.permissions)
     if item.permission_set:
@@ -236,9 +270,14 @@ async def _key(
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:
     secret = make_client_secret().reveal()
-    account = await store.put_service_account(tx, item.client_id, digest(secret), item.scopes, item.disabled)
-    shown = secret if account.digest == digest(secret) else ""  # else it keeps the secret that it had
-    return ProvisionedServiceAccount(account.client_id, sorted(account.scopes), account.disabled, shown)
+    account = await store.put_service_account(
+        tx, item.client_id, digest(secret), item.scopes, item.disabled
+    )
+    # Else it keeps the secret that it had.
+    shown = secret if account.digest == digest(secret) else ""
+    return ProvisionedServiceAccount(
+        account.client_id, sorted(account.scopes), account.disabled, shown
+    )
 
 
 async def user_token(parts: Infrastructure, user: str, organization: str | None) -> Secret:
@@ -258,8 +297,12 @@ def make_console_link(settings: Settings, url: str) -> Secret:
             "serves, or sign in at /console with an API key or a token"
         )
     if not url and (settings.http_port == 0 or not is_loopback(settings.http_host)):
-        raise StartupRefused("links are for a platform that serves this machine alone; say where with --url")
-    return Secret(f"{url or settings.http_url}/console#code={make_code(settings.data_dir).reveal()}")
+        raise StartupRefused(
+            "links are for a platform that serves this machine alone; say where with --url"
+        )
+    return Secret(
+        f"{url or settings.http_url}/console#code={make_code(settings.data_dir).reveal()}"
+    )
 
 
 class Demo(FrozenStruct, frozen=True):
@@ -267,7 +310,8 @@ class Demo(FrozenStruct, frozen=True):
 
 
 async def prepare_demo(parts: Infrastructure) -> Demo | None:
-    """Gives the demo's account. The demo is made on an empty embedded database, never on an external one."""
+    """Gives the demo's account. The demo is made on an empty embedded database, never on an
+    external one."""
     if parts.settings.database_url:
         return None
     async with parts.database.service.transaction(read_only=True) as tx:
@@ -298,15 +342,17 @@ async def _demo_account(parts: Infrastructure) -> AccountId | None:
 
 
 def _demo_key(data_dir: Path, make: bool) -> Secret | None:
-    """Reads or makes the demo's key. It is in a file, because the database has only its digest; written before it is
-    used."""
+    """Reads or makes the demo's key. It is in a file, because the database has only its digest;
+    written before it is used."""
     path = data_dir / DEMO_FILE
     if make and not path.exists():
         text = json.dumps({"api_key": make_key(Environment.PAPER).reveal()})
         make_file(path, text.encode())
     key = read_demo_key(data_dir)
     if key and not is_key(key.reveal()):
-        raise StartupRefused(f"{path} holds no API key; remove it if nobody uses the demo, and start again")
+        raise StartupRefused(
+            f"{path} holds no API key; remove it if nobody uses the demo, and start again"
+        )
     return key
 
 
@@ -314,4 +360,6 @@ def _demo_document() -> Document:
     key = WantedKey(DEMO, Environment.PAPER, list(Permission))
     users = [WantedUser(DEMO, Role.ADMIN)]
     accounts = [WantedAccount(*DEMO_ACCOUNT)]
-    return Document([WantedOrganization(DEMO, "Demo", list(Entitlement), None, None, users, accounts, [key])])
+    return Document(
+        [WantedOrganization(DEMO, "Demo", list(Entitlement), None, None, users, accounts, [key])]
+    )

@@ -1,4 +1,5 @@
-"""A text that must not be seen: no repr, format, log line, exception or JSON can show it; and files for such texts."""
+"""A text that must not be seen: no repr, format, log line, exception or JSON can show it; and files
+for such texts."""
 
 import contextlib
 import hmac
@@ -38,7 +39,8 @@ def _bytes(secret: Secret) -> bytes:
 
 
 def make_file(path: Path, content: bytes) -> None:
-    """Makes a file of mode 0600, which nobody sees half written and a power cut does not take, unless there is one."""
+    """Makes a file of mode 0600, which nobody sees half written and a power cut does not take,
+    unless there is one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # A hard link, not a rename: it never replaces the file of a process that was faster.
     with written_beside(path, content) as draft, contextlib.suppress(FileExistsError):

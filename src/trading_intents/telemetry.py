@@ -1,4 +1,5 @@
-"""Logs and metrics: JSON lines, or colour on a terminal. Nothing here may hold a secret or a tenant's data."""
+"""Logs and metrics: JSON lines, or colour on a terminal. Nothing here may hold a secret or a
+tenant's data."""
 
 import asyncio
 import contextlib
@@ -57,8 +58,8 @@ FixIncident = Literal["garbled", "gap", "reject", "resend", "reset", "skipped"]
 
 
 class _LineWriter(structlog.WriteLogger):
-    """Writes a line and its end at once, since other processes may write to the same stream. Drops a line that cannot
-    be written: a closed terminal or a full disk must not end the process."""
+    """Writes a line and its end at once, since other processes may write to the same stream. Drops
+    a line that cannot be written: a closed terminal or a full disk must not end the process."""
 
     def msg(self, message: str) -> None:
         with contextlib.suppress(OSError):
@@ -68,14 +69,18 @@ class _LineWriter(structlog.WriteLogger):
 
 
 def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
-    """Makes a logger that writes to `stream` (standard error): colour on a terminal, else one JSON object a line."""
+    """Makes a logger that writes to `stream` (standard error): colour on a terminal, else one JSON
+    object a line."""
     out = stream or sys.stderr
     processors: list[structlog.typing.Processor] = [structlog.processors.add_log_level]
     if out.isatty():
         processors.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=True))
-        # No padding, for 80 columns; and no local variables in tracebacks, which could hold a secret.
+        # No padding, for 80 columns; and no local variables in tracebacks, which could hold a
+        # secret.
         plain = structlog.dev.plain_traceback
-        processors.append(structlog.dev.ConsoleRenderer(0, pad_level=False, exception_formatter=plain))
+        processors.append(
+            structlog.dev.ConsoleRenderer(0, pad_level=False, exception_formatter=plain)
+        )
     else:
         processors.append(structlog.processors.TimeStamper(fmt="iso", utc=True))
         processors += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -89,12 +94,14 @@ def make_log(level: str = "info", stream: TextIO | None = None) -> Log:
 
 
 def terminal_text(text: str) -> str:
-    """For rich's `print`. A file, a broker or PostgreSQL may have written it: it cannot move the cursor or colour."""
+    """For rich's `print`. A file, a broker or PostgreSQL may have written it: it cannot move the
+    cursor or colour."""
     return escape("".join(each if each.isprintable() or each == "\n" else "?" for each in text))
 
 
 class LibraryMessages(logging.Handler):
-    """Writes the messages of libraries (asyncio, grpc, httpx) as lines of our log, so that it has one format."""
+    """Writes the messages of libraries (asyncio, grpc, httpx) as lines of our log, so that it has
+    one format."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -102,7 +109,11 @@ class LibraryMessages(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.log(
-            record.levelno, "library message", logger=record.name, detail=record.getMessage(), exc_info=record.exc_info
+            record.levelno,
+            "library message",
+            logger=record.name,
+            detail=record.getMessage(),
+            exc_info=record.exc_info,
         )
 
 
@@ -117,16 +128,18 @@ def library_messages(log: Log) -> Iterator[None]:
         logging.getLogger().removeHandler(handler)
 
 
-def make_series(metric: prometheus.Counter | prometheus.Gauge | prometheus.Histogram, *values: Iterable[str]) -> None:
-    """Makes the series of every combination of the labels' values, at 0. One that appears with its first event shows no
-    increase by it, and an alert on the increase misses that event."""
+def make_series(
+    metric: prometheus.Counter | prometheus.Gauge | prometheus.Histogram, *values: Iterable[str]
+) -> None:
+    """Makes the series of every combination of the labels' values, at 0. One that appears with its
+    first event shows no increase by it, and an alert on the increase misses that event."""
     for combination in product(*map(list, values)):
         metric.labels(*combination)
 
 
 class Requests(Collector):
-    """Counts answers and their times. It is our own because every request is counted: the library's takes a lock each
-    time."""
+    """Counts answers and their times. It is our own because every request is counted: the library's
+    takes a lock each time."""
 
     def __init__(self) -> None:
         self._answers: dict[tuple[str, int], int] = {}
@@ -146,7 +159,9 @@ class Requests(Collector):
         counts[bisect_left(SECONDS_BUCKETS, seconds) + 1] += 1
 
     def collect(self) -> Iterator[Metric]:
-        answers = CounterMetricFamily("ti_http_requests", "Answered requests.", labels=("route", "status"))
+        answers = CounterMetricFamily(
+            "ti_http_requests", "Answered requests.", labels=("route", "status")
+        )
         for (route, status), count in self._answers.items():
             answers.add_metric((route, str(status)), count)
         yield answers
@@ -183,7 +198,9 @@ class Metrics:
             "port",
         )
         self._gauge(*PROCESS_UP).set(1)
-        self.process_starts = self._counter("ti_process_starts_total", "Times a process was started.", "child")
+        self.process_starts = self._counter(
+            "ti_process_starts_total", "Times a process was started.", "child"
+        )
         self.postgres_starts = self._counter(
             "ti_embedded_postgres_starts_total", "Times this process started PostgreSQL."
         )
@@ -201,18 +218,26 @@ class Metrics:
             "ti_outbox_handler_seconds", "Time in an outbox handler.", "queue", "event_type"
         )
         self.outbox_backlog = self._gauge(
-            "ti_outbox_backlog_rows", "Outbox rows that are pending, processing or failed.", "queue", "status"
+            "ti_outbox_backlog_rows",
+            "Outbox rows that are pending, processing or failed.",
+            "queue",
+            "status",
         )
         self.outbox_oldest_pending = self._gauge(
             "ti_outbox_oldest_pending_seconds", "Age of the oldest pending row.", "queue"
         )
-        self.outbox_oldest_claim = self._gauge("ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue")
-        self.free_disk = self._gauge("ti_data_dir_free_bytes", "Free bytes on the disk of DATA_DIR.")
+        self.outbox_oldest_claim = self._gauge(
+            "ti_outbox_oldest_claim_seconds", "Age of the oldest claim.", "queue"
+        )
+        self.free_disk = self._gauge(
+            "ti_data_dir_free_bytes", "Free bytes on the disk of DATA_DIR."
+        )
         self.backup_made_at = self._gauge(
             "ti_backup_timestamp_seconds", "When the last backup was made, as Unix time; 0: never."
         )
         self.position_differences = self._counter(
-            "ti_position_differences_total", "Positions of which a broker newly reported another quantity than ours."
+            "ti_position_differences_total",
+            "Positions of which a broker newly reported another quantity than ours.",
         )
         make_series(self.http_connections_refused, ("address", "total"))
         make_series(self.certificate_expires, ("grpc", "http"))
@@ -240,15 +265,21 @@ class Metrics:
             except OSError:  # no folder, no backup
                 return otherwise
 
-        self.free_disk.set_function(lambda: look(lambda: shutil.disk_usage(data_dir).free, float("nan")))
-        self.backup_made_at.set_function(lambda: look(lambda: (data_dir / BACKUP_MARK).stat().st_mtime, 0.0))
+        self.free_disk.set_function(
+            lambda: look(lambda: shutil.disk_usage(data_dir).free, float("nan"))
+        )
+        self.backup_made_at.set_function(
+            lambda: look(lambda: (data_dir / BACKUP_MARK).stat().st_mtime, 0.0)
+        )
 
     def alert(self, kind: AlertKind) -> None:
         self.execution_alerts.labels(kind).inc()
 
     def _count_writer(self) -> None:
         self.writer_batch_size = self._histogram(
-            "ti_writer_batch_size", "Commands decided in one transaction.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
+            "ti_writer_batch_size",
+            "Commands decided in one transaction.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
         )
         self.writer_wait_seconds = self._histogram(
             "ti_writer_wait_seconds", "Longest time that a command of a batch waited."
@@ -256,8 +287,12 @@ class Metrics:
         self.writer_decide_seconds = self._histogram(
             "ti_writer_decide_seconds", "Time to lock, read, decide and append a batch."
         )
-        self.writer_commit_seconds = self._histogram("ti_writer_commit_seconds", "Time of a batch's commit.")
-        self.intents_refused = self._counter("ti_intents_refused_total", "Commands refused, by error code.", "code")
+        self.writer_commit_seconds = self._histogram(
+            "ti_writer_commit_seconds", "Time of a batch's commit."
+        )
+        self.intents_refused = self._counter(
+            "ti_intents_refused_total", "Commands refused, by error code.", "code"
+        )
         self.stats_rolled_at = self._gauge(
             "ti_stats_rolled_timestamp_seconds",
             "When this process last found the stats' buckets up to date with the log, as Unix time.",
@@ -265,7 +300,10 @@ class Metrics:
 
     def _count_execution(self) -> None:
         self.execution_sends = self._counter(
-            "ti_execution_sends_total", "Commands sent to a broker, by outcome.", "command", "outcome"
+            "ti_execution_sends_total",
+            "Commands sent to a broker, by outcome.",
+            "command",
+            "outcome",
         )
         self.execution_call_seconds = self._histogram(
             "ti_execution_call_seconds", "Time in a broker's call.", "command"
@@ -273,18 +311,25 @@ class Metrics:
         self.orders = self._counter(
             "ti_orders_total", "Orders that their broker acknowledged.", "broker", "environment"
         )
-        self.fills = self._counter("ti_fills_total", "Executions that were recorded.", "broker", "environment")
+        self.fills = self._counter(
+            "ti_fills_total", "Executions that were recorded.", "broker", "environment"
+        )
         self.order_rejects = self._counter(
             "ti_order_rejects_total", "Orders that ended REJECTED.", "broker", "environment"
         )
         self.unknown_orders = self._gauge(
-            "ti_execution_unknown_orders", "Orders of all accounts whose state at the broker is unknown."
+            "ti_execution_unknown_orders",
+            "Orders of all accounts whose state at the broker is unknown.",
         )
         self.execution_lookups = self._counter(
             "ti_execution_lookups_total", "Look-ups of orders, by what was found.", "found"
         )
-        self.execution_leases = self._gauge("ti_execution_leases", "Accounts that this process has leased.")
-        self.execution_links = self._gauge("ti_execution_links", "Broker sessions, by state.", "state")
+        self.execution_leases = self._gauge(
+            "ti_execution_leases", "Accounts that this process has leased."
+        )
+        self.execution_links = self._gauge(
+            "ti_execution_links", "Broker sessions, by state.", "state"
+        )
         self.execution_breakers = self._gauge(
             "ti_execution_breakers_open", "Broker sessions on which submits are stopped."
         )
@@ -301,14 +346,22 @@ class Metrics:
         make_series(self.fix_incidents, get_args(FixIncident))
 
     def _count_stream(self) -> None:
-        self.stream_subscribers = self._gauge("ti_stream_subscribers", "Open streams, by transport.", "door")
-        self.stream_events = self._counter("ti_stream_events_total", "Events read from the log for subscribers.")
+        self.stream_subscribers = self._gauge(
+            "ti_stream_subscribers", "Open streams, by transport.", "door"
+        )
+        self.stream_events = self._counter(
+            "ti_stream_events_total", "Events read from the log for subscribers."
+        )
         self.stream_caught_up_at = self._gauge(
             "ti_stream_caught_up_timestamp_seconds",
             "When this process had last handed on all events, as Unix time.",
         )
-        self.stream_holes = self._counter("ti_stream_holes_total", "Times that events were missing from the log.")
-        self.stream_deliveries = self._counter("ti_stream_deliveries_total", "Live events handed to subscribers.")
+        self.stream_holes = self._counter(
+            "ti_stream_holes_total", "Times that events were missing from the log."
+        )
+        self.stream_deliveries = self._counter(
+            "ti_stream_deliveries_total", "Live events handed to subscribers."
+        )
         self.stream_ended = self._counter(
             "ti_stream_ended_total",
             "Streams that ended, by the error's code; left: the reader ended it.",
@@ -322,13 +375,15 @@ async def render_metrics(registry: prometheus.CollectorRegistry) -> bytes:
 
 
 def merge_metrics(texts: Mapping[str, str | None]) -> str:
-    """Makes one text for Prometheus of those of several processes, whose names become the label `process`; None: the
-    process does not answer. Each metric is declared once, as the format demands. Nothing is parsed further, as a scrape
-    must not hold up requests."""
+    """Makes one text for Prometheus of those of several processes, whose names become the label
+    `process`; None: the process does not answer. Each metric is declared once, as the format
+    demands. Nothing is parsed further, as a scrape must not hold up requests."""
     families: dict[str, str] = {}
     silent = "# HELP {0} {1}\n# TYPE {0} gauge\n{0} 0.0\n".format(*PROCESS_UP)
     for process, text in texts.items():
-        labelled = re.sub(r"^(\w+)\{", rf'\1{{process="{process}",', text or silent, flags=re.MULTILINE)
+        labelled = re.sub(
+            r"^(\w+)\{", rf'\1{{process="{process}",', text or silent, flags=re.MULTILINE
+        )
         labelled = re.sub(r"^(\w+) ", rf'\1{{process="{process}"}} ', labelled, flags=re.MULTILINE)
         for family in re.split(r"^(?=# HELP )", labelled, flags=re.MULTILINE):
             declared = "".join(family.splitlines(keepends=True)[:2])
@@ -337,8 +392,8 @@ def merge_metrics(texts: Mapping[str, str | None]) -> str:
 
 
 class TrafficLog:
-    """Logs once a minute what the process did: how often a second, and within which times (the upper edges of the
-    metrics' buckets). Requests for probes and metrics are left out."""
+    """Logs once a minute what the process did: how often a second, and within which times (the
+    upper edges of the metrics' buckets). Requests for probes and metrics are left out."""
 
     def __init__(self, metrics: Metrics, log: Log) -> None:
         self._registry, self._log = metrics.registry, log
@@ -353,7 +408,10 @@ class TrafficLog:
         now = self._read()
         grown = {key: value - self._before.get(key, 0.0) for key, value in now.items()}
         self._before = now
-        rates = {field: round(grown.get((name, ""), 0.0) / MINUTE_SECONDS, 2) for field, name in RATES.items()}
+        rates = {
+            field: round(grown.get((name, ""), 0.0) / MINUTE_SECONDS, 2)
+            for field, name in RATES.items()
+        }
         times = {
             f"{field}_p{share}_ms": _quantile_millis(grown, f"{name}_bucket", share)
             for field, name in TIMES.items()
@@ -365,13 +423,22 @@ class TrafficLog:
         """Sums by metric and bucket."""
         found: dict[tuple[str, str], float] = defaultdict(float)
         for sample in (sample for family in self._registry.collect() for sample in family.samples):
-            if sample.name.startswith("ti_") and sample.labels.get("route", "/v1/").startswith("/v1/"):
+            if sample.name.startswith("ti_") and sample.labels.get("route", "/v1/").startswith(
+                "/v1/"
+            ):
                 found[sample.name, sample.labels.get("le", "")] += sample.value
         return found
 
 
-def _quantile_millis(counts: Mapping[tuple[str, str], float], name: str, share: int) -> float | None:
-    """The edge of the bucket in which that share of all is reached; None: there were none, or it is above all edges."""
+def _quantile_millis(
+    counts: Mapping[tuple[str, str], float], name: str, share: int
+) -> float | None:
+    """The edge of the bucket in which that share of all is reached; None: there were none, or it is
+    above all edges."""
     wanted = counts.get((name, "+Inf"), 0.0) * share / 100
     edges = zip(SECONDS_BUCKETS[:-1], map(floatToGoString, SECONDS_BUCKETS), strict=False)
-    return next((1000 * edge for edge, text in edges if counts[name, text] >= wanted), None) if wanted else None
+    return (
+        next((1000 * edge for edge, text in edges if counts[name, text] >= wanted), None)
+        if wanted
+        else None
+    )

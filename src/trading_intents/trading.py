@@ -1,5 +1,6 @@
-"""The types of trading that all features use, and exact arithmetic on amounts: sums and products lose no digit, and
-only a quotient is ever rounded. Never a float, no I/O, no clock, no rules of one feature."""
+"""The types of trading that all features use, and exact arithmetic on amounts: sums and products
+lose no digit, and only a quotient is ever rounded. Never a float, no I/O, no clock, no rules of one
+feature."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +28,9 @@ _ONE = Decimal(1)
 AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
 SYMBOL_RULE = "must be 1 to 32 of A-Z 0-9 . / : _ - and start with a letter or digit"
 NUMBER_FOR_AMOUNT = 'found a number; amounts are decimal strings such as "10.5", since a JSON number may lose digits'
-AMOUNT_RULE = 'must be a decimal string greater than zero, such as "10.5": up to 18 digits, up to 18 decimals'
+AMOUNT_RULE = (
+    'must be a decimal string greater than zero, such as "10.5": up to 18 digits, up to 18 decimals'
+)
 AMOUNT = re.compile(AMOUNT_PATTERN.replace("$", r"\Z"), re.ASCII)
 _SYMBOL = re.compile(r"[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}\Z")
 
@@ -70,14 +73,16 @@ def quotient(dividend: Decimal, divisor: Decimal) -> Decimal:
 
 
 def normalized(amount: Decimal) -> Decimal:
-    """The same number in one spelling, so that equal amounts are equal texts wherever they are stored."""
+    """The same number in one spelling, so that equal amounts are equal texts wherever they are
+    stored."""
     is_whole = amount == amount.to_integral_value()
     return amount.quantize(_ONE, context=EXACT) if is_whole else amount.normalize(EXACT)
 
 
 class FrozenStruct(msgspec.Struct, frozen=True, gc=False):
-    """A value: made in a fifth of a tuple's time, a tenth of a dataclass's. Garbage is not looked for in it, so that
-    nothing in it may lead back to it: what holds a callable or a service is a dataclass."""
+    """A value: made in a fifth of a tuple's time, a tenth of a dataclass's. Garbage is not looked
+    for in it, so that nothing in it may lead back to it: what holds a callable or a service is a
+    dataclass."""
 
 
 class Environment(StrEnum):
@@ -108,7 +113,8 @@ OrderType = Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ORDER_KI
 
 
 class Leg(StrEnum):
-    """The part of an order that its broker links to another one: an exit of an entry, or the stop beside a limit."""
+    """The part of an order that its broker links to another one: an exit of an entry, or the stop
+    beside a limit."""
 
     TAKE_PROFIT = "take_profit"
     STOP_LOSS = "stop_loss"
@@ -135,7 +141,8 @@ class TimeInForce(StrEnum):
 
 
 class VersionTerms(FrozenStruct, frozen=True, kw_only=True):
-    """The terms of a CREATE or a REPLACE: whatever has terms is made of this, so that a new one is added here."""
+    """The terms of a CREATE or a REPLACE: whatever has terms is made of this, so that a new one is
+    added here."""
 
     quantity: Decimal
     limit_price: Decimal | None = None

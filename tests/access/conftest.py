@@ -16,5 +16,7 @@ def tenants_database(databases: Databases) -> Iterator[Urls]:
 
 @pytest.fixture(scope="session")
 def tenants(tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenants]:
-    with made_tenants(tenants_database, tmp_path_factory.mktemp("tenants"), ROLES="api,stream") as made:
+    with made_tenants(
+        tenants_database, tmp_path_factory.mktemp("tenants"), ROLES="api,stream"
+    ) as made:
         yield made

@@ -1,6 +1,8 @@
-"""A program on the generated client: places an order, reads it back, and prints what it learns as JSON.
+"""A program on the generated client: places an order, reads it back, and prints what it learns as
+JSON.
 
-Run by test_generated_client.py with the generator's own Python: python generated_client_program.py URL KEY
+Run by test_generated_client.py with the generator's own Python: python generated_client_program.py
+URL KEY
 """
 
 import json
@@ -33,7 +35,9 @@ def order(symbol: str, quantity: str) -> Submit:
 def main(url: str, key: str) -> None:
     client = AuthenticatedClient(url, key, prefix="", auth_header_name="x-api-key")
     account = list_accounts(client=client, limit=1).data[0].id
-    placed = submit_intent(account, client=client, body=order("GEN", "1"), idempotency_key="generated")
+    placed = submit_intent(
+        account, client=client, body=order("GEN", "1"), idempotency_key="generated"
+    )
     read = get_order(account, placed.intent_id, client=client)
     invalid = submit_intent(account, client=client, body=order("GEN", "0"))
     set_symbol_control(account, "HALTED", client=client, body=ManualSwitch(manually_disabled=True))

@@ -1,4 +1,5 @@
-"""`trading-intents`, which looks for unfinished deletions of users all the time: python -m tests.access.impatient"""
+"""`trading-intents`, which looks for unfinished deletions of users all the time: python -m
+tests.access.impatient"""
 
 from trading_intents.identity import users
 from trading_intents_client.cli import main

@@ -60,7 +60,9 @@ def running_provider(module_folder: str, folder: Path) -> Iterator[OidcProvider]
     }
     program = folder / "provider.mjs"
     program.write_text(PROGRAM % answered)
-    with subprocess.Popen(["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as node:
+    with subprocess.Popen(
+        ["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as node:
         assert node.stdout is not None
         try:
             assert any("listening" in line for line in node.stdout), "oidc-provider did not start"

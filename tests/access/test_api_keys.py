@@ -1,4 +1,5 @@
-"""API keys over HTTP: made, shown once, listed, changed, deleted, validated; never another tenant's."""
+"""API keys over HTTP: made, shown once, listed, changed, deleted, validated; never another
+tenant's."""
 
 import datetime
 import re
@@ -24,7 +25,11 @@ def make(tenants: Tenants, caller: str = "admin", **changes: Any) -> Any:
 def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
     answer = make(tenants)
     made = answer.json()
-    assert (answer.status_code, answer.headers["etag"], answer.headers["cache-control"]) == (201, '"1"', "no-store")
+    assert (answer.status_code, answer.headers["etag"], answer.headers["cache-control"]) == (
+        201,
+        '"1"',
+        "no-store",
+    )
     assert re.fullmatch(r"tip_paper_[0-9A-Za-z]{38}", made["api_key"])
     assert set(made) == {
         *("id", "organization_id", "name", "environment", "permissions", "disabled", "hint"),
@@ -72,7 +77,9 @@ def test_a_key_is_shown_once_and_works(tenants: Tenants) -> None:
         ({"version": 7}, "/version"),
     ],
 )
-def test_a_bad_key_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+def test_a_bad_key_is_refused_at_its_field(
+    tenants: Tenants, changes: dict[str, Any], pointer: str
+) -> None:
     answer = make(tenants, **changes)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
@@ -89,14 +96,16 @@ READER = {"intent:read", "control:read", "account:read", "stream:read"}
         ("operator", READER | {"control:edit", "account:edit", "credential:edit"}),
     ],
 )
-def test_a_permission_set_is_expanded_when_the_key_is_made(tenants: Tenants, name: str, permissions: set[str]) -> None:
+def test_a_permission_set_is_expanded_when_the_key_is_made(
+    tenants: Tenants, name: str, permissions: set[str]
+) -> None:
     made = make(tenants, permissions=None, permission_set=name).json()
     assert made["permissions"] == sorted(permissions)
     assert "permission_set" not in made
     document = {"name": f"a {name}", "environment": "paper", "permission_set": name}
-    [applied] = tenants.platform.provision({"organizations": [{"external_id": "org_sets", "api_keys": [document]}]})[
-        "organizations"
-    ][0]["api_keys"]
+    [applied] = tenants.platform.provision(
+        {"organizations": [{"external_id": "org_sets", "api_keys": [document]}]}
+    )["organizations"][0]["api_keys"]
     assert applied["permissions"] == sorted(permissions)
 
 
@@ -104,11 +113,18 @@ def test_a_key_that_expires_says_when_and_a_change_keeps_it(tenants: Tenants) ->
     made = make(tenants, expires_at="2999-01-01T02:00:00+02:00").json()
     assert made["expires_at"] == "2999-01-01T00:00:00.000000Z"
     headers = tenants.callers["admin"]
-    changed = tenants.client.patch(f"{URL}/{made['id']}", json={"name": "renamed"}, headers=headers).json()
+    changed = tenants.client.patch(
+        f"{URL}/{made['id']}", json={"name": "renamed"}, headers=headers
+    ).json()
     assert changed["expires_at"] == made["expires_at"]
     caller = tenants.client.get("/v1/caller", headers={"x-api-key": made["api_key"]}).json()
     assert caller["expires_at"] == made["expires_at"]
-    assert tenants.client.patch(f"{URL}/{made['id']}", json={"expires_at": None}, headers=headers).status_code == 422
+    assert (
+        tenants.client.patch(
+            f"{URL}/{made['id']}", json={"expires_at": None}, headers=headers
+        ).status_code
+        == 422
+    )
 
 
 def test_an_expired_key_is_refused_like_a_disabled_one(tenants: Tenants) -> None:
@@ -132,17 +148,28 @@ def test_an_expired_key_is_refused_like_a_disabled_one(tenants: Tenants) -> None
     refused = tenants.client.post(intents, json=body, headers=headers)
     assert (refused.status_code, refused.json()["detail"]) == (401, "the API key does not verify")
     eventually(lambda: tenants.client.get(intents, headers=headers).status_code == 401, 5)
-    assert tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"] is True
+    assert (
+        tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"] is True
+    )
     [again] = apply(expires_at="2999-01-01T00:00:00Z")["api_keys"]
     assert again["id"] == key["id"]
     assert tenants.client.get(intents, headers=headers).status_code == 200
 
 
 def test_admin_apply_takes_permissions_or_a_set_never_both(tenants: Tenants) -> None:
-    key = {"name": "k", "environment": "paper", "permission_set": "reader", "permissions": ["intent:read"]}
+    key = {
+        "name": "k",
+        "environment": "paper",
+        "permission_set": "reader",
+        "permissions": ["intent:read"],
+    }
     with pytest.raises(ValidationFailed) as refused:
-        tenants.platform.provision({"organizations": [{"external_id": "org_sets", "api_keys": [key]}]})
-    assert [e.pointer for e in refused.value.errors] == ["/organizations/0/api_keys/0/permission_set"]
+        tenants.platform.provision(
+            {"organizations": [{"external_id": "org_sets", "api_keys": [key]}]}
+        )
+    assert [e.pointer for e in refused.value.errors] == [
+        "/organizations/0/api_keys/0/permission_set"
+    ]
 
 
 def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) -> None:
@@ -150,7 +177,9 @@ def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) 
     seen, query = [], {"limit": "2"}
     while True:
         page = tenants.client.get(URL, headers=tenants.callers["other_admin"], params=query).json()
-        assert {k["organization_id"] for k in page["data"]} == {tenants.organization("org_other")["id"]}
+        assert {k["organization_id"] for k in page["data"]} == {
+            tenants.organization("org_other")["id"]
+        }
         seen += [k["id"] for k in page["data"]]
         if page["next_cursor"] is None:
             break
@@ -161,8 +190,12 @@ def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) 
 
 
 def test_a_cursor_of_another_tenant_is_invalid(tenants: Tenants) -> None:
-    cursor = tenants.client.get(URL, headers=tenants.callers["admin"], params={"limit": 1}).json()["next_cursor"]
-    answer = tenants.client.get(URL, headers=tenants.callers["other_admin"], params={"next_cursor": cursor})
+    cursor = tenants.client.get(URL, headers=tenants.callers["admin"], params={"limit": 1}).json()[
+        "next_cursor"
+    ]
+    answer = tenants.client.get(
+        URL, headers=tenants.callers["other_admin"], params={"next_cursor": cursor}
+    )
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
 
 
@@ -183,7 +216,9 @@ def test_a_change_grows_the_version_and_can_be_conditional(tenants: Tenants) -> 
     assert tenants.client.delete(url, headers=admin).status_code == 404
 
 
-@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "%00", "{0}%0A"])
+@pytest.mark.parametrize(
+    "spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "%00", "{0}%0A"]
+)
 def test_a_key_of_another_tenant_or_spelling_is_not_found(tenants: Tenants, spelling: str) -> None:
     made = make(tenants, "other_admin").json()["id"]
     path = f"{URL}/" + spelling.format(made, made.replace("-", ""), made.upper())
@@ -196,9 +231,15 @@ def test_a_key_of_another_tenant_or_spelling_is_not_found(tenants: Tenants, spel
 
 def test_404_comes_before_422_and_422_before_412(tenants: Tenants) -> None:
     admin = tenants.callers["admin"]
-    assert tenants.client.patch(f"{URL}/{uuid.uuid4()}", json={"x": 1}, headers=admin).status_code == 404
+    assert (
+        tenants.client.patch(f"{URL}/{uuid.uuid4()}", json={"x": 1}, headers=admin).status_code
+        == 404
+    )
     url = f"{URL}/{make(tenants).json()['id']}"
-    assert tenants.client.patch(url, json={"x": 1}, headers=admin | {"if-match": '"9"'}).status_code == 422
+    assert (
+        tenants.client.patch(url, json={"x": 1}, headers=admin | {"if-match": '"9"'}).status_code
+        == 422
+    )
 
 
 @pytest.mark.parametrize("change", [{"disabled": True}, None])
@@ -207,14 +248,20 @@ def test_a_disabled_or_deleted_key_is_refused_at_once_by_this_process(
 ) -> None:
     made = make(tenants).json()
     mine = {"x-api-key": made["api_key"]}
-    assert tenants.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401  # of this kind
+    # Of this kind.
+    assert (
+        tenants.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401
+    )
     url, admin = f"{URL}/{made['id']}", tenants.callers["admin"]
     if change is None:
         assert tenants.client.delete(url, headers=admin).status_code == 204
         assert tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).status_code == 401
     else:
         assert tenants.client.patch(url, json=change, headers=admin).status_code == 200
-        assert tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"] is True
+        assert (
+            tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).json()["disabled"]
+            is True
+        )
 
 
 def test_a_validation_reads_64_kib_at_most(tenants: Tenants) -> None:
@@ -224,7 +271,9 @@ def test_a_validation_reads_64_kib_at_most(tenants: Tenants) -> None:
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
-@pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb", "a\u2066b", "a\ufeffb", "a\u00adb"], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["a\u202eb", "a\u200bb", "a\u2066b", "a\ufeffb", "a\u00adb"], ids=ascii
+)
 def test_a_name_that_looks_like_another_is_refused(tenants: Tenants, name: str) -> None:
     answer = make(tenants, name=name)
     assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/name")
@@ -241,15 +290,27 @@ def spoil(text: str, at: int) -> str:
 
 def test_unknown_and_malformed_keys_answer_alike(tenants: Tenants) -> None:
     good = tenants.api_key("org_acme", "all")["api_key"]
-    bad = [spoil(good, 20), spoil(good, -1), good[:-1], good + " ", good.swapcase(), good + "x", "", "x" * 5000, "\x00"]
+    bad = [
+        spoil(good, 20),
+        spoil(good, -1),
+        good[:-1],
+        good + " ",
+        good.swapcase(),
+        good + "x",
+        "",
+        "x" * 5000,
+        "\x00",
+    ]
     answers = [tenants.client.post(VALIDATE, json={"api_key": text}) for text in bad]
     assert {a.status_code for a in answers} == {401}
-    assert {(a.json()["code"], a.json()["detail"], a.headers["www-authenticate"]) for a in answers} == {
-        ("invalid_api_key", "The API key is not valid", 'Bearer realm="trading-intents"')
-    }
+    assert {
+        (a.json()["code"], a.json()["detail"], a.headers["www-authenticate"]) for a in answers
+    } == {("invalid_api_key", "The API key is not valid", 'Bearer realm="trading-intents"')}
 
 
-@pytest.mark.parametrize("body", [{}, {"api_key": 1}, {"api_key": None}, {"api_key": "x", "more": 1}, []])
+@pytest.mark.parametrize(
+    "body", [{}, {"api_key": 1}, {"api_key": None}, {"api_key": "x", "more": 1}, []]
+)
 def test_a_validation_without_a_key_is_422(tenants: Tenants, body: Any) -> None:
     assert tenants.client.post(VALIDATE, json=body).status_code == 422
 

@@ -1,4 +1,5 @@
-"""Changes to keys, roles, scopes, organizations and entitlements hold within one second on every process."""
+"""Changes to keys, roles, scopes, organizations and entitlements hold within one second on every
+process."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,12 +22,19 @@ pytestmark = pytest.mark.deadline
 def second(tenants: Tenants, tenants_database: Urls) -> Iterator[Platform]:
     """Another process on the same database and data folder."""
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    urls = {
+        "DATABASE_URL": tenants_database.login.reveal(),
+        "DATABASE_OWNER_URL": tenants_database.owner.reveal(),
+    }
     with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
         yield platform
 
 
-def status(client: httpx.Client, headers: Headers, path: str = "/v1/organizations/by-provider/local/org_acme") -> int:
+def status(
+    client: httpx.Client,
+    headers: Headers,
+    path: str = "/v1/organizations/by-provider/local/org_acme",
+) -> int:
     return client.get(path, headers=headers).status_code
 
 
@@ -36,7 +44,8 @@ def within_a_second(condition: Callable[[], bool]) -> None:
 
 
 def detail(client: httpx.Client, headers: Headers) -> str:
-    """The refusal of a key at an endpoint for users: for its kind while the key is valid, else for the key itself."""
+    """The refusal of a key at an endpoint for users: for its kind while the key is valid, else for
+    the key itself."""
     text: str = client.get("/v1/api-keys", headers=headers).json()["detail"]
     return text
 
@@ -46,7 +55,12 @@ def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, h
     tenant = f"org_{how}"
     document = {"external_id": tenant, "users": [{"external_id": f"{how}-admin", "role": "admin"}]}
     made = tenants.platform.provision(
-        {"organizations": [document | {"api_keys": [{"name": "bot", "environment": "paper", "permissions": []}]}]}
+        {
+            "organizations": [
+                document
+                | {"api_keys": [{"name": "bot", "environment": "paper", "permissions": []}]}
+            ]
+        }
     )["organizations"][0]["api_keys"][0]
     admin = {"authorization": f"Bearer {tenants.platform.token(f'{how}-admin', tenant)}"}
     key = {"x-api-key": made["api_key"]}
@@ -63,7 +77,9 @@ def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, h
         tenants.platform.provision({"organizations": [{"external_id": tenant, "disabled": True}]})
     changed_at = time.monotonic()
     if how != "organization":
-        assert detail(tenants.client, key) == "the API key does not verify", "the process that changed it knows at once"
+        assert detail(tenants.client, key) == "the API key does not verify", (
+            "the process that changed it knows at once"
+        )
     for client in clients:
         within_a_second(lambda client=client: detail(client, key) == "the API key does not verify")  # type: ignore[misc]  # bound now
     assert time.monotonic() - changed_at < WITHIN_SECONDS + 0.5
@@ -76,7 +92,10 @@ def test_a_role_is_the_databases_not_the_tokens(tenants: Tenants, second: Platfo
 
     set_role("admin")
     headers = {"authorization": f"Bearer {tenants.platform.token('changing', 'org_acme')}"}
-    assert [status(c, headers, "/v1/api-keys") for c in (tenants.client, second.client)] == [200, 200]
+    assert [status(c, headers, "/v1/api-keys") for c in (tenants.client, second.client)] == [
+        200,
+        200,
+    ]
     set_role("member")
     for client in (tenants.client, second.client):
         within_a_second(lambda client=client: status(client, headers, "/v1/api-keys") == 403)  # type: ignore[misc]  # bound now

@@ -1,4 +1,5 @@
-"""An external issuer by configuration, through the same verifier: a loopback one with its own keys."""
+"""An external issuer by configuration, through the same verifier: a loopback one with its own
+keys."""
 
 import shutil
 import subprocess
@@ -27,7 +28,9 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def platform(issuer: Issuer, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def platform(
+    issuer: Issuer, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
     settings = PLENTY | {
         "IDENTITY_PROVIDER_NAME": "acme-id",
         "IDENTITY_ISSUER": issuer.url,
@@ -47,11 +50,18 @@ def bearer(issuer: Issuer, **claims: Any) -> Headers:
 
 
 def user(issuer: Issuer, role: str | None = "admin", organization: str | None = "o1") -> Headers:
-    answered = {"https://acme.example/org": organization, "acme": {"role": role}, "organization": None, "role": None}
+    answered = {
+        "https://acme.example/org": organization,
+        "acme": {"role": role},
+        "organization": None,
+        "role": None,
+    }
     return bearer(issuer, **answered)
 
 
-def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, issuer: Issuer) -> None:
+def test_users_and_service_accounts_of_an_external_issuer(
+    platform: Platform, issuer: Issuer
+) -> None:
     client = platform.client
 
     def status(path: str, headers: Headers) -> int:
@@ -73,13 +83,22 @@ def test_users_and_service_accounts_of_an_external_issuer(platform: Platform, is
     assert status("/v1/organizations/by-provider/local/o2", service) == 404
 
 
-def test_a_session_key_ends_with_its_token_and_live_takes_a_young_one(platform: Platform, issuer: Issuer) -> None:
+def test_a_session_key_ends_with_its_token_and_live_takes_a_young_one(
+    platform: Platform, issuer: Issuer
+) -> None:
     now = int(SystemClock().now().timestamp())
-    answered = {"https://acme.example/org": "o1", "acme": {"role": "admin"}, "organization": None, "role": None}
+    answered = {
+        "https://acme.example/org": "o1",
+        "acme": {"role": "admin"},
+        "organization": None,
+        "role": None,
+    }
 
     def open_session(environment: str, **claims: Any) -> Any:
         body = {"environment": environment}
-        return platform.client.post("/v1/api-keys/session", json=body, headers=bearer(issuer, **answered | claims))
+        return platform.client.post(
+            "/v1/api-keys/session", json=body, headers=bearer(issuer, **answered | claims)
+        )
 
     def seconds(made: Any) -> float:
         return datetime.fromisoformat(made.json()["expires_at"]).timestamp() - now
@@ -103,12 +122,18 @@ def test_the_embedded_provider_is_not_there(platform: Platform) -> None:
 
 
 @pytest.mark.parametrize("kids", [300, pytest.param(3_000, marks=pytest.mark.chaos)])
-def test_hundreds_of_unknown_kids_cause_two_fetches_at_most(platform: Platform, issuer: Issuer, kids: int) -> None:
+def test_hundreds_of_unknown_kids_cause_two_fetches_at_most(
+    platform: Platform, issuer: Issuer, kids: int
+) -> None:
     before = issuer.fetches
     header, claims = {"alg": "ES256", "typ": "JWT"}, issuer.claims()
     with RawHttp(platform.url) as line:
         for n in range(kids):
-            token = encode(header | {"kid": f"../../{n}?url=http://127.0.0.1/x'--"}, claims, issuer.keys[0].sign)
+            token = encode(
+                header | {"kid": f"../../{n}?url=http://127.0.0.1/x'--"},
+                claims,
+                issuer.keys[0].sign,
+            )
             assert line.get("/v1/api-keys", {"authorization": f"Bearer {token}"}).status_code == 401
     assert issuer.fetches - before <= 2
     assert set(issuer.paths) == {"/jwks"}
@@ -118,7 +143,9 @@ def test_hundreds_of_unknown_kids_cause_two_fetches_at_most(platform: Platform, 
 def test_the_openid_provider_of_npm_is_understood(urls: Urls, tmp_path: Any) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("needs Node.js and npm: apt-get install nodejs npm")
-    found = subprocess.run(["npm", "ls", "-g", "--parseable", "oidc-provider"], capture_output=True, text=True)
+    found = subprocess.run(
+        ["npm", "ls", "-g", "--parseable", "oidc-provider"], capture_output=True, text=True
+    )
     if not found.stdout.strip():
         pytest.skip("needs oidc-provider: npm install -g oidc-provider")
     folder = found.stdout.strip().splitlines()[0]

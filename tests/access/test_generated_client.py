@@ -22,15 +22,31 @@ LIMIT_SECONDS = 60
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environ = os.environ | {"PATH": f"{TOOLS}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
     return subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
 
 
-@pytest.mark.skipif(not TOOLS.exists(), reason="openapi-python-client is not there: `make client` installs it")
+@pytest.mark.skipif(
+    not TOOLS.exists(), reason="openapi-python-client is not there: `make client` installs it"
+)
 def test_a_generated_client_has_no_warning_and_works(platform: Platform, tmp_path: Path) -> None:
     document = tmp_path / "openapi.json"
     document.write_bytes(platform.client.get("/openapi.json").content)
-    options = ("--path", str(document), "--meta", "none", "--output-path", "generated", "--fail-on-warning")
+    options = (
+        "--path",
+        str(document),
+        "--meta",
+        "none",
+        "--output-path",
+        "generated",
+        "--fail-on-warning",
+    )
     made = run(tmp_path, str(TOOLS / "openapi-python-client"), "generate", *options)
     assert made.returncode == 0, made.stdout + made.stderr
     assert "WARNING" not in made.stdout.upper()
@@ -43,7 +59,9 @@ def test_a_generated_client_has_no_warning_and_works(platform: Platform, tmp_pat
     generated = tmp_path / "generated" / "api"
     assert operations == {str(file.relative_to(generated)) for file in generated.glob("*/[!_]*.py")}
 
-    key = json.loads((Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "demo.json").read_text())["api_key"]
+    key = json.loads(
+        (Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "demo.json").read_text()
+    )["api_key"]
     used = run(tmp_path, str(TOOLS / "python"), str(PROGRAM), platform.url, key)
     assert used.returncode == 0, used.stdout + used.stderr
     assert json.loads(used.stdout) == {

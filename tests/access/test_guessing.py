@@ -1,5 +1,5 @@
-"""Guessing keys is limited by address; a real key still works elsewhere, here once Retry-After has passed, and here at
-once if it was verified before, or stops trading."""
+"""Guessing keys is limited by address; a real key still works elsewhere, here once Retry-After has
+passed, and here at once if it was verified before, or stops trading."""
 
 import time
 from collections import Counter
@@ -32,7 +32,9 @@ def platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> 
     limits = {"RATE_LIMIT_READS": "20/400", "RATE_LIMIT_FAILURES": "20/400"}
     with databases() as urls:
         settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
-        with serving(tmp_path_factory.mktemp("guessed"), **settings, **limits, ROLES="api") as platform:
+        with serving(
+            tmp_path_factory.mktemp("guessed"), **settings, **limits, ROLES="api"
+        ) as platform:
             yield platform
 
 
@@ -54,7 +56,9 @@ def real(platform: Platform) -> str:
         pytest.param("header", "127.0.0.8", 2_000, marks=pytest.mark.chaos),
     ],
 )
-def test_thousands_of_guesses_are_limited(platform: Platform, real: str, how: str, address: str, guesses: int) -> None:
+def test_thousands_of_guesses_are_limited(
+    platform: Platform, real: str, how: str, address: str, guesses: int
+) -> None:
     def ask(line: RawHttp, key: str) -> Reply:
         if how == "validation":
             return line.post(VALIDATE, {"api_key": key})
@@ -102,19 +106,29 @@ def test_at_every_route_a_verified_key_passes_the_limit_and_an_unknown_one_where
         for method, path in routes:
             use_up(here)
             path_asked = path.replace("{", "").replace("}", "")
-            assert here.ask(method, path_asked, {"x-api-key": real}).status_code != 429, (method, path)
+            assert here.ask(method, path_asked, {"x-api-key": real}).status_code != 429, (
+                method,
+                path,
+            )
             guesses = [make_key(Environment.PAPER).reveal() for _ in range(3)]
-            statuses = [here.ask(method, path_asked, {"x-api-key": guess}).status_code for guess in guesses]
+            statuses = [
+                here.ask(method, path_asked, {"x-api-key": guess}).status_code for guess in guesses
+            ]
             # A token may have come back for one of them.
             assert statuses.count(401 if (method, path) in STOPS else 429) >= 2, (method, path)
 
 
 def refused_key(platform: Platform, line: RawHttp) -> str:
-    """A key that the process never verified. A token that comes back in the moment between would have it verified:
-    then another one is tried."""
+    """A key that the process never verified. A token that comes back in the moment between would
+    have it verified: then another one is tried."""
     for number in range(20):
-        document = {"external_id": f"o2-{number}", "api_keys": [{"name": "bot", "environment": "paper"}]}
-        key: str = platform.provision({"organizations": [document]})["organizations"][0]["api_keys"][0]["api_key"]
+        document = {
+            "external_id": f"o2-{number}",
+            "api_keys": [{"name": "bot", "environment": "paper"}],
+        }
+        key: str = platform.provision({"organizations": [document]})["organizations"][0][
+            "api_keys"
+        ][0]["api_key"]
         use_up(line)
         if line.get("/v1/brokers", {"x-api-key": key}).status_code == 429:
             return key
@@ -128,7 +142,9 @@ def test_beyond_the_limit_a_key_that_was_never_seen_stops_trading(platform: Plat
         eventually(lambda: here.post(path, {}, {"x-api-key": "no key"}).status_code == 429, 5)
         assert here.post(path, {}, {"x-api-key": key}).status_code == 403
         use_up(here)
-        assert here.get("/v1/brokers", {"x-api-key": key}).status_code == 200, "it is verified from now on"
+        assert here.get("/v1/brokers", {"x-api-key": key}).status_code == 200, (
+            "it is verified from now on"
+        )
 
 
 def test_beyond_the_limit_twenty_well_formed_keys_a_second_are_verified(platform: Platform) -> None:
@@ -137,7 +153,10 @@ def test_beyond_the_limit_twenty_well_formed_keys_a_second_are_verified(platform
         began = time.monotonic()
         use_up(here)
         count = 4 * LATE_VERIFICATIONS.burst
-        statuses = [here.post(path, {}, {"x-api-key": make_key(Environment.PAPER).reveal()}) for _ in range(count)]
+        statuses = [
+            here.post(path, {}, {"x-api-key": make_key(Environment.PAPER).reveal()})
+            for _ in range(count)
+        ]
         counted = Counter(answer.status_code for answer in statuses)
         # Tokens of both buckets come back meanwhile, 20 a second each.
         refilled = 2 * LATE_VERIFICATIONS.per_second * (time.monotonic() - began)

@@ -8,7 +8,15 @@ from tests.intents.http_client import create
 from tests.tenants import Tenants
 
 QUOTE = {"bid": "1", "ask": "2", "bid_size": "1", "ask_size": "1"}
-DESCRIBED = {"etag", "idempotent-replayed", "link", "ratelimit", "ratelimit-policy", "retry-after", "www-authenticate"}
+DESCRIBED = {
+    "etag",
+    "idempotent-replayed",
+    "link",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "www-authenticate",
+}
 KEY = {"name": "headers", "environment": "paper", "permissions": []}
 
 
@@ -18,20 +26,35 @@ def document(tenants: Tenants) -> dict[str, Any]:
     return answer
 
 
-def test_an_answer_has_the_headers_that_are_described(tenants: Tenants, document: dict[str, Any]) -> None:
+def test_an_answer_has_the_headers_that_are_described(
+    tenants: Tenants, document: dict[str, Any]
+) -> None:
     def call(
-        method: str, path: str, body: Any = None, caller: str = "admin", headers: dict[str, str] | None = None
+        method: str,
+        path: str,
+        body: Any = None,
+        caller: str = "admin",
+        headers: dict[str, str] | None = None,
     ) -> Any:
         filled = path
-        for name, value in {"account_id": account, "intent_id": intent, "order_id": intent, "symbol": "HEADS"}.items():
+        for name, value in {
+            "account_id": account,
+            "intent_id": intent,
+            "order_id": intent,
+            "symbol": "HEADS",
+        }.items():
             filled = filled.replace(f"{{{name}}}", value)
         sent = tenants.callers[caller] | (headers or {})
-        answer = tenants.client.request(method, filled, headers=sent, **({} if body is None else {"json": body}))
+        answer = tenants.client.request(
+            method, filled, headers=sent, **({} if body is None else {"json": body})
+        )
         response = document["paths"][path][method.lower()]["responses"][str(answer.status_code)]
         found, answered = DESCRIBED & set(answer.headers), set(response["headers"])
         assert "x-request-id" in answer.headers
         if answer.status_code < 400:
-            assert found | {"x-request-id"} == answered - ({"idempotent-replayed", "link"} - found), (method, path)
+            assert found | {"x-request-id"} == answered - (
+                {"idempotent-replayed", "link"} - found
+            ), (method, path)
         else:
             assert answered <= found | {"x-request-id"}, (method, path)
         return answer
@@ -44,7 +67,15 @@ def test_an_answer_has_the_headers_that_are_described(tenants: Tenants, document
         answer = call("POST", f"{one}/intents", create(), "key_all", {"idempotency-key": "headers"})
         intent = answer.json()["intent_id"]
     assert answer.headers["idempotent-replayed"] == "true"
-    for tail in ("", "/credentials", "/intents", "/intents/{intent_id}", "/intents/stats", "/orders", "/positions"):
+    for tail in (
+        "",
+        "/credentials",
+        "/intents",
+        "/intents/{intent_id}",
+        "/intents/stats",
+        "/orders",
+        "/positions",
+    ):
         call("GET", one + tail)
     call("GET", f"{one}/orders/{{order_id}}")
     call("PUT", f"{controls}/symbols/{{symbol}}", {"manually_disabled": False})
@@ -67,7 +98,9 @@ def test_the_organization_header_is_described_where_a_service_account_sends_it(
 ) -> None:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            is_described = any(each["name"] == "x-organization-id" for each in operation["parameters"])
+            is_described = any(
+                each["name"] == "x-organization-id" for each in operation["parameters"]
+            )
             filled = path
             for parameter in operation["parameters"]:
                 filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
@@ -75,4 +108,7 @@ def test_the_organization_header_is_described_where_a_service_account_sends_it(
             if operation["x-policy"] != "public":
                 headers = tenants.callers["service_unnamed"]
                 answer = tenants.client.request(method, filled, headers=headers, **body)
-                assert ("x-organization-id is missing" in answer.text) == is_described, (method, path)
+                assert ("x-organization-id is missing" in answer.text) == is_described, (
+                    method,
+                    path,
+                )

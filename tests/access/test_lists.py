@@ -1,4 +1,5 @@
-"""Every list, read from outside: both orders, cursors that belong to their query, and what is refused."""
+"""Every list, read from outside: both orders, cursors that belong to their query, and what is
+refused."""
 
 import re
 from typing import Any
@@ -10,7 +11,8 @@ from tests.intents.http_client import REMOTE_SECRETS, create
 from tests.tenants import Tenants
 
 SYMBOLS = ("AAPL", "BRK.B", "BTC/USD", "MSFT", "Z")
-# Trades and positions are in tests/execution/test_list_pages.py: here nothing says what became of the orders.
+# Trades and positions are in tests/execution/test_list_pages.py: here nothing says what became of
+# the orders.
 SHOWN_ELSEWHERE = {"/v1/accounts/{account_id}/trades", "/v1/accounts/{account_id}/positions"}
 
 
@@ -21,11 +23,17 @@ class Lists:
         self._client, self._headers = tenants.client, tenants.callers["admin"]
         key = tenants.callers["key_all"]
         account = {"broker": "paper", "environment": "paper"}
-        made = [self._post("/v1/accounts", account | {"name": f"list {n}"}) for n in range(3)][-1]["id"]
-        remote = self._post("/v1/accounts", {"name": "remote", "broker": "remote", "environment": "live"})["id"]
+        made = [self._post("/v1/accounts", account | {"name": f"list {n}"}) for n in range(3)][-1][
+            "id"
+        ]
+        remote = self._post(
+            "/v1/accounts", {"name": "remote", "broker": "remote", "environment": "live"}
+        )["id"]
         self._post(f"/v1/accounts/{remote}/credentials", {"secrets": REMOTE_SECRETS})
         intents = [
-            self._client.post(f"/v1/accounts/{made}/intents", json=create(symbol=symbol), headers=key).json()
+            self._client.post(
+                f"/v1/accounts/{made}/intents", json=create(symbol=symbol), headers=key
+            ).json()
             for symbol in SYMBOLS
         ]
         for symbol in SYMBOLS:
@@ -34,10 +42,14 @@ class Lists:
             assert answer.status_code == 200, answer.text
         for symbol in ("LIST1", "LIST2", "LIST3"):
             quote = {"bid": "1", "ask": "2", "bid_size": "1", "ask_size": "1"}
-            answer = self._client.put(f"/v1/paper/quotes/{symbol}", json=quote, headers=self._headers)
+            answer = self._client.put(
+                f"/v1/paper/quotes/{symbol}", json=quote, headers=self._headers
+            )
             assert answer.status_code == 200, answer.text
         for n in range(2):
-            self._post("/v1/api-keys", {"name": f"list {n}", "environment": "paper", "permissions": []})
+            self._post(
+                "/v1/api-keys", {"name": f"list {n}", "environment": "paper", "permissions": []}
+            )
             path = f"/v1/reference-prices/LIST{n}"
             assert self._client.put(path, json={"price": "5"}, headers=key).status_code == 200
         one = f"/v1/accounts/{made}"
@@ -100,9 +112,18 @@ def test_every_list_of_the_description_is_proved(tenants: Tenants, lists: Lists)
         schema = parameters["order"]["schema"]
         assert (schema["enum"], schema["default"]) == (["asc", "desc"], "asc"), path
     by_time = {path for path, parameters in described.items() if "created_after" in parameters}
-    assert {re.sub(r".*}/", "", path) for path in by_time} == {"intents", "actions", "orders", "trades"}
+    assert {re.sub(r".*}/", "", path) for path in by_time} == {
+        "intents",
+        "actions",
+        "orders",
+        "trades",
+    }
     status = described["/v1/accounts/{account_id}/orders"]["status"]
-    assert (status["schema"]["type"], status["style"], status["explode"]) == ("array", "form", False)
+    assert (status["schema"]["type"], status["style"], status["explode"]) == (
+        "array",
+        "form",
+        False,
+    )
 
 
 def test_every_list_is_ascending_by_default_and_descending_if_asked(lists: Lists) -> None:
@@ -110,8 +131,12 @@ def test_every_list_is_ascending_by_default_and_descending_if_asked(lists: Lists
         for limit in (1, 2, 100):
             ascending = [names_of(row) for row in lists.walk(path, limit=limit)]
             assert ascending
-            assert [names_of(row) for row in lists.walk(path, limit=limit, order="asc")] == ascending
-            assert [names_of(row) for row in lists.walk(path, limit=limit, order="desc")] == ascending[::-1], path
+            assert [
+                names_of(row) for row in lists.walk(path, limit=limit, order="asc")
+            ] == ascending
+            assert [
+                names_of(row) for row in lists.walk(path, limit=limit, order="desc")
+            ] == ascending[::-1], path
 
 
 def test_a_cursor_belongs_to_its_order_and_the_limit_may_change(lists: Lists) -> None:
@@ -128,7 +153,10 @@ def test_a_cursor_belongs_to_its_order_and_the_limit_may_change(lists: Lists) ->
             answer = lists.get(path, order=other, next_cursor=cursor)
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
         cursor = lists.get(path, limit=1).json()["next_cursor"]
-        assert lists.get(path, order="asc", **({"next_cursor": cursor} if cursor else {})).status_code == 200
+        assert (
+            lists.get(path, order="asc", **({"next_cursor": cursor} if cursor else {})).status_code
+            == 200
+        )
     assert proved >= 10  # of both orders: all lists but those of one row
 
 

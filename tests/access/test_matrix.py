@@ -1,4 +1,5 @@
-"""Every caller at every endpoint, against a table written by hand from the contract; in two orders, one in chaos."""
+"""Every caller at every endpoint, against a table written by hand from the contract; in two orders,
+one in chaos."""
 
 import random
 import uuid
@@ -63,28 +64,37 @@ LET_THROUGH = {200, 201, 202, 204, 404, 409, 422}
 def test_the_table_has_a_row_for_every_policy() -> None:
     assert set(EXPECTED) | {"public"} == set(RULES)
     assert {len(row.split()) for row in EXPECTED.values()} == {len(CALLERS)}
-    assert set(ONE_GRANT) == {rule.name for rule in RULES.values() if isinstance(rule.key, Permission)} | {
-        rule.name for rule in RULES.values() if isinstance(rule.service, Scope)
-    }
+    assert set(ONE_GRANT) == {
+        rule.name for rule in RULES.values() if isinstance(rule.key, Permission)
+    } | {rule.name for rule in RULES.values() if isinstance(rule.service, Scope)}
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.chaos)])
-def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(tenants: Tenants, seed: int) -> None:
+def test_every_caller_at_every_endpoint_is_answered_as_the_table_says(
+    tenants: Tenants, seed: int
+) -> None:
     cases = [
         (method, path, operation, caller, expected)
         for path, item in tenants.client.get("/openapi.json").json()["paths"].items()
         for method, operation in item.items()
         if operation["x-policy"] != "public"
         for caller, expected in zip(CALLERS, EXPECTED[operation["x-policy"]].split(), strict=True)
-        if (operation["x-policy"], expected) != ("delete_current_user", "ok")  # it would delete the caller
+        # It would delete the caller.
+        if (operation["x-policy"], expected) != ("delete_current_user", "ok")
     ]
     random.Random(seed).shuffle(cases)
     wrong = []
     for method, path, operation, caller, expected in cases:
         answer = call(tenants, method, path, operation, tenants.callers[caller])
-        fits = answer.status_code in LET_THROUGH if expected == "ok" else answer.status_code == int(expected)
+        fits = (
+            answer.status_code in LET_THROUGH
+            if expected == "ok"
+            else answer.status_code == int(expected)
+        )
         if not fits:
-            wrong.append(f"{method} {path} as {caller}: {answer.status_code}, not {expected}: {answer.text}")
+            wrong.append(
+                f"{method} {path} as {caller}: {answer.status_code}, not {expected}: {answer.text}"
+            )
         if answer.status_code == 401:
             assert answer.headers["www-authenticate"]
     assert cases
@@ -109,13 +119,19 @@ def test_an_endpoint_takes_one_permission_and_one_scope_and_no_other(tenants: Te
     granted: dict[tuple[int, str], dict[str, str]] = {}
     for permission in EVERY_PERMISSION:
         body = {"name": permission, "environment": "paper", "permissions": [permission]}
-        granted[0, permission] = {"x-api-key": client.post("/v1/api-keys", json=body, headers=admin).json()["api_key"]}
+        granted[0, permission] = {
+            "x-api-key": client.post("/v1/api-keys", json=body, headers=admin).json()["api_key"]
+        }
     accounts = [{"client_id": f"only-{scope}", "scopes": [scope]} for scope in EVERY_SCOPE]
     organization = {"x-organization-id": tenants.organization("org_acme")["id"]}
     for made in tenants.platform.provision({"service_accounts": accounts})["service_accounts"]:
         grant = {"grant_type": "client_credentials", "client_id": made["client_id"]}
-        token = client.post("/oauth/token", data=grant | {"client_secret": made["client_secret"]}).json()
-        granted[1, token["scope"]] = organization | {"authorization": f"Bearer {token['access_token']}"}
+        token = client.post(
+            "/oauth/token", data=grant | {"client_secret": made["client_secret"]}
+        ).json()
+        granted[1, token["scope"]] = organization | {
+            "authorization": f"Bearer {token['access_token']}"
+        }
     wrong = []
     for path, item in client.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
@@ -128,12 +144,16 @@ def test_an_endpoint_takes_one_permission_and_one_scope_and_no_other(tenants: Te
                     taken.add((kind, name))
                 elif status not in (401, 403):
                     wrong.append(f"{method} {path} with {name}: {status}")
-            if taken != {(kind, name) for kind, name in enumerate(ONE_GRANT[operation["x-policy"]]) if name}:
+            if taken != {
+                (kind, name) for kind, name in enumerate(ONE_GRANT[operation["x-policy"]]) if name
+            }:
                 wrong.append(f"{method} {path} takes {taken}")
     assert not wrong, "\n".join(wrong)
 
 
-def call(tenants: Tenants, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]) -> Any:
+def call(
+    tenants: Tenants, method: str, path: str, operation: dict[str, Any], headers: dict[str, str]
+) -> Any:
     """With ids that nobody has and an empty body: let through means not found, or a broken rule."""
     for parameter in operation["parameters"]:
         path = path.replace(f"{{{parameter['name']}}}", str(uuid.uuid4()))

@@ -1,4 +1,5 @@
-"""Checks run in this order: a body that cannot be read is 400, then a missing permission 403, then a missing object
+"""Checks run in this order: a body that cannot be read is 400, then a missing permission 403, then
+a missing object
 404."""
 
 import uuid
@@ -17,12 +18,16 @@ BAD_PAGES = ({"limit": "x"}, {"limit": "-1"}, {"next_cursor": "=="}, {"next_curs
 def test_a_bad_page_is_400_whoever_asks_for_whatever(
     tenants: Tenants, path: str, query: dict[str, str], caller: str
 ) -> None:
-    assert tenants.client.get(path, params=query, headers=tenants.callers[caller]).status_code == 400
+    assert (
+        tenants.client.get(path, params=query, headers=tenants.callers[caller]).status_code == 400
+    )
 
 
 @pytest.mark.parametrize("key", ["", "x" * 129, "a\tb"])
 @pytest.mark.parametrize("caller", ["key_none", "key_all"])
-def test_a_bad_idempotency_key_is_400_whoever_sends_it(tenants: Tenants, key: str, caller: str) -> None:
+def test_a_bad_idempotency_key_is_400_whoever_sends_it(
+    tenants: Tenants, key: str, caller: str
+) -> None:
     headers = tenants.callers[caller] | {"idempotency-key": key}
     assert tenants.client.post(f"{ACCOUNT}/intents", json={}, headers=headers).status_code == 400
 

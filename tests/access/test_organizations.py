@@ -1,4 +1,5 @@
-"""GET /v1/organizations/by-provider: service accounts read any, users their own, nobody learns of others."""
+"""GET /v1/organizations/by-provider: service accounts read any, users their own, nobody learns of
+others."""
 
 import httpx
 import pytest
@@ -11,7 +12,9 @@ URL = "/v1/organizations/by-provider"
 
 def test_a_service_account_reads_any_organization(tenants: Tenants) -> None:
     for external_id in ("org_acme", "org_other", "org_closed"):
-        answer = tenants.client.get(f"{URL}/local/{external_id}", headers=tenants.callers["service_unnamed"])
+        answer = tenants.client.get(
+            f"{URL}/local/{external_id}", headers=tenants.callers["service_unnamed"]
+        )
         shown, made = answer.json(), tenants.organization(external_id)
         assert answer.status_code == 200
         assert STAMP.fullmatch(shown.pop("created_at"))
@@ -34,9 +37,14 @@ def test_a_user_reads_what_they_belong_to_and_nothing_else(tenants: Tenants, cal
     assert other.json() | {"request_id": ""} == unknown.json() | {"request_id": ""}
 
 
-@pytest.mark.parametrize("path", ["auth0/org_acme", "LOCAL/org_acme", "local/ORG_ACME", "local/%00", "local/'; --"])
+@pytest.mark.parametrize(
+    "path", ["auth0/org_acme", "LOCAL/org_acme", "local/ORG_ACME", "local/%00", "local/'; --"]
+)
 def test_another_provider_or_spelling_is_not_found(tenants: Tenants, path: str) -> None:
-    assert tenants.client.get(f"{URL}/{path}", headers=tenants.callers["service_all"]).status_code == 404
+    assert (
+        tenants.client.get(f"{URL}/{path}", headers=tenants.callers["service_all"]).status_code
+        == 404
+    )
 
 
 def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants: Tenants) -> None:
@@ -46,9 +54,12 @@ def test_a_service_account_may_read_an_organization_whose_id_has_a_slash(tenants
 
 
 @pytest.mark.parametrize(
-    ("named", "status"), [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 404), ("", 400)]
+    ("named", "status"),
+    [("nonsense", 400), ("018f0000-0000-7000-8000-000000000000", 404), ("", 400)],
 )
-def test_the_organization_a_service_account_names_must_be_an_id(tenants: Tenants, named: str, status: int) -> None:
+def test_the_organization_a_service_account_names_must_be_an_id(
+    tenants: Tenants, named: str, status: int
+) -> None:
     headers = tenants.callers["service_unnamed"] | {"x-organization-id": named}
     answer = tenants.client.get("/v1/accounts", headers=headers)
     assert answer.status_code == status

@@ -1,4 +1,5 @@
-"""Session keys: a person at the console trades by a key of their own, for as long as they may and are signed in."""
+"""Session keys: a person at the console trades by a key of their own, for as long as they may and
+are signed in."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,10 @@ class Office:
     def __init__(self, tenants: Tenants, name: str) -> None:
         self.tenants, self.name = tenants, f"org_{name}"
         self.admin, self.member = f"{name}-admin", f"{name}-member"
-        made = self.apply(accounts=[{"name": "sim", "broker": "paper", "environment": "paper"}], member_trading=True)
+        made = self.apply(
+            accounts=[{"name": "sim", "broker": "paper", "environment": "paper"}],
+            member_trading=True,
+        )
         self.account_id = made["accounts"][0]["id"]
         self.set_roles(admin="admin", member="member")
 
@@ -28,7 +32,9 @@ class Office:
         return self.tenants.platform.provision(document)["organizations"][0]
 
     def set_roles(self, **roles: str) -> None:
-        self.apply(users=[{"external_id": getattr(self, who), "role": role} for who, role in roles.items()])
+        self.apply(
+            users=[{"external_id": getattr(self, who), "role": role} for who, role in roles.items()]
+        )
 
     def sign_in(self, user: str) -> Headers:
         return {"authorization": f"Bearer {self.tenants.platform.token(user, self.name)}"}
@@ -46,7 +52,9 @@ class Office:
     def is_refused(self, key: Any) -> bool:
         headers = {"x-api-key": key["api_key"]}
         answer = self.tenants.client.get(f"/v1/accounts/{self.account_id}/orders", headers=headers)
-        answered = self.tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()["disabled"]
+        answered = self.tenants.client.post(VALIDATE, json={"api_key": key["api_key"]}).json()[
+            "disabled"
+        ]
         return bool(answer.status_code == 401 and answered)
 
 
@@ -59,14 +67,20 @@ def test_a_session_key_is_the_persons_and_trades(office: Office) -> None:
     answer = office.open(office.sign_in(office.admin))
     made = answer.json()
     assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
-    assert (made["name"], made["user"], made["environment"]) == (office.admin, office.admin, "paper")
+    assert (made["name"], made["user"], made["environment"]) == (
+        office.admin,
+        office.admin,
+        "paper",
+    )
     assert made["permissions"] == sorted([*TRADER, "control:edit"])
     assert made["expires_at"] > made["created_at"]
     assert office.buy(made) == 202
     of_member = office.open(office.sign_in(office.member)).json()
     assert (of_member["user"], of_member["permissions"]) == (office.member, TRADER)
     assert office.buy(of_member) == 202
-    listed = office.tenants.client.get("/v1/api-keys", headers=office.sign_in(office.admin)).json()["data"]
+    listed = office.tenants.client.get("/v1/api-keys", headers=office.sign_in(office.admin)).json()[
+        "data"
+    ]
     assert {key["id"]: key["user"] for key in listed} == {
         made["id"]: office.admin,
         of_member["id"]: office.member,
@@ -83,7 +97,9 @@ def test_a_member_needs_member_trading_and_a_reader_has_no_session(office: Offic
     caller = office.tenants.client.get("/v1/caller", headers=member).json()
     assert "open_session" not in caller["policies"]
     assert office.open(member | {"x-api-key": "tip_paper_x"}).status_code == 400
-    bad = office.tenants.client.post(URL, json={"environment": "demo"}, headers=office.sign_in(office.member))
+    bad = office.tenants.client.post(
+        URL, json={"environment": "demo"}, headers=office.sign_in(office.member)
+    )
     assert bad.status_code == 403
 
 
@@ -120,12 +136,18 @@ def test_sign_out_ends_the_keys_of_that_token_alone(office: Office) -> None:
     assert office.tenants.client.delete(URL, headers=first).status_code == 204
     assert [office.buy(key) for key in keys] == [401, 401, 202]
     assert office.tenants.client.delete(URL, headers=first).status_code == 204
-    assert office.tenants.client.delete(URL, headers={"x-api-key": keys[2]["api_key"]}).status_code == 401
+    assert (
+        office.tenants.client.delete(URL, headers={"x-api-key": keys[2]["api_key"]}).status_code
+        == 401
+    )
 
 
 def test_a_sixth_session_ends_the_oldest_of_its_user_and_environment(office: Office) -> None:
     headers = office.sign_in(office.admin)
-    live, others = office.open(headers, "live").json(), office.open(office.sign_in(office.member)).json()
+    live, others = (
+        office.open(headers, "live").json(),
+        office.open(office.sign_in(office.member)).json(),
+    )
     keys = [office.open(headers).json() for _ in range(6)]
     assert [office.buy(key) for key in keys] == [401, 202, 202, 202, 202, 202]
     assert office.buy(others) == 202

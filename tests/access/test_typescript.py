@@ -1,4 +1,5 @@
-"""Types that openapi-typescript generates from /openapi.json take the README's bodies, under `tsc --strict`."""
+"""Types that openapi-typescript generates from /openapi.json take the README's bodies, under `tsc
+--strict`."""
 
 import re
 import shutil
@@ -30,15 +31,21 @@ export const mistyped: Body = { command: { type: "CANCEL", payload: { ref_intent
 
 def run(folder: Path, tool: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = (str(TOOLS / tool), *options)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
 
 
 @pytest.mark.skipif(
     shutil.which("node") is None or not (TOOLS / "openapi-typescript").exists(),
     reason="openapi-typescript is not there: `make client` installs it, with Node.js and npm",
 )
-def test_the_readmes_bodies_compile_with_generated_types(platform: Platform, tmp_path: Path) -> None:
-    bodies = re.findall(r"/intents -H [^\n]*\n  -d '({.*?})'", (ROOT / "README.md").read_text(), re.DOTALL)
+def test_the_readmes_bodies_compile_with_generated_types(
+    platform: Platform, tmp_path: Path
+) -> None:
+    bodies = re.findall(
+        r"/intents -H [^\n]*\n  -d '({.*?})'", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     assert len(bodies) >= 2
     (tmp_path / "openapi.json").write_bytes(platform.client.get("/openapi.json").content)
     made = run(tmp_path, "openapi-typescript", "openapi.json", "-o", "api.d.ts")

@@ -1,4 +1,5 @@
-"""DELETE /v1/users/me: the user is gone at once, everywhere within a second, with exactly one event."""
+"""DELETE /v1/users/me: the user is gone at once, everywhere within a second, with exactly one
+event."""
 
 import asyncio
 import contextlib
@@ -49,7 +50,9 @@ def tenants_tables(working_database: Urls) -> Iterator[Tables]:
 
 
 def events(tables: Tables, subject: str) -> list[dict[str, Any]]:
-    found = tables.fetch("SELECT payload FROM outbox WHERE queue = 'users' AND payload->>'subject' = $1", subject)
+    found = tables.fetch(
+        "SELECT payload FROM outbox WHERE queue = 'users' AND payload->>'subject' = $1", subject
+    )
     return [json.loads(row["payload"]) for row in found]
 
 
@@ -59,7 +62,9 @@ def member(tenants: Tenants, name: str) -> Headers:
     return {"authorization": f"Bearer {tenants.platform.token(name, 'org_acme')}"}
 
 
-def test_a_deleted_user_is_refused_at_once_and_makes_one_event(tenants: Tenants, tenants_tables: Tables) -> None:
+def test_a_deleted_user_is_refused_at_once_and_makes_one_event(
+    tenants: Tenants, tenants_tables: Tables
+) -> None:
     leaver = member(tenants, "leaver")
     assert tenants.client.get("/v1/accounts", headers=leaver).status_code == 200
     answer = tenants.client.delete(URL, headers=leaver)
@@ -84,11 +89,17 @@ def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, tenants_table
     assert tenants.client.get("/v1/accounts", headers=old).status_code == 401
     done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
     eventually(lambda: bool(tenants_tables.fetch(done)), 10)
-    assert tenants.client.get("/v1/accounts", headers=new).status_code == 200, "the new membership stays"
+    assert tenants.client.get("/v1/accounts", headers=new).status_code == 200, (
+        "the new membership stays"
+    )
 
 
-@pytest.mark.parametrize("caller", ["none", "both", "key_all", "no_org", "service_all", "closed_admin"])
-def test_whoever_is_no_user_with_an_organization_is_unauthorized(tenants: Tenants, caller: str) -> None:
+@pytest.mark.parametrize(
+    "caller", ["none", "both", "key_all", "no_org", "service_all", "closed_admin"]
+)
+def test_whoever_is_no_user_with_an_organization_is_unauthorized(
+    tenants: Tenants, caller: str
+) -> None:
     answer = tenants.client.delete(URL, headers=tenants.callers[caller])
     assert (answer.status_code, answer.text) == (401, "unauthorized")
     assert answer.headers["content-type"].startswith("text/plain")
@@ -135,14 +146,16 @@ def directory() -> Iterator[Directory]:
 
 @contextlib.contextmanager
 def impatiently() -> Iterator[None]:
-    """Platforms that are started here look for unfinished deletions all the time, not every five seconds."""
+    """Platforms that are started here look for unfinished deletions all the time, not every five
+    seconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tests.platform, "PROGRAM", "tests.access.impatient")
         yield
 
 
 def make_older(tables: Tables) -> None:
-    """As if the five seconds had gone that an unfinished deletion is left to the process that began it."""
+    """As if the five seconds had gone that an unfinished deletion is left to the process that began
+    it."""
     tables.execute(MAKE_OLDER)
 
 
@@ -176,7 +189,9 @@ def user(issuer: Issuer, platform: Platform, subject: str = "auth0|a/b") -> Head
 
 
 @pytest.fixture(scope="module")
-def impatient(issuer: Issuer, databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Impatient]:
+def impatient(
+    issuer: Issuer, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Impatient]:
     """One platform for all that delete users of their own."""
     folder = tmp_path_factory.mktemp("impatient")
     with (
@@ -190,32 +205,50 @@ def impatient(issuer: Issuer, databases: Databases, tmp_path_factory: pytest.Tem
 
 
 @pytest.mark.parametrize("status", [204, 200, 404, 410])
-def test_an_external_provider_is_asked_to_delete(issuer: Issuer, impatient: Impatient, status: int) -> None:
+def test_an_external_provider_is_asked_to_delete(
+    issuer: Issuer, impatient: Impatient, status: int
+) -> None:
     directory, subject = impatient.directory, f"auth0|a/{status}"
     directory.deleted, directory.status = [], status
-    assert impatient.platform.client.delete(URL, headers=user(issuer, impatient.platform, subject)).status_code == 204
+    assert (
+        impatient.platform.client.delete(
+            URL, headers=user(issuer, impatient.platform, subject)
+        ).status_code
+        == 204
+    )
     assert directory.deleted == [f"/users/auth0%7Ca%2F{status}"]
     assert len(events(impatient.tables, subject)) == 1
 
 
-def test_a_provider_that_is_away_is_asked_again_until_it_is_done(issuer: Issuer, impatient: Impatient) -> None:
+def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
+    issuer: Issuer, impatient: Impatient
+) -> None:
     platform, directory = impatient.platform, impatient.directory
     directory.status = 500
     carl = user(issuer, platform, "carl")
     answer = platform.client.delete(URL, headers=carl)
-    assert (answer.status_code, answer.headers["content-type"]) == (503, "text/plain; charset=utf-8")
-    assert platform.client.delete(URL, headers=carl).status_code == 401, "recorded first: refused from then on"
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        503,
+        "text/plain; charset=utf-8",
+    )
+    assert platform.client.delete(URL, headers=carl).status_code == 401, (
+        "recorded first: refused from then on"
+    )
     assert events(impatient.tables, "carl") == []
     directory.status = 204
     make_older(impatient.tables)
     eventually(lambda: len(events(impatient.tables, "carl")) == 1, 30)
 
 
-def test_a_user_whom_the_provider_never_deletes_keeps_no_other(issuer: Issuer, impatient: Impatient) -> None:
+def test_a_user_whom_the_provider_never_deletes_keeps_no_other(
+    issuer: Issuer, impatient: Impatient
+) -> None:
     platform, directory = impatient.platform, impatient.directory
     directory.status = 500
     for subject in ("ada", "bob"):
-        assert platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
+        assert (
+            platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
+        )
     directory.refused, directory.status = "/users/ada", 204
     make_older(impatient.tables)
     eventually(lambda: len(events(impatient.tables, "bob")) == 1, 30)
@@ -226,7 +259,8 @@ def test_a_user_whom_the_provider_never_deletes_keeps_no_other(issuer: Issuer, i
 def test_killed_at_every_step_the_user_is_gone_with_one_event(
     issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, step: str
 ) -> None:
-    """The database stops the process between two steps: a lock holds the statement, the process is killed there."""
+    """The database stops the process between two steps: a lock holds the statement, the process is
+    killed there."""
     lock, held = {
         "recorded": ("LOCK TABLE users IN SHARE MODE", "%users%"),
         "deleted at the provider": ("SELECT FROM users FOR UPDATE", "%users%"),
@@ -247,13 +281,21 @@ def test_killed_at_every_step_the_user_is_gone_with_one_event(
 
 
 async def _kill_while_held(
-    platform: Platform, urls: Urls, lock: str, held: str, ada: Headers, step: str, directory: Directory
+    platform: Platform,
+    urls: Urls,
+    lock: str,
+    held: str,
+    ada: Headers,
+    step: str,
+    directory: Directory,
 ) -> None:
-    """The worker looks into the outbox every second, and waits for the lock too: only the `held` statement counts."""
+    """The worker looks into the outbox every second, and waits for the lock too: only the `held`
+    statement counts."""
     holder = await asyncpg.connect(urls.owner.reveal())
     watcher = await asyncpg.connect(urls.owner.reveal())
     if step == "deleted at the provider":
-        # The row must be there before it can be locked: record the deletion, and lock before it is marked deleted.
+        # The row must be there before it can be locked: record the deletion, and lock before it is
+        # marked deleted.
         directory.status = 500
         await asyncio.to_thread(platform.client.delete, URL, headers=ada)
         await watcher.execute(MAKE_OLDER)

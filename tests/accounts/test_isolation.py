@@ -8,7 +8,8 @@ import pytest
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 
-IDENTITY_TABLES = {"api_keys", "memberships"}  # looked up before the organization is known; every query names it
+# Looked up before the organization is known; every query names it.
+IDENTITY_TABLES = {"api_keys", "memberships"}
 TENANT_TABLES = """
     SELECT c.oid::regclass::text AS name, c.relrowsecurity AND c.relforcerowsecurity AS forced,
            has_table_privilege('ti_service', c.oid, 'SELECT')
@@ -23,10 +24,16 @@ async def tenant_tables(owner_url: Secret) -> dict[str, bool]:
     """Each tenant table that is not of identity, and whether the service may read any of it."""
     connection = await asyncpg.connect(owner_url.reveal())
     try:
-        rows = [row for row in await connection.fetch(TENANT_TABLES) if row["name"] not in IDENTITY_TABLES]
+        rows = [
+            row
+            for row in await connection.fetch(TENANT_TABLES)
+            if row["name"] not in IDENTITY_TABLES
+        ]
     finally:
         await connection.close()
-    assert [row["name"] for row in rows if not row["forced"]] == [], "row-level security must be on and forced"
+    assert [row["name"] for row in rows if not row["forced"]] == [], (
+        "row-level security must be on and forced"
+    )
     return {row["name"]: row["readable"] for row in rows}
 
 
@@ -40,9 +47,12 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
             str(organization),
         )
         await connection.execute(
-            "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", organization
+            "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)",
+            organization,
         )
-        await connection.execute("INSERT INTO stream_heads (organization_id, seq) VALUES ($1, 2)", organization)
+        await connection.execute(
+            "INSERT INTO stream_heads (organization_id, seq) VALUES ($1, 2)", organization
+        )
         for _ in range(2):
             account, credential = uuid4(), uuid4()
             await connection.execute(
@@ -134,7 +144,14 @@ INTENT_ROWS = {
     "paper_quotes": "(organization_id, symbol, number, bid, ask, bid_size, ask_size)"
     " VALUES ($1, upper(left($2::uuid::text, 8)), 1, 1, 1, 1, 1)",
 }
-SERVICE_APPENDS = ("actions", "orders", "refusals", "stats_buckets", "stats_entries", "stream_events")
+SERVICE_APPENDS = (
+    "actions",
+    "orders",
+    "refusals",
+    "stats_buckets",
+    "stats_entries",
+    "stream_events",
+)
 
 
 async def fill_intents(connection: asyncpg.Connection, organization: UUID, account: UUID) -> None:
@@ -142,7 +159,9 @@ async def fill_intents(connection: asyncpg.Connection, organization: UUID, accou
         await connection.execute(f"INSERT INTO {table} {row}", organization, account)
 
 
-async def test_every_tenant_table_shows_the_set_organizations_rows_only(database: Database, owner_url: Secret) -> None:
+async def test_every_tenant_table_shows_the_set_organizations_rows_only(
+    database: Database, owner_url: Secret
+) -> None:
     mine, other = uuid4(), uuid4()
     tables = await tenant_tables(owner_url)
     expected = {"accounts", "credentials", "sealed_secrets", "outbox", "stream_heads", *INTENT_ROWS}
@@ -168,14 +187,18 @@ async def test_holdings_at_the_paper_broker_are_those_of_accounts_that_are_shown
     mine, other = uuid4(), uuid4()
     await fill(owner_url, [mine, other])
     owner = await asyncpg.connect(owner_url.reveal())
-    await owner.execute("INSERT INTO paper_holdings SELECT account_id, 'A', 1, 0, NULL, 0, 0, 0 FROM paper_accounts")
+    await owner.execute(
+        "INSERT INTO paper_holdings SELECT account_id, 'A', 1, 0, NULL, 0, 0, 0 FROM paper_accounts"
+    )
     await owner.close()
     for shown, rows in (([mine], 2), ([mine, other], 4), ([], 0)):
         async with database.service.transaction(shown) as tx:
             assert len(await tx.fetch("SELECT FROM paper_holdings")) == rows
 
 
-async def test_the_service_cannot_write_for_another_organization(database: Database, owner_url: Secret) -> None:
+async def test_the_service_cannot_write_for_another_organization(
+    database: Database, owner_url: Secret
+) -> None:
     mine, other = uuid4(), uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
@@ -196,7 +219,9 @@ async def test_the_service_cannot_write_for_another_organization(database: Datab
     assert refused
 
 
-async def test_the_service_cannot_read_a_sealed_secret(database: Database, owner_url: Secret) -> None:
+async def test_the_service_cannot_read_a_sealed_secret(
+    database: Database, owner_url: Secret
+) -> None:
     mine = uuid4()
     await fill(owner_url, [mine])
     refused = False

@@ -31,13 +31,17 @@ class KeepingVault:
         raise Unavailable("the vault cannot be used: it refuses the request")
 
 
-async def test_a_vault_that_forgets_nothing_keeps_no_session_from_a_change(urls: Urls, database: Database) -> None:
+async def test_a_vault_that_forgets_nothing_keeps_no_session_from_a_change(
+    urls: Urls, database: Database
+) -> None:
     async with open_in_process(urls) as in_process:
         await set_credential(in_process, "old")
         owner, writer = in_process.in_process_writer.owner, in_process.in_process_writer
         await owner.execute("UPDATE sealed_secrets SET discarded = true")
         before = await owner.fetchval("SELECT link_generation FROM accounts")
-        follow = account_handlers(database.worker, Registry([in_process.venue.integration]), KeepingVault())
+        follow = account_handlers(
+            database.worker, Registry([in_process.venue.integration]), KeepingVault()
+        )
         row = ClaimedRow(
             id=1,
             queue=Queue.ACCOUNTS,

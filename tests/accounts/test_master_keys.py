@@ -1,4 +1,5 @@
-"""The embedded vault's master keys: a file that processes share, rotation while they work, keys in the environment."""
+"""The embedded vault's master keys: a file that processes share, rotation while they work, keys in
+the environment."""
 
 import asyncio
 import base64
@@ -94,7 +95,9 @@ def test_keys_that_others_can_reach_are_refused(tmp_path: Path, mode: int) -> No
 
 
 def key_file(*keys: tuple[object, object]) -> str:
-    return json.dumps({"keys": [{"version": version, "key": key, "made_at": 1} for version, key in keys]})
+    return json.dumps(
+        {"keys": [{"version": version, "key": key, "made_at": 1} for version, key in keys]}
+    )
 
 
 BAD_FILES = {
@@ -136,7 +139,9 @@ async def test_the_setting_names_another_file(tmp_path: Path) -> None:
     assert path.exists()
 
 
-async def test_without_its_file_a_running_process_opens_but_seals_nothing(vault: EmbeddedVault, tmp_path: Path) -> None:
+async def test_without_its_file_a_running_process_opens_but_seals_nothing(
+    vault: EmbeddedVault, tmp_path: Path
+) -> None:
     sealed = await vault.seal(ROW, SECRETS)
     (tmp_path / KEY_FILE).unlink()
     assert await vault.open(ROW, sealed) == SECRETS
@@ -148,7 +153,9 @@ async def test_without_its_file_a_running_process_opens_but_seals_nothing(vault:
 # Rotation
 
 
-async def test_a_new_key_seals_from_then_on_in_every_process(vault: EmbeddedVault, tmp_path: Path) -> None:
+async def test_a_new_key_seals_from_then_on_in_every_process(
+    vault: EmbeddedVault, tmp_path: Path
+) -> None:
     neighbour = make_vault(tmp_path)
     assert await vault.add_master_key() == 2
     assert vault.key_versions() == neighbour.key_versions() == (1, 2)
@@ -156,7 +163,9 @@ async def test_a_new_key_seals_from_then_on_in_every_process(vault: EmbeddedVaul
     assert vault.key_version(sealed) == 2
 
 
-async def test_a_process_that_meets_a_new_key_reads_the_file_again(vault: EmbeddedVault, tmp_path: Path) -> None:
+async def test_a_process_that_meets_a_new_key_reads_the_file_again(
+    vault: EmbeddedVault, tmp_path: Path
+) -> None:
     neighbour = make_vault(tmp_path)
     for _ in range(3):
         await vault.add_master_key()
@@ -182,7 +191,9 @@ async def test_rewrapping_moves_nothing_to_another_row(vault: EmbeddedVault) -> 
     await unreadable(vault, structs.replace(ROW, account_id=uuid4()), await vault.rewrap(ROW, old))
 
 
-async def test_a_retired_key_opens_nothing(vault: EmbeddedVault, clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_retired_key_opens_nothing(
+    vault: EmbeddedVault, clock: ManualClock, tmp_path: Path
+) -> None:
     old = await vault.seal(ROW, SECRETS)
     await vault.add_master_key()
     new = await vault.rewrap(ROW, old)
@@ -196,7 +207,9 @@ async def test_a_retired_key_opens_nothing(vault: EmbeddedVault, clock: ManualCl
     assert await vault.add_master_key() == 3
 
 
-async def test_a_key_that_sealed_a_moment_ago_stays(vault: EmbeddedVault, clock: ManualClock) -> None:
+async def test_a_key_that_sealed_a_moment_ago_stays(
+    vault: EmbeddedVault, clock: ManualClock
+) -> None:
     assert not await vault.retire(1)
     clock.advance(RETIRE_AFTER_SECONDS)
     assert not await vault.retire(1)
@@ -222,7 +235,9 @@ async def test_a_symlink_to_the_file_stays_a_symlink(tmp_path: Path) -> None:
     assert make_vault(tmp_path / "real").key_versions() == (1, 2)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can rotate for another user: sudo -E make test")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can rotate for another user: sudo -E make test"
+)
 async def test_the_file_stays_its_owners(vault: EmbeddedVault, tmp_path: Path) -> None:
     os.chown(tmp_path / KEY_FILE, 12345, 12345)
     await vault.add_master_key()
@@ -272,7 +287,9 @@ def seal_until(folder: Path, start: Barrier, stop: Event) -> list[tuple[SecretRe
     async def work() -> list[tuple[SecretRef, bytes]]:
         kept = []
         start.wait()
-        vault = embedded_vault(Settings(data_dir=folder), SystemClock(), make_log(), may_create=True)
+        vault = embedded_vault(
+            Settings(data_dir=folder), SystemClock(), make_log(), may_create=True
+        )
         start.wait()
         last = False
         while not last:

@@ -1,4 +1,5 @@
-"""Secrets in a real OpenBao, and in servers that answer badly: nothing leaks, and everything ends in time."""
+"""Secrets in a real OpenBao, and in servers that answer badly: nothing leaks, and everything ends
+in time."""
 
 import asyncio
 import contextlib
@@ -51,8 +52,12 @@ def logged() -> io.StringIO:
 
 
 @contextlib.asynccontextmanager
-async def opened(settings: Settings, logged: io.StringIO | None = None) -> AsyncIterator[OpenBaoVault]:
-    async with open_vault(settings, ManualClock(), make_log("debug", logged or io.StringIO())) as vault:
+async def opened(
+    settings: Settings, logged: io.StringIO | None = None
+) -> AsyncIterator[OpenBaoVault]:
+    async with open_vault(
+        settings, ManualClock(), make_log("debug", logged or io.StringIO())
+    ) as vault:
         assert isinstance(vault, OpenBaoVault)
         yield vault
 
@@ -115,7 +120,9 @@ async def test_on_another_row_it_does_not_open(settings: Settings, part: str) ->
             await vault.open(other, sealed)
 
 
-async def test_a_forgotten_secret_is_gone_and_may_be_forgotten_again(settings: Settings, bao: Bao) -> None:
+async def test_a_forgotten_secret_is_gone_and_may_be_forgotten_again(
+    settings: Settings, bao: Bao
+) -> None:
     async with opened(settings) as vault:
         sealed, other = await vault.seal(ROW, SECRETS), await vault.seal(ROW, SECRETS)
         for _ in range(2):
@@ -142,9 +149,16 @@ async def test_a_secret_deleted_on_the_server_is_unreadable(settings: Settings, 
 async def test_a_wrong_setting_is_not_taken_for_a_lost_secret(
     settings: Settings, bao: Bao, changes: dict[str, Any], logged: io.StringIO
 ) -> None:
-    async with opened(settings) as right, opened(dataclasses.replace(settings, **changes), logged) as wrong:
+    async with (
+        opened(settings) as right,
+        opened(dataclasses.replace(settings, **changes), logged) as wrong,
+    ):
         sealed = await right.seal(ROW, SECRETS)
-        for failing in (wrong.seal(ROW, SECRETS), wrong.open(ROW, sealed), wrong.forget(ROW, sealed)):
+        for failing in (
+            wrong.seal(ROW, SECRETS),
+            wrong.open(ROW, sealed),
+            wrong.forget(ROW, sealed),
+        ):
             with pytest.raises(Unavailable) as caught:
                 await failing
             for value in (MARKER, TOKEN, settings.vault_token.reveal()):
@@ -157,7 +171,12 @@ async def test_a_strict_engine_at_another_mount_is_served(bao: Bao) -> None:
     bao.call("POST", "team/kv/config", {"cas_required": True})
     token = bao.make_token('path "team/kv/*" { capabilities = ["create", "read", "delete"] }')
     async with opened(
-        Settings(vault_url=f"{bao.url}/", vault_token=Secret(token), vault_mount="team/kv", vault_prefix="a/b")
+        Settings(
+            vault_url=f"{bao.url}/",
+            vault_token=Secret(token),
+            vault_mount="team/kv",
+            vault_prefix="a/b",
+        )
     ) as vault:
         sealed = await vault.seal(ROW, SECRETS)
         assert await vault.open(ROW, sealed) == SECRETS
@@ -168,7 +187,10 @@ async def test_a_namespace_is_a_world_of_its_own(settings: Settings, bao: Bao) -
     bao.call("POST", "sys/namespaces/inner")
     bao.call("POST", "inner/sys/mounts/secret", {"type": "kv", "options": {"version": "2"}})
     root = dataclasses.replace(settings, vault_token=Secret(bao.root_token))
-    async with opened(dataclasses.replace(root, vault_namespace="inner")) as inside, opened(root) as outside:
+    async with (
+        opened(dataclasses.replace(root, vault_namespace="inner")) as inside,
+        opened(root) as outside,
+    ):
         sealed = await inside.seal(ROW, SECRETS)
         assert await inside.open(ROW, sealed) == SECRETS
         with pytest.raises(SecretUnreadable):
@@ -187,16 +209,24 @@ async def test_a_token_in_a_file_may_be_replaced(bao: Bao, token: str, tmp_path:
         assert await vault.open(ROW, await vault.seal(ROW, SECRETS)) == SECRETS
 
 
-async def test_a_server_that_stops_is_unavailable_and_answered_in_time(tmp_path: Path, logged: io.StringIO) -> None:
+async def test_a_server_that_stops_is_unavailable_and_answered_in_time(
+    tmp_path: Path, logged: io.StringIO
+) -> None:
     program = find_program()
     if program is None:
         pytest.skip(HOW_TO_GET)
     with running_bao(program, tmp_path) as bao:
-        async with opened(Settings(vault_url=bao.url, vault_token=Secret(bao.root_token)), logged) as vault:
+        async with opened(
+            Settings(vault_url=bao.url, vault_token=Secret(bao.root_token)), logged
+        ) as vault:
             sealed = await vault.seal(ROW, SECRETS)
             bao.stop()
             started = time.monotonic()
-            for failing in (vault.seal(ROW, SECRETS), vault.open(ROW, sealed), vault.forget(ROW, sealed)):
+            for failing in (
+                vault.seal(ROW, SECRETS),
+                vault.open(ROW, sealed),
+                vault.forget(ROW, sealed),
+            ):
                 with pytest.raises(Unavailable) as caught:
                     await failing
                 assert bao.root_token not in answered(caught.value) + logged.getvalue()
@@ -228,7 +258,11 @@ BAD_ANSWERS = {
 async def test_a_bad_answer_means_away(answer: bytes, logged: io.StringIO) -> None:
     async with answering(answer) as server:
         async with opened(at(server), logged) as vault:
-            for failing in (vault.seal(ROW, SECRETS), vault.open(ROW, SEALED), vault.forget(ROW, SEALED)):
+            for failing in (
+                vault.seal(ROW, SECRETS),
+                vault.open(ROW, SEALED),
+                vault.forget(ROW, SEALED),
+            ):
                 with pytest.raises(Unavailable) as caught:
                     await failing
                 for value in (MARKER, TOKEN):
@@ -251,8 +285,13 @@ UNREADABLE_ANSWERS = [
 
 
 @pytest.mark.parametrize("body", UNREADABLE_ANSWERS, ids=range(len(UNREADABLE_ANSWERS)))
-async def test_an_answer_that_is_no_secret_means_away_and_is_not_shown(body: str, logged: io.StringIO) -> None:
-    async with answering(response("200 OK", body.encode())) as server, opened(at(server), logged) as vault:
+async def test_an_answer_that_is_no_secret_means_away_and_is_not_shown(
+    body: str, logged: io.StringIO
+) -> None:
+    async with (
+        answering(response("200 OK", body.encode())) as server,
+        opened(at(server), logged) as vault,
+    ):
         with pytest.raises(Unavailable) as caught:
             await vault.open(ROW, SEALED)
     assert MARKER not in answered(caught.value) + logged.getvalue()
@@ -277,7 +316,9 @@ async def test_a_server_that_says_nothing_is_left_in_time() -> None:
     assert [type(answer) for answer in answers] == [Unavailable] * 3
 
 
-@pytest.mark.parametrize("sealed", [b"", b"\x02", SEALED[:-1], SEALED + b"\0", b"\x01" + SEALED[1:], bytes(120)])
+@pytest.mark.parametrize(
+    "sealed", [b"", b"\x02", SEALED[:-1], SEALED + b"\0", b"\x01" + SEALED[1:], bytes(120)]
+)
 async def test_what_another_vault_sealed_is_not_even_asked_for(sealed: bytes) -> None:
     async with answering(b"") as server:
         async with opened(at(server)) as vault:
@@ -287,7 +328,9 @@ async def test_what_another_vault_sealed_is_not_even_asked_for(sealed: bytes) ->
         assert server.requests == []
 
 
-async def test_a_proxy_of_the_environment_is_not_shown_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_shown_the_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with answering(b"") as proxy, answering(response("204 No Content")) as server:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
@@ -350,7 +393,9 @@ def test_a_wire_that_others_can_read_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["VAULT_MOUNT", "VAULT_PREFIX", "VAULT_NAMESPACE"])
-@pytest.mark.parametrize("path", ["..", "a/../b", "/a", "a/", "a//b", "a b", "a?b", "%2e", ".a", "a\nb", "ä"])
+@pytest.mark.parametrize(
+    "path", ["..", "a/../b", "/a", "a/", "a//b", "a b", "a?b", "%2e", ".a", "a\nb", "ä"]
+)
 def test_a_path_leads_nowhere_else(name: str, path: str) -> None:
     assert name in refusal(**(EXTERNAL | {name: path}))
 
@@ -367,7 +412,9 @@ CONTRADICTIONS = [
 
 
 @pytest.mark.parametrize(("name", "settings"), CONTRADICTIONS)
-def test_settings_that_contradict_each_other_are_refused(name: str, settings: dict[str, str]) -> None:
+def test_settings_that_contradict_each_other_are_refused(
+    name: str, settings: dict[str, str]
+) -> None:
     assert name in refusal(**settings)
 
 
@@ -379,7 +426,9 @@ async def test_a_token_that_no_header_can_hold_is_refused_unseen() -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "nonsense"])
-async def test_authorities_that_cannot_be_read_are_refused(tmp_path: Path, content: str | None) -> None:
+async def test_authorities_that_cannot_be_read_are_refused(
+    tmp_path: Path, content: str | None
+) -> None:
     file = tmp_path / "ca.pem"
     if content is not None:
         file.write_text(content)

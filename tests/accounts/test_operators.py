@@ -19,9 +19,15 @@ from tests.waiting import eventually
 
 pytest_plugins = ("tests.started_dirs",)
 
-KEY = {"name": "bot", "environment": "paper", "permissions": ["account:read", "account:edit", "credential:edit"]}
+KEY = {
+    "name": "bot",
+    "environment": "paper",
+    "permissions": ["account:read", "account:edit", "credential:edit"],
+}
 ACCOUNT = {"name": "sim", "broker": "remote", "environment": "paper"}
-DOCUMENT: dict[str, Any] = {"organizations": [{"external_id": "o1", "accounts": [ACCOUNT], "api_keys": [KEY]}]}
+DOCUMENT: dict[str, Any] = {
+    "organizations": [{"external_id": "o1", "accounts": [ACCOUNT], "api_keys": [KEY]}]
+}
 
 
 def fetch(urls: Urls, query: str) -> list[Any]:
@@ -45,18 +51,31 @@ def test_apply_makes_accounts_once_and_changes_what_it_names(urls: Urls, tmp_pat
         first = platform.apply(DOCUMENT)["organizations"][0]
         again = platform.apply(DOCUMENT)["organizations"][0]
         assert first["accounts"] == again["accounts"]
-        assert first["accounts"][0] | {"id": ""} == ACCOUNT | {"id": "", "external_account_id": None, "disabled": False}
+        assert first["accounts"][0] | {"id": ""} == ACCOUNT | {
+            "id": "",
+            "external_account_id": None,
+            "disabled": False,
+        }
         changed = ACCOUNT | {"disabled": True, "external_account_id": "X"}
         answer = platform.apply({"organizations": [{"external_id": "o1", "accounts": [changed]}]})
-        assert answer["organizations"][0]["accounts"] == [changed | {"id": first["accounts"][0]["id"]}]
+        assert answer["organizations"][0]["accounts"] == [
+            changed | {"id": first["accounts"][0]["id"]}
+        ]
         events = "SELECT event_type FROM outbox WHERE queue = 'accounts' ORDER BY id"
-        assert [row["event_type"] for row in fetch(urls, events)] == ["account.created", "account.updated"]
+        assert [row["event_type"] for row in fetch(urls, events)] == [
+            "account.created",
+            "account.updated",
+        ]
         wanted = "SELECT 1 FROM accounts WHERE link_generation = 2 AND NOT link_wanted"
         eventually(lambda: bool(fetch(urls, wanted)), 30)
-        bad = {"organizations": [{"external_id": "o2", "accounts": [ACCOUNT | {"broker": "nobody"}]}]}
+        bad = {
+            "organizations": [{"external_id": "o2", "accounts": [ACCOUNT | {"broker": "nobody"}]}]
+        }
         refused = platform.run("admin", "apply", "-", stdin=json.dumps(bad))
         assert (refused.returncode, "/broker" in refused.stderr) == (1, True)
-        assert not fetch(urls, "SELECT 1 FROM organizations WHERE external_id = 'o2'"), "all of it or nothing"
+        assert not fetch(urls, "SELECT 1 FROM organizations WHERE external_id = 'o2'"), (
+            "all of it or nothing"
+        )
 
 
 def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Path) -> None:
@@ -73,7 +92,9 @@ def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Pat
         assert before != after
         assert before[-32:] == after[-32:], "only the data key is wrapped anew"
         rotated = platform.client.patch(
-            f"{url}/{stored.json()['id']}", json={"secrets": SECRETS | {"api_secret": "new"}}, headers=headers
+            f"{url}/{stored.json()['id']}",
+            json={"secrets": SECRETS | {"api_secret": "new"}},
+            headers=headers,
         )
         assert rotated.status_code == 200, "the running service seals with the new key"
         assert platform.run("vault", "rotate").stdout.startswith("master key 3; ")
@@ -82,7 +103,9 @@ def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Pat
         assert "not retired: 1, 2; the newest key is younger than 10 minutes" in early.stdout
         file = tmp_path / "vault-keys.json"
         keys = json.loads(file.read_text())
-        file.write_text(json.dumps({"keys": [key | {"made_at": key["made_at"] - 601} for key in keys["keys"]]}))
+        file.write_text(
+            json.dumps({"keys": [key | {"made_at": key["made_at"] - 601} for key in keys["keys"]]})
+        )
         done = platform.run("vault", "rotate", "--retire")
         assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "retired 1, 2")
 
@@ -155,8 +178,12 @@ def sealed(urls: Urls) -> bytes:
 
 
 def test_the_demo_has_a_paper_account(platform: Platform) -> None:
-    accounts = platform.client.get("/v1/accounts", headers={"x-api-key": demo_key(platform)}).json()["data"]
-    assert [(a["name"], a["broker"], a["environment"]) for a in accounts] == [("sim", "paper", "paper")]
+    accounts = platform.client.get(
+        "/v1/accounts", headers={"x-api-key": demo_key(platform)}
+    ).json()["data"]
+    assert [(a["name"], a["broker"], a["environment"]) for a in accounts] == [
+        ("sim", "paper", "paper")
+    ]
 
 
 def demo_key(platform: Platform) -> str:

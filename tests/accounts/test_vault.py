@@ -29,7 +29,9 @@ ONE, TWO = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
 
 
 def make_vault(folder: Path, clock: ManualClock | None = None) -> EmbeddedVault:
-    return embedded_vault(Settings(data_dir=folder), clock or ManualClock(), make_log("error"), may_create=True)
+    return embedded_vault(
+        Settings(data_dir=folder), clock or ManualClock(), make_log("error"), may_create=True
+    )
 
 
 def environment_vault(text: str) -> EmbeddedVault:
@@ -82,7 +84,9 @@ async def test_on_another_row_it_does_not_open(vault: EmbeddedVault, part: str) 
 
 async def test_ids_that_are_swapped_do_not_open(vault: EmbeddedVault) -> None:
     sealed = await vault.seal(ROW, SECRETS)
-    await unreadable(vault, SecretRef(ROW.account_id, ROW.organization_id, ROW.credential_id), sealed)
+    await unreadable(
+        vault, SecretRef(ROW.account_id, ROW.organization_id, ROW.credential_id), sealed
+    )
 
 
 async def test_every_flipped_bit_is_noticed(vault: EmbeddedVault) -> None:
@@ -126,7 +130,9 @@ async def test_another_folders_key_does_not_open_it(vault: EmbeddedVault, tmp_pa
     await unreadable(make_vault(tmp_path / "other"), ROW, sealed)
 
 
-@pytest.mark.parametrize("text", ["\ud800" + MARKER, MARKER * 20_000], ids=["no unicode", "too large"])
+@pytest.mark.parametrize(
+    "text", ["\ud800" + MARKER, MARKER * 20_000], ids=["no unicode", "too large"]
+)
 async def test_what_no_request_can_hold_is_refused_unseen(vault: EmbeddedVault, text: str) -> None:
     with pytest.raises(ValidationFailed) as caught:
         await vault.seal(ROW, {"key": Secret(text)})
@@ -150,10 +156,17 @@ def answered(error: PlatformError) -> str:
 
 async def test_no_error_repr_or_log_line_shows_a_secret_or_key(tmp_path: Path) -> None:
     logged = io.StringIO()
-    vault = embedded_vault(Settings(data_dir=tmp_path), ManualClock(), make_log("debug", logged), may_create=True)
+    vault = embedded_vault(
+        Settings(data_dir=tmp_path), ManualClock(), make_log("debug", logged), may_create=True
+    )
     (key,) = json.loads((tmp_path / KEY_FILE).read_text())["keys"]
     sealed = await vault.seal(ROW, SECRETS)
-    shown = [repr(vault), repr(await vault.open(ROW, sealed)), repr(vars(vault)), repr(vars(vault._keys))]
+    shown = [
+        repr(vault),
+        repr(await vault.open(ROW, sealed)),
+        repr(vars(vault)),
+        repr(vars(vault._keys)),
+    ]
     for broken in (sealed[:-1], b"", b"\x01" + bytes(200), b"\x02" + sealed[1:]):
         with pytest.raises(SecretUnreadable) as caught:
             await vault.open(ROW, broken)

@@ -1,4 +1,5 @@
-"""GET balances and BALANCE events from outside, on the paper broker: cash, buying power and equity move with fills."""
+"""GET balances and BALANCE events from outside, on the paper broker: cash, buying power and equity
+move with fills."""
 
 from decimal import Decimal
 from typing import Any
@@ -63,14 +64,21 @@ def test_a_broker_that_reports_no_balances_leaves_them_null(open_client: OpenCli
     }
 
 
-def test_balances_are_the_accounts_organizations_and_environments(open_client: OpenClient, tenants: Tenants) -> None:
+def test_balances_are_the_accounts_organizations_and_environments(
+    open_client: OpenClient, tenants: Tenants
+) -> None:
     url = f"/v1/accounts/{open_client().account['id']}/balances"
     expected = {"key_live": 403, "other_key": 404, "other_admin": 404, "key_none": 403, "none": 401}
     for caller, status in expected.items():
-        assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (caller, status)
+        assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (
+            caller,
+            status,
+        )
 
 
-def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tenants, open_client: OpenClient) -> None:
+def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "12")
     trade(trading_client, symbol, "BUY", "100")
@@ -82,7 +90,9 @@ def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(tenants: Tena
     until(trading_client, "1000800", "1000800", "1000800")
 
 
-def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+def test_equity_follows_the_price_when_it_is_read(
+    tenants: Tenants, open_client: OpenClient, tables: Tables
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
@@ -100,7 +110,9 @@ def test_equity_follows_the_price_when_it_is_read(tenants: Tenants, open_client:
         assert tenants.client.get(url, headers=tenants.callers[caller]).status_code == status
 
 
-def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, open_client: OpenClient) -> None:
+def test_a_short_sale_is_worth_less_when_the_price_rises(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "SELL_SHORT", "100")
@@ -110,11 +122,16 @@ def test_a_short_sale_is_worth_less_when_the_price_rises(tenants: Tenants, open_
 def test_a_walked_position_counts_at_the_walks_middle(open_client: OpenClient) -> None:
     symbol, trading_client = new_symbol(), open_client()
     paid = Decimal(trade(trading_client, symbol, "BUY", "1")["average_price"])
-    eventually(lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid, PUBLISHED_SECONDS)
+    eventually(
+        lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid,
+        PUBLISHED_SECONDS,
+    )
     assert abs(Decimal(balances(trading_client)["equity"]) - Decimal(START)) < 21
 
 
-def test_an_open_order_reserves_buying_power_and_is_published_at_its_pace(open_client: OpenClient) -> None:
+def test_an_open_order_reserves_buying_power_and_is_published_at_its_pace(
+    open_client: OpenClient,
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     until(trading_client, START, START, START)
     trading_client.accepted(create(limit("10", "1"), symbol=symbol))
@@ -122,15 +139,21 @@ def test_an_open_order_reserves_buying_power_and_is_published_at_its_pace(open_c
 
 
 def balance_events(trading_client: TradingClient) -> list[Any]:
-    return [event.balance for event in trading_client.events() if event.WhichOneof("event") == "balance"]
+    return [
+        event.balance for event in trading_client.events() if event.WhichOneof("event") == "balance"
+    ]
 
 
-def test_cash_changes_are_streamed(tenants: Tenants, open_client: OpenClient, client: Client) -> None:
+def test_cash_changes_are_streamed(
+    tenants: Tenants, open_client: OpenClient, client: Client
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     until(trading_client, START, START, START)
     post_quote(tenants, symbol, "10", "10")
     kinds = (BALANCE, POSITION)
-    follower = client.follow(trading_client.headers, trading_client.account["id"], kinds).subscribed()
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], kinds
+    ).subscribed()
     trade(trading_client, symbol, "BUY", "100")
     # The event of the first balance may come after the subscription.
     (event,) = follower.until(lambda event: event.balance.cash not in ("", START))[-1:]
@@ -139,20 +162,26 @@ def test_cash_changes_are_streamed(tenants: Tenants, open_client: OpenClient, cl
         shown["account_id"],
         trading_client.account["organization_id"],
     )
-    assert (reported.broker, reported.currency, reported.cash, reported.equity) == ("paper", "USD", "999000", START)
+    assert (reported.broker, reported.currency, reported.cash, reported.equity) == (
+        "paper",
+        "USD",
+        "999000",
+        START,
+    )
     assert event.cursor
 
 
-def test_nothing_is_streamed_while_nothing_changes(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+def test_nothing_is_streamed_while_nothing_changes(
+    tenants: Tenants, open_client: OpenClient, tables: Tables
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "999000", "999000", START)
     reported = balance_events(trading_client)
     assert [event.cash for event in reported] == [START, "999000"]
-    trading_client.accepted(
-        create(limit("1000000", "9000"), symbol=symbol)
-    )  # refused by the venue: nothing is reserved
+    # Refused by the venue: nothing is reserved.
+    trading_client.accepted(create(limit("1000000", "9000"), symbol=symbol))
     eventually(
         lambda: (
             tables.value(

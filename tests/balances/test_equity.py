@@ -56,7 +56,14 @@ def test_from_is_inclusive_and_to_exclusive_both_rounded_down(
 def test_hours_until_now_are_the_default(open_client: OpenClient, tables: Tables) -> None:
     client, now = open_client(), datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
-    put_points(tables, client, "1h", hour - timedelta(hours=1500), hour - timedelta(hours=2), hour + timedelta(hours=2))
+    put_points(
+        tables,
+        client,
+        "1h",
+        hour - timedelta(hours=1500),
+        hour - timedelta(hours=2),
+        hour + timedelta(hours=2),
+    )
     found = ats(client)
     assert rfc3339(hour - timedelta(hours=2)) in found
     assert rfc3339(hour + timedelta(hours=2)) not in found
@@ -68,11 +75,16 @@ def test_hours_until_now_are_the_default(open_client: OpenClient, tables: Tables
         ({"resolution": "5m"}, "?resolution"),
         ({"from": "yesterday"}, "?from"),
         ({"to": "2026-03-04"}, "?to"),
-        ({"from": "2026-01-01T00:00:00Z", "to": "2026-03-04T13:01:00Z", "resolution": "1h"}, "?from"),
+        (
+            {"from": "2026-01-01T00:00:00Z", "to": "2026-03-04T13:01:00Z", "resolution": "1h"},
+            "?from",
+        ),
         ({"form": "2026-01-01T00:00:00Z"}, "?form"),
     ],
 )
-def test_a_wrong_range_is_refused(open_client: OpenClient, query: dict[str, str], pointer: str) -> None:
+def test_a_wrong_range_is_refused(
+    open_client: OpenClient, query: dict[str, str], pointer: str
+) -> None:
     assert pointers(get(open_client(), **query)) == [pointer]
 
 
@@ -80,7 +92,10 @@ def test_1500_spans_are_the_most_and_odd_times_are_no_error(open_client: OpenCli
     client = open_client()
     start, end = DAY, DAY + timedelta(hours=1500)
     assert get(client, **{"from": rfc3339(start), "to": rfc3339(end)}).status_code == 200
-    assert get(client, **{"from": rfc3339(start), "to": rfc3339(end + timedelta(hours=1))}).status_code == 422
+    assert (
+        get(client, **{"from": rfc3339(start), "to": rfc3339(end + timedelta(hours=1))}).status_code
+        == 422
+    )
     assert ats(client, **{"from": rfc3339(end), "to": rfc3339(start)}) == []
     assert ats(client, to="0001-01-01T00:00:00Z") == []
     assert ats(client, **{"from": "9999-12-31T23:59:59Z"}) == []
@@ -88,6 +103,16 @@ def test_1500_spans_are_the_most_and_odd_times_are_no_error(open_client: OpenCli
 
 def test_equity_is_read_like_balances(open_client: OpenClient, tenants: Tenants) -> None:
     url = f"/v1/accounts/{open_client().account['id']}/equity"
-    expected = {"key_all": 200, "read_only": 200, "key_live": 403, "other_key": 404, "key_none": 403, "none": 401}
+    expected = {
+        "key_all": 200,
+        "read_only": 200,
+        "key_live": 403,
+        "other_key": 404,
+        "key_none": 403,
+        "none": 401,
+    }
     for caller, status in expected.items():
-        assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (caller, status)
+        assert (caller, tenants.client.get(url, headers=tenants.callers[caller]).status_code) == (
+            caller,
+            status,
+        )

@@ -1,5 +1,5 @@
-"""Balances are recorded at their pace, by table: other cash at once, another equity alone at most every 30 s, any
-other change every five."""
+"""Balances are recorded at their pace, by table: other cash at once, another equity alone at most
+every 30 s, any other change every five."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -12,7 +12,9 @@ from trading_intents.brokers.port import BrokerBalance
 NOW = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
 
 
-def balance(cash: str, equity: str | None = None, at: int = 0, currency: str = "USD") -> BrokerBalance:
+def balance(
+    cash: str, equity: str | None = None, at: int = 0, currency: str = "USD"
+) -> BrokerBalance:
     return BrokerBalance(
         currency=currency,
         cash=Decimal(cash),
@@ -27,9 +29,16 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
     "the same again is not": (balance("1"), [(0, balance("1", at=3), None), (9, None, None)]),
     "other cash is recorded at once": (
         balance("1"),
-        [(0, balance("2"), balance("2")), (0.1, balance("3"), balance("3")), (0.2, balance("3", at=1), None)],
+        [
+            (0, balance("2"), balance("2")),
+            (0.1, balance("3"), balance("3")),
+            (0.2, balance("3", at=1), None),
+        ],
     ),
-    "another currency is other cash": (balance("1"), [(0, balance("1", currency="EUR"), balance("1", currency="EUR"))]),
+    "another currency is other cash": (
+        balance("1"),
+        [(0, balance("1", currency="EUR"), balance("1", currency="EUR"))],
+    ),
     "another equity waits for its time": (
         balance("1"),
         [
@@ -44,7 +53,11 @@ STORIES: dict[str, tuple[BrokerBalance | None, list[Step]]] = {
     ),
     "the first equity is no change of prices": (
         balance("1"),
-        [(0, balance("2"), balance("2")), (1, balance("2", "5"), None), (5, None, balance("2", "5"))],
+        [
+            (0, balance("2"), balance("2")),
+            (1, balance("2", "5"), None),
+            (5, None, balance("2", "5")),
+        ],
     ),
     "what changed back is not recorded": (
         balance("1", "1"),

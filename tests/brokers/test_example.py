@@ -1,5 +1,5 @@
-"""The example of a broker is one: it plays the cards that are meant for it, trades on after a restart of the worker,
-and an entry point adds it."""
+"""The example of a broker is one: it plays the cards that are meant for it, trades on after a
+restart of the worker, and an entry point adds it."""
 
 import importlib.util
 import itertools
@@ -114,9 +114,14 @@ async def test_the_example_trades_on_after_a_restart(
                 orders.append(await in_process.create())
                 await in_process.until_status(orders[-1], "FILLED")
         assert [(await in_process.order(order))["flags"] for order in orders] == [[], [], []]
-        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 30
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            == 30
+        )
     (alerts,) = metrics.execution_alerts.collect()
-    assert [sample for sample in alerts.samples if sample.name.endswith("_total") and sample.value] == []
+    assert [
+        sample for sample in alerts.samples if sample.name.endswith("_total") and sample.value
+    ] == []
 
 
 def test_a_trial_of_the_example_says_what_it_cannot(
@@ -126,7 +131,9 @@ def test_a_trial_of_the_example_says_what_it_cannot(
     package = tmp_path / "installed" / "my_broker-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: my-broker\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[trading_intents.brokers]\nmy_broker = my_broker:INTEGRATION\n")
+    (package / "entry_points.txt").write_text(
+        "[trading_intents.brokers]\nmy_broker = my_broker:INTEGRATION\n"
+    )
     (package.parent / EXAMPLE.name).write_text(EXAMPLE.read_text())
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     permissions = ["account:read", "credential:edit", "intent:edit", "intent:read", "stream:read"]
@@ -134,13 +141,26 @@ def test_a_trial_of_the_example_says_what_it_cannot(
     key = {"name": "k", "environment": "paper", "permissions": permissions}
     monkeypatch.chdir(tmp_path)  # where the venue is
     with serving(tmp_path / "data", **settings_of(urls)) as platform:
-        document = {"organizations": [{"external_id": "o", "accounts": [account], "api_keys": [key]}]}
+        document = {
+            "organizations": [{"external_id": "o", "accounts": [account], "api_keys": [key]}]
+        }
         (made,) = platform.apply(document)["organizations"]
-        url, headers = f"/v1/accounts/{made['accounts'][0]['id']}", {"x-api-key": made["api_keys"][0]["api_key"]}
-        stored = platform.client.post(f"{url}/credentials", json={"secrets": {"token": "t"}}, headers=headers)
+        url, headers = (
+            f"/v1/accounts/{made['accounts'][0]['id']}",
+            {"x-api-key": made["api_keys"][0]["api_key"]},
+        )
+        stored = platform.client.post(
+            f"{url}/credentials", json={"secrets": {"token": "t"}}, headers=headers
+        )
         assert stored.status_code == 201, stored.text
-        eventually(lambda: platform.client.get(url, headers=headers).json()["connection"] == "connected", 20)
-        environ = platform.environ | {f"{PREFIX}URL": platform.url, f"{PREFIX}API_KEY": headers["x-api-key"]}
+        eventually(
+            lambda: platform.client.get(url, headers=headers).json()["connection"] == "connected",
+            20,
+        )
+        environ = platform.environ | {
+            f"{PREFIX}URL": platform.url,
+            f"{PREFIX}API_KEY": headers["x-api-key"],
+        }
         done = run_command(environ, "doctor", "--account", made["accounts"][0]["id"], "--try")
         lines = lines_of(done.stdout)
         assert "BUY 1 AAPL at 1 DAY: NEW" in lines["create"], done

@@ -1,4 +1,5 @@
-"""Brokers come from installed packages: a good one is served, a broken one is left out and stops nothing."""
+"""Brokers come from installed packages: a good one is served, a broken one is left out and stops
+nothing."""
 
 import json
 from collections.abc import Sequence
@@ -86,7 +87,9 @@ def test_our_own_brokers_are_installed_ones() -> None:
     assert registry.integration("nonsense") is None
 
 
-def test_a_broken_integration_is_logged_and_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_integration_is_logged_and_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours = installed_brokers(make_log("error")).find("paper")
     monkeypatch.syspath_prepend(str(folder))
     registry, left_out = discover()
@@ -106,12 +109,20 @@ def test_commands_of_a_broken_integration_are_logged_and_left_out(
     ours, out = broker_commands(make_log("error"))["fix"], StringIO()
     monkeypatch.syspath_prepend(str(folder))
     found = broker_commands(make_log("error", out))
-    assert {name: list(commands) for name, commands in found.items()} == {"fix": ["log", "reset"], "acme": ["log"]}
+    assert {name: list(commands) for name, commands in found.items()} == {
+        "fix": ["log", "reset"],
+        "acme": ["log"],
+    }
     assert found["fix"] is ours, "another's command replaced ours"
-    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == ["crashing", "fix"]
+    assert [json.loads(line)["broker"] for line in out.getvalue().splitlines()] == [
+        "crashing",
+        "fix",
+    ]
 
 
-def test_an_installation_without_our_own_broker_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_without_our_own_broker_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("trading_intents.brokers.registry.entry_points", lambda group: ())
     with pytest.raises(StartupRefused, match="install it again"):
         installed_brokers(make_log("error"))
@@ -123,7 +134,12 @@ async def test_an_installed_package_adds_a_broker(
     monkeypatch.setenv("PYTHONPATH", str(folder))
     document = {
         "organizations": [
-            {"external_id": "o", "api_keys": [{"name": "k", "environment": "paper", "permissions": ["account:edit"]}]}
+            {
+                "external_id": "o",
+                "api_keys": [
+                    {"name": "k", "environment": "paper", "permissions": ["account:edit"]}
+                ],
+            }
         ]
     }
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
@@ -135,14 +151,20 @@ async def test_an_installed_package_adds_a_broker(
         assert names == ["acme", "alpaca", "first", "paper", "remote", "second"]
         for broker, status in (("acme", 201), ("misnamed", 422)):
             body = {"name": "a", "broker": broker, "environment": "paper"}
-            assert platform.client.post("/v1/accounts", json=body, headers=headers).status_code == status
+            assert (
+                platform.client.post("/v1/accounts", json=body, headers=headers).status_code
+                == status
+            )
     assert sum("broker left out" in line for line in platform.logs) == len(BROKEN) + 1
 
 
 def test_the_documents_show_what_each_broker_plays(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "brokers.md").read_text()
     versions = {"fix 4.2": "generic42", "fix 4.4": "generic44"}
-    venues = [read_venue(write_profile(tmp_path, 1, profile)).capabilities(n) for n, profile in versions.items()]
+    venues = [
+        read_venue(write_profile(tmp_path, 1, profile)).capabilities(n)
+        for n, profile in versions.items()
+    ]
     assert support_matrix(CARDS, [*installed_brokers(make_log("error")).all(), *venues]) in text
 
 

@@ -16,7 +16,9 @@ SILENT_SECONDS = 45.0  # twice what a WebSocket library would wait by itself
 MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of RFC 6455
 
 
-async def answer_no_ping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event) -> None:
+async def answer_no_ping(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ended: asyncio.Event
+) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     found = re.search(rb"(?i)sec-websocket-key: (\S+)", head)
     assert found
@@ -36,9 +38,13 @@ async def answer_no_ping(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 @pytest.mark.chaos
 async def test_a_stream_whose_venue_answers_no_ping_for_a_while_goes_on() -> None:
     ended = asyncio.Event()
-    async with await asyncio.start_server(partial(answer_no_ping, ended=ended), "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(
+        partial(answer_no_ping, ended=ended), "127.0.0.1", 0
+    ) as server:
         port = server.sockets[0].getsockname()[1]
-        client = await WebSocketClient.open(f"http://127.0.0.1:{port}/stream", {}, ssl.create_default_context())
+        client = await WebSocketClient.open(
+            f"http://127.0.0.1:{port}/stream", {}, ssl.create_default_context()
+        )
         try:
             assert await client.receive() == "late"
         finally:

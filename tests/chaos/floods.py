@@ -1,10 +1,12 @@
-"""Floods of clients, as a program of its own: without a credential, with wrong ones, and of a tenant within its limits.
+"""Floods of clients, as a program of its own: without a credential, with wrong ones, and of a
+tenant within its limits.
 
-Reads its task from standard input, floods until that ends, and prints what the server answered to each flood.
+Reads its task from standard input, floods until that ends, and prints what the server answered to
+each flood.
 
-It runs at the lowest priority, and each flood has a rate and a number of connections. A program without them would use
-up the processors of a small machine, and the time that the measuring client and PostgreSQL wait for one would be taken
-for the server's.
+It runs at the lowest priority, and each flood has a rate and a number of connections. A program
+without them would use up the processors of a small machine, and the time that the measuring client
+and PostgreSQL wait for one would be taken for the server's.
 """
 
 import asyncio
@@ -31,7 +33,11 @@ ESCAPES = b"%41" * 10_000
 CHUNKED = b"POST %s HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % VALIDATE
 SMALL_CHUNKS = b"2\r\nab\r\n" * 32_000  # 64 KB of a body, whose last chunk never comes
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-ORDER = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}}}
+ORDER = {
+    "symbol": "AAPL",
+    "order_side": "BUY",
+    "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}},
+}
 SUBMIT = msgspec.json.encode({"command": {"type": "CREATE", "payload": ORDER}})
 BAD_KEYS = 2000
 RECONNECT_SECONDS = 0.2
@@ -45,7 +51,11 @@ def get(path: bytes, api_key: str = "") -> bytes:
 
 
 def post(path: bytes, body: bytes, media: bytes = JSON, api_key: str = "") -> bytes:
-    head = b"POST %s HTTP/1.1\r\nhost: x\r\n%scontent-type: %s\r\n" % (path, _key_header(api_key), media)
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\n%scontent-type: %s\r\n" % (
+        path,
+        _key_header(api_key),
+        media,
+    )
     return head + b"content-length: %d\r\n\r\n" % len(body) + body
 
 
@@ -56,7 +66,9 @@ def _key_header(api_key: str) -> bytes:
 async def read_answer(reader: asyncio.StreamReader) -> str:
     """The answer's status; reads its body too."""
     head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0] or 0))
+    await reader.readexactly(
+        int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0] or 0)
+    )
     return head[9:12].decode()
 
 
@@ -73,7 +85,10 @@ class Floods:
         await self._ask("brackets", requests, connections=40, per_second=400)
 
     async def escapes(self) -> None:
-        requests = [get(b"/v1/reference-prices/" + ESCAPES), get(b"/console/config.json?" + ESCAPES)]
+        requests = [
+            get(b"/v1/reference-prices/" + ESCAPES),
+            get(b"/console/config.json?" + ESCAPES),
+        ]
         await self._ask("escapes", requests, connections=100, per_second=500)
 
     async def forms(self) -> None:
@@ -105,12 +120,17 @@ class Floods:
                 await reader.read()
 
         addresses = ("127.0.0.5", "127.0.0.6")
-        await asyncio.gather(*(self._hold("idle_http", partial(hold, each), 400) for each in addresses))
+        await asyncio.gather(
+            *(self._hold("idle_http", partial(hold, each), 400) for each in addresses)
+        )
 
     async def failed_credentials(self) -> None:
         keys = [make_key(Environment.PAPER).reveal() for _ in range(BAD_KEYS)]
         await self._ask(
-            "failed_credentials", [get(b"/v1/brokers", key) for key in keys], connections=50, per_second=600
+            "failed_credentials",
+            [get(b"/v1/brokers", key) for key in keys],
+            connections=50,
+            per_second=600,
         )
 
     async def streams(self) -> None:
@@ -140,8 +160,11 @@ class Floods:
         requests = [post(path, SUBMIT, api_key=key) for key in self.api_keys]
         await self._ask(name, requests, connections, per_second)
 
-    async def _ask(self, name: str, requests: Sequence[bytes], connections: int, per_second: float) -> None:
-        """Each connection sends its next request when it has its answer, and no sooner than the rate allows."""
+    async def _ask(
+        self, name: str, requests: Sequence[bytes], connections: int, per_second: float
+    ) -> None:
+        """Each connection sends its next request when it has its answer, and no sooner than the
+        rate allows."""
         pause_seconds = connections / per_second
 
         async def ask(number: int) -> None:
@@ -154,7 +177,9 @@ class Floods:
                     self.answers[name][await read_answer(reader)] += 1
                     await asyncio.sleep(max(0.0, started + pause_seconds - time.monotonic()))
 
-        await asyncio.gather(*(self._again(name, partial(ask, each)) for each in range(connections)))
+        await asyncio.gather(
+            *(self._again(name, partial(ask, each)) for each in range(connections))
+        )
 
     async def _hold(self, name: str, hold: Callable[[], Awaitable[None]], connections: int) -> None:
         await asyncio.gather(*(self._again(name, hold) for _ in range(connections)))
@@ -168,7 +193,9 @@ class Floods:
 
     @contextlib.asynccontextmanager
     async def _connected(self, address: str, port: int = 0) -> AsyncIterator[Wire]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port or self.port, local_addr=(address, 0))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", port or self.port, local_addr=(address, 0)
+        )
         try:
             yield reader, writer
         finally:
@@ -196,7 +223,9 @@ async def flood(floods: Floods, names: Sequence[str]) -> None:
     tasks = [asyncio.ensure_future(each(floods)) for each in FLOODS if each.__name__ in names]
     await asyncio.sleep(START_SECONDS)
     print("under way", flush=True)
-    await asyncio.wait([*tasks, asyncio.ensure_future(end_of_input())], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(
+        [*tasks, asyncio.ensure_future(end_of_input())], return_when=asyncio.FIRST_COMPLETED
+    )
     for task in tasks:
         if task.done():
             task.result()  # none ends by itself

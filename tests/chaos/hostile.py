@@ -1,6 +1,8 @@
-"""Hostile HTTP clients at a fixed rate, as a program of its own: its work must not slow the honest clients' clocks.
+"""Hostile HTTP clients at a fixed rate, as a program of its own: its work must not slow the honest
+clients' clocks.
 
-Reads its task from standard input; prints how often each kind of attack was made, and what the server answered.
+Reads its task from standard input; prints how often each kind of attack was made, and what the
+server answered.
 """
 
 import asyncio
@@ -57,14 +59,18 @@ class Attackers:
         await self._exchange(METRICS * 3, close_half=True)
 
     async def send_deep_body(self) -> None:
-        head = (
-            f"POST {self.path} HTTP/1.1\r\nhost: x\r\nx-api-key: {self.api_key}\r\ncontent-type: application/json\r\n"
+        head = f"POST {self.path} HTTP/1.1\r\nhost: x\r\nx-api-key: {self.api_key}\r\ncontent-type: application/json\r\n"
+        await self._exchange(
+            f"{head}content-length: {len(DEEP)}\r\n\r\n".encode() + DEEP, close_half=True
         )
-        await self._exchange(f"{head}content-length: {len(DEEP)}\r\n\r\n".encode() + DEEP, close_half=True)
 
     async def send_random_bytes(self) -> None:
-        start = self.chance.choice([b"", b"GET ", CHUNKED, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n"])
-        await self._exchange(start + self.chance.randbytes(self.chance.randrange(1, 9000)), close_half=True)
+        start = self.chance.choice(
+            [b"", b"GET ", CHUNKED, b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n"]
+        )
+        await self._exchange(
+            start + self.chance.randbytes(self.chance.randrange(1, 9000)), close_half=True
+        )
 
     async def stay_idle(self) -> None:
         reader, _ = await self._connect()

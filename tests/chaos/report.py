@@ -1,5 +1,5 @@
-"""A pytest plugin that watches a run of `make chaos`, and reports it as a table and as a picture: load, faults and
-latency over time. It changes nothing that a test does."""
+"""A pytest plugin that watches a run of `make chaos`, and reports it as a table and as a picture:
+load, faults and latency over time. It changes nothing that a test does."""
 
 import os
 import signal
@@ -52,7 +52,9 @@ class Recording:
     def of(self, run: CompletedTest) -> "Recording":
         """The requests and faults while this test ran."""
         requests = [each for each in self.requests if run.began <= each.at < run.ended]
-        return Recording([run], requests, [each for each in self.faults if run.began <= each.at < run.ended])
+        return Recording(
+            [run], requests, [each for each in self.faults if run.began <= each.at < run.ended]
+        )
 
 
 RECORDING = Recording()
@@ -71,34 +73,49 @@ def quantile_millis(requests: Sequence[AnsweredRequest], share: float) -> float:
 def table(recording: Recording) -> str:
     """A line for each test with load or faults, and one for all."""
     lines = [("test", "seconds", "requests", "5xx, lost", "p50 ms", "p99 ms", "max ms", "faults")]
-    everything = CompletedTest("all", recording.runs[0].began, recording.runs[-1].ended) if recording.runs else None
+    everything = (
+        CompletedTest("all", recording.runs[0].began, recording.runs[-1].ended)
+        if recording.runs
+        else None
+    )
     for run in (*recording.runs, *([everything] if everything else ())):
         own = recording.of(run)
         if not own.faults and len(own.requests) < MIN_REQUESTS and run is not everything:
             continue
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(f.kind for f in own.faults).items()))
+        kinds = ", ".join(
+            f"{count} {kind}" for kind, count in sorted(Counter(f.kind for f in own.faults).items())
+        )
         times = [f"{quantile_millis(own.requests, share):.1f}" for share in (0.5, 0.99, 1.0)]
-        name = run.name[-NAME_CHARACTERS:] + ("" if run.outcome == "passed" else f" ({run.outcome})")
+        name = run.name[-NAME_CHARACTERS:] + (
+            "" if run.outcome == "passed" else f" ({run.outcome})"
+        )
         failed = sum(not each.is_answered for each in own.requests)
         seconds, requests = f"{run.ended - run.began:.0f}", str(len(own.requests))
         lines.append((name, seconds, requests, str(failed), *times, kinds))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = [
-        [cell.ljust(width) if number in (0, 7) else cell.rjust(width) for number, (cell, width) in columns]
+        [
+            cell.ljust(width) if number in (0, 7) else cell.rjust(width)
+            for number, (cell, width) in columns
+        ]
         for columns in (list(enumerate(zip(line, widths, strict=True))) for line in lines)
     ]
     return "\n".join("  ".join(cells).rstrip() for cells in aligned)
 
 
 def picture(recording: Recording) -> str:
-    """An SVG: requests a second, the 50th and 99th percentile of each second's latency, and a line for each fault."""
+    """An SVG: requests a second, the 50th and 99th percentile of each second's latency, and a line
+    for each fault."""
     began = min((run.began for run in recording.runs), default=0.0)
     length = max([1.0, *(run.ended - began for run in recording.runs)])
     seconds: dict[int, list[AnsweredRequest]] = defaultdict(list)
     for each in recording.requests:
         seconds[int(each.at - began)].append(each)
     curves = [
-        ("requests a second", [("#1f618d", {at: float(len(found)) for at, found in seconds.items()})]),
+        (
+            "requests a second",
+            [("#1f618d", {at: float(len(found)) for at, found in seconds.items()})],
+        ),
         (
             "latency, ms: p99 (dark) and p50",
             [
@@ -108,7 +125,11 @@ def picture(recording: Recording) -> str:
         ),
     ]
     scale = (WIDTH - LEFT - 10) / length
-    parts = [part for index, (title, lines) in enumerate(curves) for part in _curve(index, title, lines, scale, length)]
+    parts = [
+        part
+        for index, (title, lines) in enumerate(curves)
+        for part in _curve(index, title, lines, scale, length)
+    ]
     bottom = GAP + len(curves) * (HEIGHT + GAP) - 20
     for fault in recording.faults:
         x = LEFT + scale * (fault.at - began)
@@ -124,7 +145,9 @@ def picture(recording: Recording) -> str:
         box = f'x="{x:.1f}" y="{bottom + 6}" width="{width:.1f}" height="14"'
         parts.append(f'<rect {box} fill="{fill}" stroke="#fff">{title}</rect>')
     legend = "  ".join(f'<tspan fill="{colour}">{kind}</tspan>' for kind, colour in COLOURS.items())
-    parts.append(f'<text x="{LEFT}" y="20">faults: {legend}; below: the tests, over {length:.0f} s</text>')
+    parts.append(
+        f'<text x="{LEFT}" y="20">faults: {legend}; below: the tests, over {length:.0f} s</text>'
+    )
     size = f'width="{WIDTH}" height="{bottom + 30}"'
     body = "\n".join(parts)
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
@@ -143,7 +166,8 @@ def _curve(
         for _, stretch in groupby(enumerate(sorted(values)), key=lambda item: item[1] - item[0]):
             ats = [at for _, at in stretch]
             points = " ".join(
-                f"{LEFT + scale * (at + 0.5):.1f},{top + HEIGHT * (1 - values[at] / most):.1f}" for at in ats
+                f"{LEFT + scale * (at + 0.5):.1f},{top + HEIGHT * (1 - values[at] / most):.1f}"
+                for at in ats
             )
             yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-linecap="round"/>'
 
@@ -169,7 +193,9 @@ def pytest_configure() -> None:
         finally:
             add(began, answer)
 
-    async def send_and_note_async(self: httpx.AsyncClient, *arguments: Any, **options: Any) -> httpx.Response:
+    async def send_and_note_async(
+        self: httpx.AsyncClient, *arguments: Any, **options: Any
+    ) -> httpx.Response:
         began, answer = time.monotonic(), None
         try:
             answer = await send_async(self, *arguments, **options)
@@ -183,7 +209,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A run that is cut short takes other tests with another seed; tests of a file stay together."""
+    """A run that is cut short takes other tests with another seed; tests of a file stay
+    together."""
     if os.environ.get("CHAOS_SECONDS"):
         files = [list(group) for _, group in groupby(items, key=lambda item: item.path)]
         seeded("order").shuffle(files)
@@ -191,7 +218,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup() -> None:
-    if time.monotonic() - RECORDING.runs[0].began >= float(os.environ.get("CHAOS_SECONDS") or "inf"):
+    if time.monotonic() - RECORDING.runs[0].began >= float(
+        os.environ.get("CHAOS_SECONDS") or "inf"
+    ):
         pytest.skip("CHAOS_SECONDS are over")
 
 

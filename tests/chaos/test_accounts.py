@@ -105,7 +105,9 @@ def callers(platform: Platform) -> tuple[Headers, Headers]:
         }
     )
     auth = ("watch", made["service_accounts"][0]["client_secret"])
-    token = platform.client.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth).json()
+    token = platform.client.post(
+        "/oauth/token", data={"grant_type": "client_credentials"}, auth=auth
+    ).json()
     api_key = made["organizations"][0]["api_keys"][0]["api_key"]
     return {"x-api-key": api_key}, {"authorization": f"Bearer {token['access_token']}"}
 
@@ -130,7 +132,9 @@ def health(platform: Platform, watch: Headers) -> dict[str, Any]:
 
 
 # A row that a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
-@pytest.mark.parametrize("course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"])
+@pytest.mark.parametrize(
+    "course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"]
+)
 def test_every_event_is_handled_once_though_workers_die(
     platform: Platform, settings: dict[str, str], tables: Tables, tmp_path: Path, course: Course
 ) -> None:
@@ -140,8 +144,14 @@ def test_every_event_is_handled_once_though_workers_die(
     for killer in killers:
         killer.start()
     try:
-        with ThreadPoolExecutor(4) as threads, httpx.Client(base_url=platform.url, timeout=30, verify=False) as client:
-            making = [threads.submit(create, client, bot, number, course.pace_seconds) for number in range(count)]
+        with (
+            ThreadPoolExecutor(4) as threads,
+            httpx.Client(base_url=platform.url, timeout=30, verify=False) as client,
+        ):
+            making = [
+                threads.submit(create, client, bot, number, course.pace_seconds)
+                for number in range(count)
+            ]
             final: set[int] = set()
             while wait(making, course.look_seconds).not_done:
                 health(platform, watch)
@@ -150,19 +160,24 @@ def test_every_event_is_handled_once_though_workers_die(
                 task.result()
         started = time.monotonic()
         eventually(lambda: health(platform, watch)["completed"] == 2 * count, 120)
-        print(f"\n{workers.faults}, settled {time.monotonic() - started:.1f} s after the last request")
+        print(
+            f"\n{workers.faults}, settled {time.monotonic() - started:.1f} s after the last request"
+        )
     finally:
         workers.end()
         for killer in killers:
             killer.join()
     if course is LONG:
         with workers.serving() as worker:
-            until_sessions_equal_leases(tables, [worker], count, CONNECTED_SECONDS, has_broker=False)
+            until_sessions_equal_leases(
+                tables, [worker], count, CONNECTED_SECONDS, has_broker=False
+            )
     assert workers.faults["killed"] >= 2
     report = health(platform, watch)
     assert (report["pending"], report["processing"], report["failed"]) == (0, 0, 0)
     check_final(tables, final)
-    # Every completed event moved the account's `link_generation` by one, in the transaction that completed it.
+    # Every completed event moved the account's `link_generation` by one, in the transaction that
+    # completed it.
     assert tables.fetch("SELECT DISTINCT link_generation, link_wanted FROM accounts") == [
         {"link_generation": 2, "link_wanted": True}
     ]

@@ -1,5 +1,5 @@
-"""More orders at once than a worker with little of a processor can send for a long time: none fails, none is sent
-twice, and it does not become slower the longer that lasts."""
+"""More orders at once than a worker with little of a processor can send for a long time: none
+fails, none is sent twice, and it does not become slower the longer that lasts."""
 
 import contextlib
 import os
@@ -43,7 +43,8 @@ def cpu_seconds(pid: int) -> float:
 
 @contextlib.contextmanager
 def limiting_cpu(worker: Platform) -> Iterator[None]:
-    """The worker is stopped whenever it has used more than its share, so that a busy machine makes no difference."""
+    """The worker is stopped whenever it has used more than its share, so that a busy machine makes
+    no difference."""
     process = worker.process
     since_seconds, used_seconds = time.monotonic(), cpu_seconds(process.pid)
 
@@ -73,7 +74,10 @@ def burning_cpu(_: Platform) -> Iterator[None]:
 def goodput(worker_processes: WorkerProcesses) -> list[float]:
     """The orders a second of each quarter of the orders, in the order in which they ended."""
     tables = worker_processes.tables
-    ended = [row["finished_at"] for row in tables.fetch("SELECT finished_at FROM orders ORDER BY finished_at")]
+    ended = [
+        row["finished_at"]
+        for row in tables.fetch("SELECT finished_at FROM orders ORDER BY finished_at")
+    ]
     started, quarter = tables.value("SELECT min(sent_at) FROM commands"), len(ended) // 4
     bounds = [started, *(ended[n * quarter - 1] for n in (1, 2, 3, 4))]
     return [quarter / (end - start).total_seconds() for start, end in pairwise(bounds)]
@@ -103,9 +107,19 @@ def test_orders_that_come_faster_than_they_are_sent_are_all_sent_once(
         rates = goodput(worker_processes)
         unclear = tables.value("SELECT count(*) FROM commands WHERE unclear_at IS NOT NULL")
         attempts = tables.value("SELECT max(attempts) FROM outbox WHERE queue = 'intents'")
-        print(f"\n{orders} orders in {took_seconds:.1f} s, load {os.getloadavg()[0]:.1f}, a second by quarters:")
-        print(*map(round, rates), f"; {attempts} attempts at most, {unclear} unclear, {worker_processes.statuses()}")
-        assert tables.value("SELECT count(*) FROM outbox WHERE queue = 'intents' AND status = 'failed'") == 0
+        print(
+            f"\n{orders} orders in {took_seconds:.1f} s, load {os.getloadavg()[0]:.1f}, a second by quarters:"
+        )
+        print(
+            *map(round, rates),
+            f"; {attempts} attempts at most, {unclear} unclear, {worker_processes.statuses()}",
+        )
+        assert (
+            tables.value(
+                "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status = 'failed'"
+            )
+            == 0
+        )
         assert tables.value("SELECT count(*) FROM paper_journal WHERE duplicate") == 0
         assert worker_processes.journal() == dict.fromkeys(made, SENT_ONCE)
         assert worker_processes.statuses() == {"FILLED": orders}

@@ -1,5 +1,5 @@
-"""Workers killed and stopped at random, a broker that drops its answers, commits that wait: nothing is sent twice,
-orders end true, and sessions equal leases."""
+"""Workers killed and stopped at random, a broker that drops its answers, commits that wait: nothing
+is sent twice, orders end true, and sessions equal leases."""
 
 import asyncio
 import contextlib
@@ -50,7 +50,9 @@ def trickle(worker_processes: WorkerProcesses, intents: int, seconds: float) -> 
 
     def send(index: int) -> str:
         over.wait(max(0.0, started + index * pause_seconds - time.monotonic()))
-        return worker_processes.submit(bodies[index], worker_processes.accounts[index % len(worker_processes.accounts)])
+        return worker_processes.submit(
+            bodies[index], worker_processes.accounts[index % len(worker_processes.accounts)]
+        )
 
     started = time.monotonic()
     with ThreadPoolExecutor(8) as threads:
@@ -65,18 +67,24 @@ def check_once(worker_processes: WorkerProcesses, intents: list[str]) -> None:
         order = orders[intent]
         ended = order["order_status"], order["reason"]
         assert (intent in journal) == (ended not in NEVER_SENT), dict(order)
-        if ended == ("REJECTED", "not_delivered"):  # nothing but its age keeps a CREATE from being sent again
+        # Nothing but its age keeps a CREATE from being sent again.
+        if ended == ("REJECTED", "not_delivered"):
             assert order["finished_at"] - order["created_at"] > MAX_AGE, dict(order)
     assert {order["order_status"] for order in orders.values()} <= {"FILLED", "EXPIRED", "REJECTED"}
     assert worker_processes.assert_true() == len(intents)
     assert (
-        worker_processes.tables.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == 0
+        worker_processes.tables.value(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        )
+        == 0
     )
 
 
 # A row that a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
 @pytest.mark.parametrize(
-    ("intents", "seconds"), [(24, 1.5), pytest.param(2_000, 120, marks=pytest.mark.chaos)], ids=["short", "long"]
+    ("intents", "seconds"),
+    [(24, 1.5), pytest.param(2_000, 120, marks=pytest.mark.chaos)],
+    ids=["short", "long"],
 )
 def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
     urls: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, intents: int, seconds: float
@@ -87,9 +95,14 @@ def test_no_order_is_sent_twice_though_workers_die_and_answers_are_lost(
     with contextlib.ExitStack() as stack:
         if is_long:
             urls = stack.enter_context(own_server(tmp_path / "server"))
-        worker_processes = stack.enter_context(open_worker_processes(urls, tmp_path / "processes", accounts=3))
+        worker_processes = stack.enter_context(
+            open_worker_processes(urls, tmp_path / "processes", accounts=3)
+        )
         worker_processes.script("drop_answer", "0.05")
-        with Mortals(worker_processes, 2, pauses=is_long).working() as workers, ThreadPoolExecutor(1) as threads:
+        with (
+            Mortals(worker_processes, 2, pauses=is_long).working() as workers,
+            ThreadPoolExecutor(1) as threads,
+        ):
             waiting = threads.submit(let_commits_wait, urls) if is_long else None
             made = trickle(worker_processes, intents, seconds)
             if waiting:
@@ -131,8 +144,11 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing(urls: Urls, tmp_path: Pa
 
 
 @pytest.mark.parametrize("intents", [20, pytest.param(500, marks=pytest.mark.chaos)])
-def test_what_was_queued_is_checked_before_it_is_sent(urls: Urls, tmp_path: Path, intents: int) -> None:
-    """Of one account, whose symbol is disabled meanwhile, and of another, whose intents grow too old."""
+def test_what_was_queued_is_checked_before_it_is_sent(
+    urls: Urls, tmp_path: Path, intents: int
+) -> None:
+    """Of one account, whose symbol is disabled meanwhile, and of another, whose intents grow too
+    old."""
     with open_worker_processes(urls, tmp_path, accounts=2) as worker_processes:
         worker_processes.submit_all([create(market())] * intents * 2)
         disabled, stale = worker_processes.accounts
@@ -148,19 +164,25 @@ def test_what_was_queued_is_checked_before_it_is_sent(urls: Urls, tmp_path: Path
             until_sessions_equal_leases(worker_processes.tables, [worker], 2)
         expected = {"REJECTED symbol_manually_disabled": intents, "EXPIRED stale": intents}
         assert worker_processes.statuses(with_reason=True) == expected
-        ended = {(str(order["account_id"]), order["reason"]) for order in worker_processes.orders().values()}
+        ended = {
+            (str(order["account_id"]), order["reason"])
+            for order in worker_processes.orders().values()
+        }
         assert ended == {(disabled, "symbol_manually_disabled"), (stale, "stale")}
         assert worker_processes.journal() == {}
         worker_processes.assert_true()
 
 
 def make_older(worker_processes: WorkerProcesses, account: str, by: timedelta) -> None:
-    """All that was recorded of the account. What an action says of itself cannot be changed otherwise."""
+    """All that was recorded of the account. What an action says of itself cannot be changed
+    otherwise."""
     tables = worker_processes.tables
     tables.execute("ALTER TABLE actions DISABLE TRIGGER ALL")
     for table, column in (("actions", "account_id"), ("outbox", "lane")):
         tables.execute(
-            f"UPDATE {table} SET created_at = created_at - $2::interval WHERE {column} = $1::text::uuid", account, by
+            f"UPDATE {table} SET created_at = created_at - $2::interval WHERE {column} = $1::text::uuid",
+            account,
+            by,
         )
     tables.execute("ALTER TABLE actions ENABLE TRIGGER ALL")
 
@@ -171,7 +193,9 @@ def is_subsequence(commands: list[str]) -> bool:
     return all(command in left for command in commands)
 
 
-def send_triples(worker_processes: WorkerProcesses, triples: int, pause: Callable[[str, str], object]) -> list[str]:
+def send_triples(
+    worker_processes: WorkerProcesses, triples: int, pause: Callable[[str, str], object]
+) -> list[str]:
     """CREATE, REPLACE and CANCEL of orders that rest. A REPLACE that comes too late is no harm."""
 
     def send(index: int) -> str:
@@ -188,12 +212,16 @@ def send_triples(worker_processes: WorkerProcesses, triples: int, pause: Callabl
 
 # A row that a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
 @pytest.mark.parametrize("triples", [16, pytest.param(300, marks=pytest.mark.chaos)])
-def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_path: Path, triples: int) -> None:
+def test_commands_of_an_intent_stay_in_order_though_workers_die(
+    urls: Urls, tmp_path: Path, triples: int
+) -> None:
     is_long, over = triples > 100, threading.Event()
     with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes:
         with Mortals(worker_processes, 2, pauses=False).working() as workers:
             until_connected(worker_processes)
-            made = send_triples(worker_processes, triples, lambda *_: over.wait(0.2 if is_long else 0.1))
+            made = send_triples(
+                worker_processes, triples, lambda *_: over.wait(0.2 if is_long else 0.1)
+            )
             eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             workers.over.set()
             until_settled(worker_processes, 90 if is_long else 40, hurry=not is_long)
@@ -201,7 +229,9 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_
         ends = worker_processes.statuses(with_reason=True)
         print(f"\n{workers.kills} kills: {Counter(map(tuple, journal.values()))} {ends}")
         assert all(is_subsequence(commands) for commands in journal.values())
-        assert set(worker_processes.statuses()) <= {"CANCELLED", "EXPIRED", "REJECTED"}, "every CANCEL gets through"
+        assert set(worker_processes.statuses()) <= {"CANCELLED", "EXPIRED", "REJECTED"}, (
+            "every CANCEL gets through"
+        )
         before_send = [intent for intent in made if orders[intent]["reason"] == "before_send"]
         assert [intent for intent in before_send if "SUBMIT" in journal.get(intent, ())] == []
         worker_processes.assert_true()
@@ -209,13 +239,19 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(urls: Urls, tmp_
 
 @pytest.mark.parametrize("triples", [8, pytest.param(300, marks=pytest.mark.chaos)])
 def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples: int) -> None:
-    with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes, worker_processes.worker() as worker:
+    with (
+        open_worker_processes(urls, tmp_path, accounts=3) as worker_processes,
+        worker_processes.worker() as worker,
+    ):
         until_connected(worker_processes)
 
         def until_working(account: str, intent: str) -> None:
             url = f"{worker_processes.api.url}/v1/accounts/{account}/orders/{intent}"
             client, headers = worker_processes.api.client, worker_processes.headers
-            eventually(lambda: client.get(url, headers=headers).json()["order_status"] == "NEW", SETTLED_SECONDS)
+            eventually(
+                lambda: client.get(url, headers=headers).json()["order_status"] == "NEW",
+                SETTLED_SECONDS,
+            )
 
         made = send_triples(worker_processes, triples, until_working)
         until_settled(worker_processes, 30, hurry=False)
@@ -227,7 +263,8 @@ def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples
 
 @pytest.mark.chaos
 async def test_a_broker_that_was_away_gets_what_is_young_enough(urls: Urls) -> None:
-    """A minute, while intents come in twice a second: no row is used up, and none is sent that is too old."""
+    """A minute, while intents come in twice a second: no row is used up, and none is sent that is
+    too old."""
     async with open_in_process(urls) as in_process, executing(in_process):
         made: list[tuple[UUID, float]] = []
 

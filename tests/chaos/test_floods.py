@@ -1,4 +1,5 @@
-"""Floods beside one tenant's reads and submits: their p99 stays near that without floods, and memory as it was."""
+"""Floods beside one tenant's reads and submits: their p99 stays near that without floods, and
+memory as it was."""
 
 import asyncio
 import contextlib
@@ -24,8 +25,8 @@ FLOOD_SECONDS, RECOVERY_SECONDS, BASELINE_SECONDS = 6.0, 1.0, 3.0
 END_SECONDS = 30
 PAUSE_SECONDS = 0.01
 MAX_SLOWDOWN, MAX_EXTRA_MILLIS = 5, 50
-# Of the serving process, after a flood: what allocators keep of the most connections and requests that it ever had at
-# once. A flood that comes again must find that room.
+# Of the serving process, after a flood: what allocators keep of the most connections and requests
+# that it ever had at once. A flood that comes again must find that room.
 MAX_GROWTH_MB, MAX_GROWTH_AGAIN_MB = 100, 20
 KEYS = 25
 SETTINGS = {"ROLES": "api,stream", "MAX_STREAMS": "400"}
@@ -45,7 +46,8 @@ class Latencies:
 
 @dataclass
 class Measured:
-    """The tenant that is measured: one connection reads, one submits, each with a pause after each answer."""
+    """The tenant that is measured: one connection reads, one submits, each with a pause after each
+    answer."""
 
     platform: Platform
     port: int
@@ -57,7 +59,8 @@ class Measured:
         read = get(f"{path}/orders?limit=10".encode(), self.api_key)
         submit = post(f"{path}/intents".encode(), SUBMIT, api_key=self.api_key)
         await asyncio.gather(
-            self._ask(read, "200", until, latencies.reads), self._ask(submit, "202", until, latencies.submits)
+            self._ask(read, "200", until, latencies.reads),
+            self._ask(submit, "202", until, latencies.submits),
         )
 
     async def _ask(self, request: bytes, status: str, until: float, seconds: list[float]) -> None:
@@ -85,8 +88,13 @@ class Site:
 def site(urls: Urls, tmp_path: Path) -> Iterator[Site]:
     database = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     account = {"name": "a", "broker": "paper", "environment": "paper"}
-    keys = [{"name": f"k{n}", "environment": "paper", "permissions": PERMISSIONS} for n in range(KEYS)]
-    made = [{"external_id": name, "api_keys": keys, "accounts": [account]} for name in ("measured", "flooding")]
+    keys = [
+        {"name": f"k{n}", "environment": "paper", "permissions": PERMISSIONS} for n in range(KEYS)
+    ]
+    made = [
+        {"external_id": name, "api_keys": keys, "accounts": [account]}
+        for name in ("measured", "flooding")
+    ]
     with serving(tmp_path, **SETTINGS, **database) as platform:
         measured, flooding = platform.provision({"organizations": made})["organizations"]
         port, grpc_port = urlsplit(platform.url).port, int(platform.grpc.rpartition(":")[2])
@@ -101,7 +109,9 @@ def site(urls: Urls, tmp_path: Path) -> Iterator[Site]:
 def flooded(site: Site, names: Sequence[str], answers: dict[str, dict[str, int]]) -> Iterator[None]:
     """The floods are under way when the block begins, and gone when it has ended."""
     command = ["nice", "-n", "19", sys.executable, "-m", "tests.chaos.floods"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin
         assert process.stdout
         try:
@@ -134,8 +144,8 @@ ANSWERS = {
 
 @pytest.mark.chaos
 def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None:
-    """The baseline is measured before the first flood and a moment after each, so that a machine that is busier for a
-    while is so in both."""
+    """The baseline is measured before the first flood and a moment after each, so that a machine
+    that is busier for a while is so in both."""
     gc.disable()
     baseline, beside = Latencies(), dict[str, Latencies]()
     asyncio.run(site.measured.run(2 * BASELINE_SECONDS, baseline))
@@ -158,19 +168,31 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
         )
         if len(names) == 1 and ANSWERS[label]:  # beside all others, a flood may not get far
             assert answers[label].keys() & ANSWERS[label]
-        assert all(reported.keys() <= ANSWERS[name] | {"closed"} for name, reported in answers.items())
+        assert all(
+            reported.keys() <= ANSWERS[name] | {"closed"} for name, reported in answers.items()
+        )
     gc.enable()
-    limits = [max(MAX_SLOWDOWN * millis, millis + MAX_EXTRA_MILLIS) for millis in baseline.p99_millis]
+    limits = [
+        max(MAX_SLOWDOWN * millis, millis + MAX_EXTRA_MILLIS) for millis in baseline.p99_millis
+    ]
     counted = f"{len(baseline.reads)} reads, {len(baseline.submits)} submits without floods"
     print(f"{counted}: p99 {baseline.p99_millis}, at most {limits} ms")
-    # All floods at once use up the process: what the tenant waits then is shown, and every request of it succeeds.
+    # All floods at once use up the process: what the tenant waits then is shown, and every request
+    # of it succeeds.
     slow = {
         label: beside[label].p99_millis
         for label in NAMES
-        if any(millis > limit for millis, limit in zip(beside[label].p99_millis, limits, strict=True))
+        if any(
+            millis > limit for millis, limit in zip(beside[label].p99_millis, limits, strict=True)
+        )
     }
     assert slow == {}
     assert max(grown.values()) <= MAX_GROWTH_MB
-    # Not what "all" had left: an allocator gives memory back when it likes, and once only between the two.
+    # Not what "all" had left: an allocator gives memory back when it likes, and once only between
+    # the two.
     assert grown["all again"] <= most["all"] + MAX_GROWTH_AGAIN_MB
-    assert not [line for line in site.platform.logs if not line.startswith("{") or '"level": "error"' in line]
+    assert not [
+        line
+        for line in site.platform.logs
+        if not line.startswith("{") or '"level": "error"' in line
+    ]

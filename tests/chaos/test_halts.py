@@ -1,5 +1,5 @@
-"""A halt that cancels and closes while workers, an API process and PostgreSQL are killed, and commits wait: all ends
-flat, and once."""
+"""A halt that cancels and closes while workers, an API process and PostgreSQL are killed, and
+commits wait: all ends flat, and once."""
 
 import contextlib
 import os
@@ -17,7 +17,12 @@ import pytest
 from tests.chaos.commits import let_commits_wait, own_server
 from tests.conftest import Urls, copy_folder
 from tests.execution import worker_processes as lives
-from tests.execution.worker_processes import Mortals, WorkerProcesses, open_worker_processes, until_connected
+from tests.execution.worker_processes import (
+    Mortals,
+    WorkerProcesses,
+    open_worker_processes,
+    until_connected,
+)
 from tests.intents.http_client import Body, Tables, create, limit, market
 from tests.platform import serving
 from tests.seeds import seeded
@@ -56,20 +61,31 @@ def prepare(processes: WorkerProcesses, orders: int, positions: int) -> None:
     """Positions, every third of them short, and orders that rest."""
     symbols = [f"SYM{number}" for number in range(positions)]
     sides = ["SELL_SHORT" if number % 3 == 0 else "BUY" for number in range(positions)]
-    held = [create(market("2"), symbol=symbol, order_side=side) for symbol, side in zip(symbols, sides, strict=True)]
-    resting = [create(limit("1", "1"), symbol=symbols[number % positions]) for number in range(orders)]
+    held = [
+        create(market("2"), symbol=symbol, order_side=side)
+        for symbol, side in zip(symbols, sides, strict=True)
+    ]
+    resting = [
+        create(limit("1", "1"), symbol=symbols[number % positions]) for number in range(orders)
+    ]
     with processes.worker():
         until_connected(processes)
         processes.submit_all(held)
         eventually(lambda: processes.statuses() == {"FILLED": positions}, RETURN_SECONDS)
         processes.submit_all(resting)
-        eventually(lambda: processes.statuses() == {"FILLED": positions, "NEW": orders}, RETURN_SECONDS)
+        eventually(
+            lambda: processes.statuses() == {"FILLED": positions, "NEW": orders}, RETURN_SECONDS
+        )
 
 
 def start_halt(processes: WorkerProcesses) -> Any:
-    """Asked of a process that is killed while it answers, then of another, until there is an answer."""
+    """Asked of a process that is killed while it answers, then of another, until there is an
+    answer."""
     chance, path = seeded("halt"), f"/v1/controls/accounts/{processes.accounts[0]}/halt"
-    with contextlib.suppress(AssertionError), serving(processes.folder, **api_settings(processes)) as mortal:
+    with (
+        contextlib.suppress(AssertionError),
+        serving(processes.folder, **api_settings(processes)) as mortal,
+    ):
         timer = threading.Timer(chance.uniform(0.0, 0.05), mortal.process.kill)
         timer.start()
         with contextlib.suppress(httpx.TransportError):
@@ -83,19 +99,25 @@ def api_settings(processes: WorkerProcesses) -> dict[str, str]:
     return processes.settings | {"ROLES": "api"}
 
 
-def until_answered(processes: WorkerProcesses, method: str, path: str, body: Body | None = None) -> Any:
+def until_answered(
+    processes: WorkerProcesses, method: str, path: str, body: Body | None = None
+) -> Any:
     """Repeated while the database is away."""
     answer: Any = None
 
     def is_answered() -> bool:
         nonlocal answer
-        answer = processes.api.client.request(method, path, json=body, headers=processes.headers, timeout=20)
+        answer = processes.api.client.request(
+            method, path, json=body, headers=processes.headers, timeout=20
+        )
         return bool(answer.status_code != 503)
 
     try:
         eventually(is_answered, RETURN_SECONDS)
     except AssertionError:
-        raise AssertionError(f"{method} {path} not within {RETURN_SECONDS} s: {answer.text}") from None
+        raise AssertionError(
+            f"{method} {path} not within {RETURN_SECONDS} s: {answer.text}"
+        ) from None
     assert answer.status_code in (200, 202), answer.text
     return answer.json()
 
@@ -139,8 +161,9 @@ def check(processes: WorkerProcesses, halt: Any, orders: int, positions: int) ->
     processes.assert_true()
 
 
-# The database dies after some seconds, and a killed worker's rows and accounts are others' after some more.
-# Takes more than five seconds: processes and PostgreSQL are killed and started again until four workers have died.
+# The database dies after some seconds, and a killed worker's rows and accounts are others' after
+# some more. Takes more than five seconds: processes and PostgreSQL are killed and started again
+# until four workers have died.
 @pytest.mark.parametrize(
     ("orders", "positions", "database_kills"),
     [(12, 3, 1), pytest.param(500, 20, 2, marks=pytest.mark.chaos)],
@@ -157,7 +180,8 @@ def test_a_halt_ends_flat_though_everything_dies(
     folder, urls = server
     if orders < 100:
         monkeypatch.setattr(lives, "LIFE_SECONDS", SHORT_LIFE_SECONDS)
-    settings = {"EXECUTION_MAX_AGE_MILLIS": "120000"}  # on a busy machine the orders of the preparation wait for long
+    # On a busy machine the orders of the preparation wait for long.
+    settings = {"EXECUTION_MAX_AGE_MILLIS": "120000"}
     with open_worker_processes(urls, tmp_path / "processes", accounts=1, **settings) as processes:
         prepare(processes, orders, positions)
         processes.script("drop_answer", "0.05")
@@ -169,7 +193,8 @@ def test_a_halt_ends_flat_though_everything_dies(
             killing.result()
             eventually(lambda: workers.kills >= 4, DONE_SECONDS)
             path = f"/v1/controls/accounts/{processes.accounts[0]}/halt"
-            until_answered(processes, "GET", path)  # a server that was started again takes connections
+            # A server that was started again takes connections.
+            until_answered(processes, "GET", path)
             if database_kills > 1:
                 let_commits_wait(urls)
             processes.tables = Tables(urls.owner)
@@ -185,7 +210,9 @@ def test_a_halt_ends_flat_though_everything_dies(
             try:
                 eventually(is_done, DONE_SECONDS)
             except AssertionError:
-                raise AssertionError(f"not done: {last} {processes.statuses(with_reason=True)}") from None
+                raise AssertionError(
+                    f"not done: {last} {processes.statuses(with_reason=True)}"
+                ) from None
         took = time.monotonic() - started
         kills = f"{workers.kills} workers, {database_kills} servers killed"
         print(f"\n{kills}, done in {took:.1f} s: {processes.statuses(with_reason=True)}")

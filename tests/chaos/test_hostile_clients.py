@@ -1,4 +1,5 @@
-"""Hostile HTTP clients beside honest ones: every honest request is answered, and memory stays as it is."""
+"""Hostile HTTP clients beside honest ones: every honest request is answered, and memory stays as it
+is."""
 
 import asyncio
 import contextlib
@@ -24,12 +25,17 @@ PAUSE_SECONDS = 0.04
 BASELINE_SHARE = 0.1
 END_SECONDS = 30
 ROUND_SECONDS = 60
-# Attacks that hold their connections end after HOLD_SECONDS; each kind must have been made and ended.
+# Attacks that hold their connections end after HOLD_SECONDS; each kind must have been made and
+# ended.
 SHORT_SECONDS = 6
 MAX_GROWTH_MB = 150
 MAX_LATE_GROWTH_MB = 30
 MAX_SLOWDOWN, MIN_LIMIT_MILLIS = 3, 50
-ORDER = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}}}
+ORDER = {
+    "symbol": "AAPL",
+    "order_side": "BUY",
+    "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}},
+}
 SUBMIT = {"command": {"type": "CREATE", "payload": ORDER}}
 
 
@@ -57,21 +63,29 @@ class Honest:
 
     async def _ask(self, until: float, measured: Measured) -> None:
         path, headers = f"/v1/accounts/{self.account_id}/intents", {"x-api-key": self.api_key}
-        async with httpx.AsyncClient(base_url=self.platform.url, verify=False, timeout=10) as client:
+        async with httpx.AsyncClient(
+            base_url=self.platform.url, verify=False, timeout=10
+        ) as client:
             while time.monotonic() < until:
                 started = time.monotonic()
                 submitted = await client.post(path, json=SUBMIT, headers=headers)
                 measured.millis.append((time.monotonic() - started) * 1000)
                 read = await client.get(f"{path}?limit=1", headers=headers)
                 health = await client.get("/readyz", headers={"connection": "close"})
-                assert [submitted.status_code, read.status_code, health.status_code] == [202, 200, 200]
+                assert [submitted.status_code, read.status_code, health.status_code] == [
+                    202,
+                    200,
+                    200,
+                ]
                 measured.memory_mb.append(memory_mb(self.platform))
                 await asyncio.sleep(PAUSE_SECONDS)
 
 
 def memory_mb(platform: Platform) -> float:
     status = Path(f"/proc/{platform.process.pid}/status").read_text()
-    return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    return next(
+        int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmRSS")
+    )
 
 
 @pytest.fixture
@@ -80,9 +94,13 @@ def honest(urls: Urls, tmp_path: Path) -> Iterator[Honest]:
     with serving(tmp_path, **PLENTY, **urls_given, ROLES="api") as platform:
         key = {"name": "bot", "environment": "paper", "permissions": ["intent:edit", "intent:read"]}
         account = {"name": "a", "broker": "paper", "environment": "paper"}
-        made = platform.provision({"organizations": [{"external_id": "o", "api_keys": [key], "accounts": [account]}]})
+        made = platform.provision(
+            {"organizations": [{"external_id": "o", "api_keys": [key], "accounts": [account]}]}
+        )
         organization = made["organizations"][0]
-        yield Honest(platform, organization["accounts"][0]["id"], organization["api_keys"][0]["api_key"])
+        yield Honest(
+            platform, organization["accounts"][0]["id"], organization["api_keys"][0]["api_key"]
+        )
 
 
 @contextlib.contextmanager
@@ -95,7 +113,9 @@ def attacked(honest: Honest, seconds: float, seed: int) -> Iterator[subprocess.P
         "seed": seed,
     }
     command = [sys.executable, "-m", "tests.chaos.hostile"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin
         process.stdin.write(json.dumps(task))
         process.stdin.close()
@@ -105,10 +125,12 @@ def attacked(honest: Honest, seconds: float, seed: int) -> Iterator[subprocess.P
             process.kill()
 
 
-# Takes more than five seconds: attackers and honest clients share the platform for SHORT_SECONDS of them.
+# Takes more than five seconds: attackers and honest clients share the platform for SHORT_SECONDS of
+# them.
 @pytest.mark.parametrize("seconds", [SHORT_SECONDS, pytest.param(600, marks=pytest.mark.chaos)])
 def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: int) -> None:
-    """In rounds, each without attackers first: a disk that becomes slow is as slow for the baseline."""
+    """In rounds, each without attackers first: a disk that becomes slow is as slow for the
+    baseline."""
     alone, beside, first_mb = Measured(), Measured(), 0.0
     made: Counter[str] = Counter()
     answers: Counter[str] = Counter()
@@ -130,10 +152,15 @@ def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: 
         f"beside {dict(made)}, answered {dict(answers)}; memory {first_mb:.0f}, {early_mb:.0f}, {late_mb:.0f} MB"
     )
     assert len(made) >= 6
-    # Random bytes may make any request, as one of another media type: all are refused but those meant to pass.
+    # Random bytes may make any request, as one of another media type: all are refused but those
+    # meant to pass.
     assert [status for status in answers if status != "200" and not status.startswith("4")] == []
     assert late_mb <= first_mb + MAX_GROWTH_MB
     if seconds > ROUND_SECONDS:
         assert late_mb <= early_mb + MAX_LATE_GROWTH_MB
         assert beside.p99_millis <= max(MAX_SLOWDOWN * alone.p99_millis, MIN_LIMIT_MILLIS)
-    assert not [line for line in honest.platform.logs if not line.startswith("{") or '"level": "error"' in line]
+    assert not [
+        line
+        for line in honest.platform.logs
+        if not line.startswith("{") or '"level": "error"' in line
+    ]

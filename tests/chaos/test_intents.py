@@ -1,4 +1,5 @@
-"""Two API processes and PostgreSQL, each killed at random under load: what was answered is there, whole and once."""
+"""Two API processes and PostgreSQL, each killed at random under load: what was answered is there,
+whole and once."""
 
 import asyncio
 import hashlib
@@ -41,7 +42,9 @@ PAUSE_SECONDS = 0.02
 class Fleet:
     """Two API processes, each of which is always about to be killed and started again."""
 
-    def __init__(self, folder: Path, settings: dict[str, str], life_seconds: tuple[float, float]) -> None:
+    def __init__(
+        self, folder: Path, settings: dict[str, str], life_seconds: tuple[float, float]
+    ) -> None:
         self._folder, self._settings, self._life_seconds = folder, settings, life_seconds
         self.urls: dict[int, str] = {}
         self.over = threading.Event()
@@ -90,8 +93,11 @@ class Load:
                     if intent and chance.random() < 0.5:
                         self.send(client, chance, account, next(names), body)
 
-    def send(self, client: httpx.Client, chance: random.Random, account: str, name: str, body: Body) -> str | None:
-        """Until it is settled or given up; every try has the same key. The intent, when it was taken."""
+    def send(
+        self, client: httpx.Client, chance: random.Random, account: str, name: str, body: Body
+    ) -> str | None:
+        """Until it is settled or given up; every try has the same key. The intent, when it was
+        taken."""
         sent, is_doubtful = body | {"client_reference_id": name}, False
         for _ in range(chance.choice((1, 1, 5, 50))):
             living = list(self.fleet.urls.values())
@@ -137,7 +143,9 @@ def server(cluster: Path, tmp_path: Path) -> Iterator[tuple[Path, Body]]:
         process.close()
 
 
-def kill_postgres(folder: Path, seconds: float, pauses: tuple[float, float], over: threading.Event) -> int:
+def kill_postgres(
+    folder: Path, seconds: float, pauses: tuple[float, float], over: threading.Event
+) -> int:
     chance, kills, deadline = seeded("kills"), 0, time.monotonic() + seconds
     while time.monotonic() < deadline or kills < MIN_KILLS:
         over.wait(chance.uniform(*pauses))
@@ -156,11 +164,19 @@ def is_replaced(folder: Path, pid: int) -> bool:
 
 
 def provision(folder: Path, settings: dict[str, str]) -> tuple[Headers, list[str]]:
-    accounts = [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(ACCOUNTS)]
-    document = {"external_id": "o", "accounts": accounts, "api_keys": [key("k", "paper", EVERY_PERMISSION)]}
+    accounts = [
+        {"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(ACCOUNTS)
+    ]
+    document = {
+        "external_id": "o",
+        "accounts": accounts,
+        "api_keys": [key("k", "paper", EVERY_PERMISSION)],
+    }
     with serving(folder, **settings) as platform:
         made = platform.provision({"organizations": [document]})["organizations"][0]
-    return {"x-api-key": made["api_keys"][0]["api_key"]}, [account["id"] for account in made["accounts"]]
+    return {"x-api-key": made["api_keys"][0]["api_key"]}, [
+        account["id"] for account in made["accounts"]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +185,18 @@ def provision(folder: Path, settings: dict[str, str]) -> tuple[Headers, list[str
     ids=["short", "long"],
 )
 def test_every_answer_is_kept_whole_though_everything_dies(
-    server: tuple[Path, Body], tmp_path: Path, seconds: int, pauses: tuple[float, float], pace_seconds: float
+    server: tuple[Path, Body],
+    tmp_path: Path,
+    seconds: int,
+    pauses: tuple[float, float],
+    pace_seconds: float,
 ) -> None:
     folder, said = server
-    settings = PLENTY | {"DATABASE_URL": said["url"], "DATABASE_OWNER_URL": said["owner_url"], "ROLES": "api"}
+    settings = PLENTY | {
+        "DATABASE_URL": said["url"],
+        "DATABASE_OWNER_URL": said["owner_url"],
+        "ROLES": "api",
+    }
     headers, accounts = provision(tmp_path / "api", settings)
     fleet = Fleet(tmp_path / "api", settings, pauses)
     load = Load(fleet, headers, accounts, pace_seconds)
@@ -206,9 +230,14 @@ async def check(url: str, load: Load) -> None:
 
 
 async def check_answers(connection: asyncpg.Connection, load: Load) -> None:
-    """Every 202 is in the log where it said, nothing that was surely refused is, and no name is there twice."""
-    rows = await connection.fetch("SELECT account_id::text, intent_id::text, seq, idempotency_key FROM actions")
-    recorded = {row["idempotency_key"]: (row["account_id"], row["intent_id"], row["seq"]) for row in rows}
+    """Every 202 is in the log where it said, nothing that was surely refused is, and no name is
+    there twice."""
+    rows = await connection.fetch(
+        "SELECT account_id::text, intent_id::text, seq, idempotency_key FROM actions"
+    )
+    recorded = {
+        row["idempotency_key"]: (row["account_id"], row["intent_id"], row["seq"]) for row in rows
+    }
     assert len(recorded) == len(rows)
     assert len(load.confirmed) >= MIN_CONFIRMED
     assert {name: recorded.get(name) for name in load.confirmed} == load.confirmed
@@ -217,9 +246,12 @@ async def check_answers(connection: asyncpg.Connection, load: Load) -> None:
 
 
 async def check_logs(connection: asyncpg.Connection) -> None:
-    """No gap in the seqs, the chain holds, and each action has its order and its row in the queue."""
+    """No gap in the seqs, the chain holds, and each action has its order and its row in the
+    queue."""
     rows = await connection.fetch("SELECT * FROM actions ORDER BY account_id, seq")
-    heads = {row["account_id"]: row for row in await connection.fetch("SELECT * FROM account_heads")}
+    heads = {
+        row["account_id"]: row for row in await connection.fetch("SELECT * FROM account_heads")
+    }
     for account, group in itertools.groupby(rows, key=lambda row: row["account_id"]):
         previous, count = "0" * 64, 0
         for count, row in enumerate(group, 1):
@@ -230,20 +262,30 @@ async def check_logs(connection: asyncpg.Connection) -> None:
         assert (heads[account]["seq"], heads[account]["hash"]) == (count, previous)
     orders = await connection.fetch("SELECT order_id, account_id, create_seq FROM orders")
     creates = [row for row in rows if row["action_type"] == "CREATE"]
-    assert sorted(map(tuple, orders)) == sorted((row["intent_id"], row["account_id"], row["seq"]) for row in creates)
+    assert sorted(map(tuple, orders)) == sorted(
+        (row["intent_id"], row["account_id"], row["seq"]) for row in creates
+    )
     queued = await connection.fetch(
         "SELECT lane, order_key, event_type, (payload ->> 'seq')::bigint FROM outbox WHERE queue = 'intents'"
     )
-    expected = [(r["account_id"], r["intent_id"], f"intent.{r['action_type'].lower()}", r["seq"]) for r in rows]
+    expected = [
+        (r["account_id"], r["intent_id"], f"intent.{r['action_type'].lower()}", r["seq"])
+        for r in rows
+    ]
     assert sorted(map(tuple, queued)) == sorted(expected)
 
 
 async def check_events(connection: asyncpg.Connection) -> None:
     """Both events of every action, one after the other, numbered without a gap."""
-    rows = await connection.fetch("SELECT seq, payload FROM stream_events ORDER BY organization_id, seq")
+    rows = await connection.fetch(
+        "SELECT seq, payload FROM stream_events ORDER BY organization_id, seq"
+    )
     assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1))
     reported = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
-    pairs: list[Any] = [(reported[n].intent_action, reported[n + 1].broker_order) for n in range(0, len(reported), 2)]
+    pairs: list[Any] = [
+        (reported[n].intent_action, reported[n + 1].broker_order)
+        for n in range(0, len(reported), 2)
+    ]
     assert all(action.intent_id == order.intent_id for action, order in pairs)
     actions = await connection.fetch("SELECT account_id::text, seq, intent_id::text FROM actions")
     said = sorted((action.account_id, action.seq, action.intent_id) for action, _ in pairs)

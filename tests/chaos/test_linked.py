@@ -1,5 +1,6 @@
-"""Entries with exits and pairs at the paper venue, while prices jump, callers cancel, replace and halt, and workers and
-PostgreSQL are killed: no pair closes more than was opened, and what nothing protects is flagged."""
+"""Entries with exits and pairs at the paper venue, while prices jump, callers cancel, replace and
+halt, and workers and PostgreSQL are killed: no pair closes more than was opened, and what nothing
+protects is flagged."""
 
 import random
 import time
@@ -11,7 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from tests.chaos.test_halts import RETURN_SECONDS, Restarted, api_settings, kill_postgres, server, until_answered
+from tests.chaos.test_halts import (
+    RETURN_SECONDS,
+    Restarted,
+    api_settings,
+    kill_postgres,
+    server,
+    until_answered,
+)
 from tests.conftest import Urls
 from tests.execution import worker_processes as lives
 from tests.execution.worker_processes import WorkerProcesses, open_worker_processes, until_connected
@@ -32,11 +40,14 @@ class Trader:
 
     processes: WorkerProcesses
     chance: random.Random
-    intents: list[tuple[str, str, Body | None]] = field(default_factory=list)  # account, intent, a REPLACE's spec
+    # Account, intent, a REPLACE's spec.
+    intents: list[tuple[str, str, Body | None]] = field(default_factory=list)
     groups: int = 0
 
     def call(self, method: str, path: str, body: Body | None = None) -> Any:
-        headers = self.processes.headers | ({"idempotency-key": uuid4().hex} if method == "POST" else {})
+        headers = self.processes.headers | (
+            {"idempotency-key": uuid4().hex} if method == "POST" else {}
+        )
         answer: Any = None
 
         def is_answered() -> bool:
@@ -56,11 +67,17 @@ class Trader:
         self.call("PUT", f"/v1/paper/quotes/{symbol or self.chance.choice(SYMBOLS)}", quote)
 
     def open(self) -> None:
-        account, side = self.chance.choice(self.processes.accounts), self.chance.choice(("BUY", "SELL_SHORT", "PAIR"))
+        account, side = (
+            self.chance.choice(self.processes.accounts),
+            self.chance.choice(("BUY", "SELL_SHORT", "PAIR")),
+        )
         low, middle, high = (str(price) for price in sorted(self.chance.sample(range(92, 109), 3)))
         quantity = str(self.chance.randint(1, 12))
         profit, loss = (high, low) if side == "BUY" else (low, high)
-        specs: dict[str, Body] = {"take_profit": limit(quantity, profit), "stop_loss": stop(quantity, loss)}
+        specs: dict[str, Body] = {
+            "take_profit": limit(quantity, profit),
+            "stop_loss": stop(quantity, loss),
+        }
         if side == "PAIR":
             entry, side = limit(quantity, low), "BUY"
             more: Body = {"one_cancels_other": {"stop_price": high}}
@@ -90,7 +107,9 @@ class Trader:
             ((kind, terms),) = spec.items()
             order = self.call("GET", f"/v1/accounts/{account}/orders/{intent}").json()
             prices = {name: int(price) for name, price in terms.items() if "price" in name}
-            moved = {name: str(price + self.chance.choice((-1, 1))) for name, price in prices.items()}
+            moved = {
+                name: str(price + self.chance.choice((-1, 1))) for name, price in prices.items()
+            }
             body = replace(intent, {kind: terms | moved | {"quantity": order["quantity"]}})
         answer = self.call("POST", f"/v1/accounts/{account}/intents", body)
         assert answer.status_code in (202, 403, 409, 422), answer.text
@@ -117,7 +136,8 @@ class Trader:
 
 
 def until_calm(processes: WorkerProcesses) -> None:
-    """Nothing is on its way, the venue and the platform agree on what works, and what is uncovered is flagged."""
+    """Nothing is on its way, the venue and the platform agree on what works, and what is uncovered
+    is flagged."""
 
     def is_calm() -> bool:
         processes.hurry_proofs()
@@ -130,7 +150,9 @@ def until_calm(processes: WorkerProcesses) -> None:
     try:
         eventually(is_calm, SETTLED_SECONDS)
     except AssertionError:
-        raise AssertionError(f"{processes.statuses(with_reason=True)} {differences(processes)}") from None
+        raise AssertionError(
+            f"{processes.statuses(with_reason=True)} {differences(processes)}"
+        ) from None
 
 
 def differences(processes: WorkerProcesses) -> list[Body]:
@@ -156,13 +178,28 @@ def check(processes: WorkerProcesses, groups: int) -> None:
         exits = [row for row in legs if row["leg"] != "one_cancels_other"]
         closed = sum(row["filled_quantity"] for row in exits)
         assert closed <= entry["filled_quantity"], legs
-        assert exits or entry["filled_quantity"] + legs[0]["filled_quantity"] <= entry["quantity"] + legs[0]["quantity"]
-        assert all(row["active"] == (entry["filled_quantity"] > 0) for row in exits if not row["finished_at"]), legs
-        works = max((row["quantity"] - row["filled_quantity"] for row in exits if not row["finished_at"]), default=0)
+        assert (
+            exits
+            or entry["filled_quantity"] + legs[0]["filled_quantity"]
+            <= entry["quantity"] + legs[0]["quantity"]
+        )
+        assert all(
+            row["active"] == (entry["filled_quantity"] > 0)
+            for row in exits
+            if not row["finished_at"]
+        ), legs
+        works = max(
+            (row["quantity"] - row["filled_quantity"] for row in exits if not row["finished_at"]),
+            default=0,
+        )
         is_covered = entry["finished_at"] is None or closed + works >= entry["filled_quantity"]
         assert not exits or is_covered or "unprotected" in entry["flags"], (entry, legs)
-        assert not {"overfill", "resurrected"} & {flag for row in (entry, *legs) for flag in row["flags"]}, legs
-    held = "SELECT account_id, symbol, position FROM paper_holdings WHERE position <> 0 ORDER BY 1, 2"
+        assert not {"overfill", "resurrected"} & {
+            flag for row in (entry, *legs) for flag in row["flags"]
+        }, legs
+    held = (
+        "SELECT account_id, symbol, position FROM paper_holdings WHERE position <> 0 ORDER BY 1, 2"
+    )
     ours = "SELECT account_id, symbol, quantity AS position FROM positions WHERE quantity <> 0 ORDER BY 1, 2"
     assert tables.fetch(held) == tables.fetch(ours)
     journal = processes.journal()
@@ -170,8 +207,8 @@ def check(processes: WorkerProcesses, groups: int) -> None:
     processes.assert_true()
 
 
-# Takes more than five seconds: processes and PostgreSQL are killed and started again until four workers have died, and
-# an entry is flagged five seconds after its exits are gone.
+# Takes more than five seconds: processes and PostgreSQL are killed and started again until four
+# workers have died, and an entry is flagged five seconds after its exits are gone.
 @pytest.mark.parametrize(
     ("steps", "database_kills", "seed"),
     [(90, 1, 0), *(pytest.param(800, 3, seed, marks=pytest.mark.chaos) for seed in (1, 2, 3))],
@@ -209,5 +246,7 @@ def test_groups_end_true_though_everything_dies(
             for _ in range(10 * len(SYMBOLS)):
                 trader.jump()
             until_calm(processes)
-        print(f"\n{workers.kills} workers killed, {trader.groups} groups: {processes.statuses(with_reason=True)}")
+        print(
+            f"\n{workers.kills} workers killed, {trader.groups} groups: {processes.statuses(with_reason=True)}"
+        )
         check(processes, trader.groups)

@@ -1,4 +1,5 @@
-"""Commits wait for a standby that is not there, under load: afterwards sessions equal leases, and all is worked."""
+"""Commits wait for a standby that is not there, under load: afterwards sessions equal leases, and
+all is worked."""
 
 import threading
 from pathlib import Path

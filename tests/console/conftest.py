@@ -1,4 +1,5 @@
-"""Chromium for the console's tests. Without it, or without playwright, they are skipped and say how to get both."""
+"""Chromium for the console's tests. Without it, or without playwright, they are skipped and say how
+to get both."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 
 HOW = "`make browser` installs playwright and, as root on Debian, chromium"
 # As root there is no sandbox; and the browser shall look for nothing outside this machine.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+]
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 DESKTOP: Any = {"width": 1280, "height": 800}
 PHONE: Any = {"width": 390, "height": 844}
@@ -24,7 +31,8 @@ LIMIT_SECONDS = 30.0
 
 @pytest.fixture
 def browser() -> "Iterator[Browser]":
-    """For each test anew: playwright's event loop runs as long as it does, and other tests have their own."""
+    """For each test anew: playwright's event loop runs as long as it does, and other tests have
+    their own."""
     with open_browser() as browser:
         yield browser
 
@@ -70,8 +78,10 @@ class Screen:
         self.wait_live()
 
     def wait_signed_in(self, credentials: int) -> None:
-        """Until the view offers what so many credentials may do: each that is added opens it anew."""
-        self.page.locator(".chip").nth(credentials - 1).wait_for(state="attached")  # a phone hides them
+        """Until the view offers what so many credentials may do: each that is added opens it
+        anew."""
+        # A phone hides them.
+        self.page.locator(".chip").nth(credentials - 1).wait_for(state="attached")
         self.page.locator("main:not([aria-busy])").wait_for()
 
     def wait_live(self) -> None:
@@ -108,7 +118,9 @@ def screens(browser: "Browser") -> Iterator[Screens]:
     opened: list[Screen] = []
 
     @contextmanager
-    def open_screen(platform: Platform, viewport: Any = None, scheme: Any = "light") -> Iterator[Screen]:
+    def open_screen(
+        platform: Platform, viewport: Any = None, scheme: Any = "light"
+    ) -> Iterator[Screen]:
         context = browser.new_context(viewport=viewport or DESKTOP, color_scheme=scheme)
         context.set_default_timeout(LIMIT_SECONDS * 1000)
         screen = Screen(context.new_page(), platform)

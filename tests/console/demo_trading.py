@@ -31,9 +31,17 @@ def trade(platform: Platform) -> None:
     account = platform.client.get("/v1/accounts", headers=headers).json()["data"][0]["id"]
     made = [submit(platform, headers, account, *order) for order in ORDERS]
     switch = {"manually_disabled": True, "manual_reason": "earnings tonight"}
-    platform.client.put(f"/v1/controls/accounts/{account}/symbols/META", headers=headers, json=switch)
-    window = {"trading_start": "09:30:00", "trading_end": "16:00:00", "timezone": "America/New_York"}
-    platform.client.patch(f"/v1/controls/accounts/{account}/symbols/AMZN/time", headers=headers, json=window)
+    platform.client.put(
+        f"/v1/controls/accounts/{account}/symbols/META", headers=headers, json=switch
+    )
+    window = {
+        "trading_start": "09:30:00",
+        "trading_end": "16:00:00",
+        "timezone": "America/New_York",
+    }
+    platform.client.patch(
+        f"/v1/controls/accounts/{account}/symbols/AMZN/time", headers=headers, json=window
+    )
     submit(platform, headers, account, "META", "BUY", "5", "")
     exits = {"take_profit": {"limit_price": "460"}, "stop_loss": {"stop_price": "350"}}
     submit(platform, headers, account, "AAPL", "BUY", "20", "380", exits=exits)
@@ -41,7 +49,9 @@ def trade(platform: Platform) -> None:
     platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=cancel)
 
     def is_settled() -> bool:
-        orders = platform.client.get(f"/v1/accounts/{account}/orders", headers=headers).json()["data"]
+        orders = platform.client.get(f"/v1/accounts/{account}/orders", headers=headers).json()[
+            "data"
+        ]
         return not any(order["order_status"].startswith("PENDING") for order in orders)
 
     eventually(is_settled, 20)
@@ -67,16 +77,33 @@ def submit(
 ) -> str:
     spec: dict[str, Any] = {"Market": {"quantity": quantity}}
     if limit:
-        spec = {"Limit": {"quantity": quantity, "limit_price": limit, "time_in_force": "GOOD_TILL_CANCEL"}}
+        spec = {
+            "Limit": {
+                "quantity": quantity,
+                "limit_price": limit,
+                "time_in_force": "GOOD_TILL_CANCEL",
+            }
+        }
     payload = {"symbol": symbol, "order_side": side, "spec": spec} | links
-    body = {"command": {"type": "CREATE", "payload": payload}, "client_reference_id": f"model-{len(symbol)}-{quantity}"}
+    body = {
+        "command": {"type": "CREATE", "payload": payload},
+        "client_reference_id": f"model-{len(symbol)}-{quantity}",
+    }
     answer = platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=body)
     return str(answer.json().get("intent_id", ""))
 
 
 def live_account(platform: Platform) -> str:
-    """A key of environment live, with an account at the broker that tests install beside the paper one."""
-    permissions = ["intent:read", "intent:edit", "control:read", "control:edit", "account:read", "stream:read"]
+    """A key of environment live, with an account at the broker that tests install beside the paper
+    one."""
+    permissions = [
+        "intent:read",
+        "intent:edit",
+        "control:read",
+        "control:edit",
+        "account:read",
+        "stream:read",
+    ]
     organization = {
         "external_id": "org_live",
         "name": "Live",

@@ -1,4 +1,5 @@
-"""Takes the pictures of the console for `make screenshots`: every view, light and dark, on a desktop and a phone."""
+"""Takes the pictures of the console for `make screenshots`: every view, light and dark, on a
+desktop and a phone."""
 
 import sys
 import tempfile
@@ -22,7 +23,11 @@ COLOURS = 256
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as data, serving(Path(data)) as platform, open_browser() as browser:
+    with (
+        tempfile.TemporaryDirectory() as data,
+        serving(Path(data)) as platform,
+        open_browser() as browser,
+    ):
         trade(platform)
         for size, viewport in SIZES.items():
             for scheme in ("light", "dark"):
@@ -41,7 +46,9 @@ def tab(browser: Any, platform: Platform, viewport: Any, scheme: str) -> Iterato
     context.close()
 
 
-def picture(browser: Any, platform: Platform, viewport: Any, scheme: str, folder: Path, suffix: str) -> None:
+def picture(
+    browser: Any, platform: Platform, viewport: Any, scheme: str, folder: Path, suffix: str
+) -> None:
     with tab(browser, platform, viewport, scheme) as screen:
         screen.open()
         screen.page.get_by_role("button", name="Sign in").wait_for()

@@ -1,4 +1,5 @@
-"""axe-core finds no serious violation in any view, in light and dark, on a desktop and on a phone."""
+"""axe-core finds no serious violation in any view, in light and dark, on a desktop and on a
+phone."""
 
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,15 @@ def violations(page: Any) -> list[str]:
     ]
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing; `make browser` installs it by npm")
-@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"])
-def test_no_view_has_a_serious_violation(screens: Screens, platform: Platform, size: Any, scheme: str) -> None:
+@pytest.mark.skipif(
+    not AXE.exists(), reason="axe-core is missing; `make browser` installs it by npm"
+)
+@pytest.mark.parametrize(
+    ("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"]
+)
+def test_no_view_has_a_serious_violation(
+    screens: Screens, platform: Platform, size: Any, scheme: str
+) -> None:
     with screens(platform, size, scheme) as screen:
         screen.open()
         screen.page.get_by_role("button", name="Sign in").wait_for()

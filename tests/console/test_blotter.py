@@ -12,7 +12,9 @@ from tests.tenants import Tenants
 pytestmark = pytest.mark.slow
 
 
-def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, tenants: Tenants) -> None:
+def test_orders_are_filtered_and_cancelled_from_the_blotter(
+    screens: Screens, tenants: Tenants
+) -> None:
     account = make_account(tenants, "to sweep")
     first, second, third = symbol(), symbol(), symbol()
     with screens(tenants.platform) as screen:
@@ -23,7 +25,9 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, te
             screen.order(name, "5", "0.01")
             screen.row(name).get_by_text("New", exact=True).wait_for()
         page.get_by_text("3 orders").wait_for()
-        assert re.search(r"\d\d:\d\d:\d\d", screen.row(first).inner_text()), "the time beside the age"
+        assert re.search(r"\d\d:\d\d:\d\d", screen.row(first).inner_text()), (
+            "the time beside the age"
+        )
 
         screen.row(first).get_by_text("Cancel", exact=True).click()
         screen.row(first).get_by_text("Cancelled").wait_for()
@@ -60,7 +64,9 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, te
         page.keyboard.press("n")
         screen.wait_view("Blotter")
         page.keyboard.type("n?/")
-        assert page.locator("#ticket-symbol").input_value() == "n?/", "letters in a field are no keys"
+        assert page.locator("#ticket-symbol").input_value() == "n?/", (
+            "letters in a field are no keys"
+        )
 
         colour = "getComputedStyle(document.querySelector('form.ticket button[type=submit]')).backgroundColor"
         buys = page.evaluate(colour)
@@ -69,7 +75,10 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, te
 
         page.set_viewport_size(PHONE)
         assert page.locator("header.top").bounding_box()["height"] < 50, "one line"
-        tops = [page.locator(selector).bounding_box()["y"] for selector in (".ticket-panel", ".grid.blotter")]
+        tops = [
+            page.locator(selector).bounding_box()["y"]
+            for selector in (".ticket-panel", ".grid.blotter")
+        ]
         assert tops[0] < tops[1], "the ticket comes first"
         assert page.get_by_role("button", name="Sign out").is_hidden()
         page.get_by_role("button", name="Credentials").click()
@@ -77,7 +86,9 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(screens: Screens, te
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_an_account_its_credential_and_a_key_are_made_on_the_page(screens: Screens, tenants: Tenants) -> None:
+def test_an_account_its_credential_and_a_key_are_made_on_the_page(
+    screens: Screens, tenants: Tenants
+) -> None:
     name = symbol()
     with screens(tenants.platform) as screen:
         page = screen.page
@@ -105,14 +116,21 @@ def test_an_account_its_credential_and_a_key_are_made_on_the_page(screens: Scree
         key.get_by_label("Expires").fill("2099-01-31")
         key.get_by_role("button", name="Make a key").click()
         page.locator("code.secret").wait_for()
-        made = tenants.client.get("/v1/api-keys?limit=100", headers=tenants.callers["admin"]).json()["data"]
+        made = tenants.client.get(
+            "/v1/api-keys?limit=100", headers=tenants.callers["admin"]
+        ).json()["data"]
         (found,) = (each for each in made if each["name"] == name)
-        assert (found["permissions"], found["expires_at"]) == (["intent:read"], "2099-01-31T00:00:00.000000Z")
+        assert (found["permissions"], found["expires_at"]) == (
+            ["intent:read"],
+            "2099-01-31T00:00:00.000000Z",
+        )
 
         budget = page.get_by_label(f"Budget of {name}")
         budget.click()
         page.get_by_text(f"{name} has used no budget: it has none.").wait_for()
         path = f"/v1/api-keys/{found['id']}/limits"
-        tenants.client.put(path, json={"max_daily_notional": "500"}, headers=tenants.callers["admin"])
+        tenants.client.put(
+            path, json={"max_daily_notional": "500"}, headers=tenants.callers["admin"]
+        )
         budget.click()
         page.get_by_text(f"{name} has used 0 of 500 today.").wait_for()

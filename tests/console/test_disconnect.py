@@ -1,4 +1,5 @@
-"""The platform goes away and comes back: the page says so, resumes by cursor, and shows nothing twice."""
+"""The platform goes away and comes back: the page says so, resumes by cursor, and shows nothing
+twice."""
 
 import json
 import signal
@@ -22,7 +23,10 @@ def test_a_killed_platform_is_shown_and_resumed_without_a_gap(screens: Screens, 
     port = str(free_port())
     asked: list[tuple[str, str]] = []
     with serving(warm, HTTP_PORT=port) as platform, screens(platform) as screen:
-        screen.page.on("request", lambda request: asked.append((request.url, request.headers.get("last-event-id", ""))))
+        screen.page.on(
+            "request",
+            lambda request: asked.append((request.url, request.headers.get("last-event-id", ""))),
+        )
         screen.sign_in_to_demo()
         screen.order(first)
         screen.row(first).get_by_text("Filled").wait_for()
@@ -37,13 +41,25 @@ def test_a_killed_platform_is_shown_and_resumed_without_a_gap(screens: Screens, 
         with serving(warm, HTTP_PORT=port) as again:
             screen.wait_live()
             assert "none" in screen.page.evaluate(stripes)
-            assert any(cursor for url, cursor in asked if "/events?" in url), "it resumes after the last event"
+            assert any(cursor for url, cursor in asked if "/events?" in url), (
+                "it resumes after the last event"
+            )
             assert not any("/orders?" in url for url, _ in asked), "what it has is not read again"
             headers = {"x-api-key": json.loads((warm / "demo.json").read_text())["api_key"]}
             account = again.client.get("/v1/accounts", headers=headers).json()["data"][0]["id"]
             spec = {"Market": {"quantity": "1"}}
-            body = {"command": {"type": "CREATE", "payload": {"symbol": second, "order_side": "BUY", "spec": spec}}}
-            assert again.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=body).status_code == 202
+            body = {
+                "command": {
+                    "type": "CREATE",
+                    "payload": {"symbol": second, "order_side": "BUY", "spec": spec},
+                }
+            }
+            assert (
+                again.client.post(
+                    f"/v1/accounts/{account}/intents", headers=headers, json=body
+                ).status_code
+                == 202
+            )
             screen.row(second).get_by_text("Filled").wait_for()
             screen.order(third)
             screen.row(third).get_by_text("Filled").wait_for()
@@ -56,7 +72,9 @@ def test_lists_that_cannot_be_read_are_read_again(screen: Screen) -> None:
     def fail_twice(route: Any) -> None:
         if len(failures) < 2:
             failures.append(route.request.url)
-            route.fulfill(status=503, content_type="application/problem+json", body='{"code": "unavailable"}')
+            route.fulfill(
+                status=503, content_type="application/problem+json", body='{"code": "unavailable"}'
+            )
         else:
             route.continue_()
 

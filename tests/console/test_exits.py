@@ -1,4 +1,5 @@
-"""Orders that protect: trailing stops, exits and pairs in the ticket, groups in the blotter and the story."""
+"""Orders that protect: trailing stops, exits and pairs in the ticket, groups in the blotter and the
+story."""
 
 import json
 from typing import Any
@@ -25,7 +26,11 @@ def offer_links(screen: Screen) -> None:
     def answer(route: Any) -> None:
         answered = route.fetch().json()
         for broker in answered["data"]:
-            broker |= {"exits": EXITS | TIMES, "one_cancels_other": PAIR | TIMES} if broker["name"] == "paper" else {}
+            broker |= (
+                {"exits": EXITS | TIMES, "one_cancels_other": PAIR | TIMES}
+                if broker["name"] == "paper"
+                else {}
+            )
         route.fulfill(json=answered)
 
     screen.page.route("**/v1/brokers?*", answer)
@@ -54,7 +59,9 @@ def test_a_trailing_stop_is_placed_shown_and_replaced(screens: Screens, tenants:
         dialog.get_by_text("trail 25.5%").wait_for()
 
 
-def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(screens: Screens, tenants: Tenants) -> None:
+def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(
+    screens: Screens, tenants: Tenants
+) -> None:
     account, name, sent = make_account(tenants, "to protect"), symbol(), list[Any]()
     with screens(tenants.platform) as screen:
         page = screen.page
@@ -66,7 +73,10 @@ def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(screens: Scre
         def accept(route: Any) -> None:
             sent.append(json.loads(route.request.post_data)["command"]["payload"])
             pointer = "/command/payload/exits/take_profit/limit_price"
-            wrong = {"errors": [{"pointer": pointer, "detail": "must be above the limit"}], "detail": "refused"}
+            wrong = {
+                "errors": [{"pointer": pointer, "detail": "must be above the limit"}],
+                "detail": "refused",
+            }
             if len(sent) == 1:
                 route.fulfill(status=422, json=wrong, content_type="application/problem+json")
             else:
@@ -85,8 +95,13 @@ def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(screens: Scre
         assert not ticket.locator("#ticket-limit_price[aria-invalid]").count()
         ticket.get_by_label("Quantity").press("Enter")
         ticket.locator(".outcome").get_by_text(name).wait_for()
-        assert sent[1]["exits"] == {"take_profit": {"limit_price": "104.90"}, "stop_loss": {"stop_price": "95"}}
-        assert ticket.get_by_label("Take profit").input_value() == "", "the next order has no exits of this one"
+        assert sent[1]["exits"] == {
+            "take_profit": {"limit_price": "104.90"},
+            "stop_loss": {"stop_price": "95"},
+        }
+        assert ticket.get_by_label("Take profit").input_value() == "", (
+            "the next order has no exits of this one"
+        )
 
         ticket.get_by_text("Sell", exact=True).click()
         assert ticket.get_by_label("Take profit").is_hidden(), "an exit has no exits"
@@ -95,14 +110,23 @@ def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(screens: Scre
         ticket.get_by_text("or stop at 97.90").wait_for()
         ticket.get_by_label("Quantity").press("Enter")
         ticket.locator(".outcome").get_by_text("Sell 5").wait_for()
-        assert (sent[2]["one_cancels_other"], "exits" in sent[2]) == ({"stop_price": "97.90"}, False)
+        assert (sent[2]["one_cancels_other"], "exits" in sent[2]) == (
+            {"stop_price": "97.90"},
+            False,
+        )
         ticket.get_by_label("Order type").select_option("Stop")
         assert ticket.get_by_label("Or stop at").is_hidden()
 
 
 def order(order_id: str, name: str, **fields: Any) -> dict[str, Any]:
     at = "2026-11-17T10:00:00.000000Z"
-    common = {"order_state": "OPEN", "order_status": "NEW", "order_type": "LIMIT", "order_side": "SELL", "version": 1}
+    common = {
+        "order_state": "OPEN",
+        "order_status": "NEW",
+        "order_type": "LIMIT",
+        "order_side": "SELL",
+        "version": 1,
+    }
     amounts = {"quantity": "10", "filled_quantity": "0", "limit_price": None, "stop_price": None}
     rest = {"reason": None, "detail": None, "active": True, "leg": None, "parent_intent_id": None}
     times = {"created_at": at, "received_at": at, "updated_at": at}
@@ -117,12 +141,23 @@ def order(order_id: str, name: str, **fields: Any) -> dict[str, Any]:
     )
 
 
-def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screens, tenants: Tenants) -> None:
+def test_a_group_stays_together_and_an_unprotected_entry_is_loud(
+    screens: Screens, tenants: Tenants
+) -> None:
     account, name = make_account(tenants, "to group"), symbol()
-    entry = order(ENTRY, name, order_side="BUY", order_status="FILLED", order_state="CLOSED", filled_quantity="10")
+    entry = order(
+        ENTRY,
+        name,
+        order_side="BUY",
+        order_status="FILLED",
+        order_state="CLOSED",
+        filled_quantity="10",
+    )
     link = {"parent_intent_id": ENTRY}
     orders = [
-        order(LOSS, name, leg="stop_loss", order_type="STOP", stop_price="90", active=False, **link),
+        order(
+            LOSS, name, leg="stop_loss", order_type="STOP", stop_price="90", active=False, **link
+        ),
         order(OTHER, "A" + name, created_at="2026-11-17T09:00:00.000000Z"),
         order(PROFIT, name, leg="take_profit", limit_price="120", **link),
         entry | {"flags": ["unprotected"]},
@@ -131,9 +166,13 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
     with screens(tenants.platform) as screen:
         page = screen.page
         screen.sign_in(bearer(tenants, "key_all"))
-        page.route(f"**/{account}/orders?*", lambda route: route.fulfill(json={"data": orders, "next_cursor": None}))
         page.route(
-            f"**/{account}/positions?*", lambda route: route.fulfill(json={"data": [position], "next_cursor": None})
+            f"**/{account}/orders?*",
+            lambda route: route.fulfill(json={"data": orders, "next_cursor": None}),
+        )
+        page.route(
+            f"**/{account}/positions?*",
+            lambda route: route.fulfill(json={"data": [position], "next_cursor": None}),
         )
         choose(screen, account)
         screen.row("UNPROTECTED: its exits do not cover all that was filled").wait_for()
@@ -142,7 +181,9 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
 
         def shown() -> list[str]:
             rows = page.locator(".grid.blotter .body > .row:visible").all()
-            rows_by_height = sorted((row.bounding_box()["y"], row.locator(".c-type").inner_text()) for row in rows)
+            rows_by_height = sorted(
+                (row.bounding_box()["y"], row.locator(".c-type").inner_text()) for row in rows
+            )
             return [kind for _, kind in rows_by_height]
 
         assert shown() in (
@@ -151,7 +192,9 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
         )
         page.get_by_role("columnheader", name="Side").get_by_role("button").click()
         page.locator("[aria-sort=ascending]").wait_for()
-        assert set(shown()[1:3]) == {"Take profit", "Stop loss"}, "below their entry, which is a Buy"
+        assert set(shown()[1:3]) == {"Take profit", "Stop loss"}, (
+            "below their entry, which is a Buy"
+        )
         page.get_by_text("works as soon as its entry fills").wait_for()
         screen.row("Take profit").click()
         group = page.get_by_role("dialog").get_by_role("region", name="Linked orders")
@@ -159,7 +202,9 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(screens: Screen
         group.get_by_text("Take profit (this one)").wait_for()
 
 
-def test_a_bracket_goes_from_the_ticket_to_its_end_on_the_screen(screens: Screens, tenants: Tenants) -> None:
+def test_a_bracket_goes_from_the_ticket_to_its_end_on_the_screen(
+    screens: Screens, tenants: Tenants
+) -> None:
     account, name = make_account(tenants, "to bracket"), symbol()
     post_quote(tenants, name, "100")
     with screens(tenants.platform) as screen:

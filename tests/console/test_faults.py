@@ -15,7 +15,11 @@ pytestmark = pytest.mark.slow
 
 pytest_plugins = ("tests.started_dirs",)
 
-PROBLEM = {"status": 503, "content_type": "application/problem+json", "body": '{"detail": "the disk is full"}'}
+PROBLEM = {
+    "status": 503,
+    "content_type": "application/problem+json",
+    "body": '{"detail": "the disk is full"}',
+}
 TWO_FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
@@ -23,7 +27,12 @@ class Held:
     """Answers that the browser gets when the test lets them go."""
 
     def __init__(self, screen: Screen, pattern: str) -> None:
-        self.page, self.pattern, self.routes, self.is_released = screen.page, pattern, list[Any](), False
+        self.page, self.pattern, self.routes, self.is_released = (
+            screen.page,
+            pattern,
+            list[Any](),
+            False,
+        )
         self.page.route(pattern, self._hold)
 
     def _hold(self, route: Any) -> None:
@@ -51,7 +60,9 @@ def add_credential(screen: Screen, credential: str) -> None:
     dialog.wait_for(state="detached")
 
 
-def test_signing_out_while_accounts_are_read_stays_signed_out(screens: Screens, tenants: Tenants) -> None:
+def test_signing_out_while_accounts_are_read_stays_signed_out(
+    screens: Screens, tenants: Tenants
+) -> None:
     make_account(tenants, "left behind")
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
@@ -64,7 +75,9 @@ def test_signing_out_while_accounts_are_read_stays_signed_out(screens: Screens, 
         assert screen.page.get_by_label("API key or user's token").is_visible()
 
 
-def test_a_view_is_busy_until_it_offers_what_a_new_credential_may_do(screens: Screens, tenants: Tenants) -> None:
+def test_a_view_is_busy_until_it_offers_what_a_new_credential_may_do(
+    screens: Screens, tenants: Tenants
+) -> None:
     make_account(tenants, "seen by two")
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
@@ -76,7 +89,9 @@ def test_a_view_is_busy_until_it_offers_what_a_new_credential_may_do(screens: Sc
         screen.wait_signed_in(2)
 
 
-def test_an_account_whose_stream_was_refused_stays_chosen(screens: Screens, tenants: Tenants) -> None:
+def test_an_account_whose_stream_was_refused_stays_chosen(
+    screens: Screens, tenants: Tenants
+) -> None:
     make_account(tenants, "the first one")
     account = make_account(tenants, "refused for a while")
     with screens(tenants.platform) as screen:
@@ -93,9 +108,16 @@ def test_an_account_whose_stream_was_refused_stays_chosen(screens: Screens, tena
         assert picker.input_value() == account
 
 
-def test_an_account_that_no_credential_reads_any_more_is_not_shown(screens: Screens, tenants: Tenants) -> None:
+def test_an_account_that_no_credential_reads_any_more_is_not_shown(
+    screens: Screens, tenants: Tenants
+) -> None:
     body = {"name": "real for a while", "broker": "remote", "environment": "live"}
-    assert tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["key_live"]).status_code == 201
+    assert (
+        tenants.client.post(
+            "/v1/accounts", json=body, headers=tenants.callers["key_live"]
+        ).status_code
+        == 201
+    )
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_live"))
         add_credential(screen, bearer(tenants, "key_none"))
@@ -106,7 +128,9 @@ def test_an_account_that_no_credential_reads_any_more_is_not_shown(screens: Scre
         assert screen.page.evaluate("document.body.dataset.environment") is None
 
 
-def test_a_late_answer_leaves_the_next_order_as_it_is_typed(screens: Screens, tenants: Tenants) -> None:
+def test_a_late_answer_leaves_the_next_order_as_it_is_typed(
+    screens: Screens, tenants: Tenants
+) -> None:
     """A price that goes on in the field for the quantity would be an order that nobody meant."""
     account = make_account(tenants, "typing ahead")
     with screens(tenants.platform) as screen:
@@ -114,7 +138,10 @@ def test_a_late_answer_leaves_the_next_order_as_it_is_typed(screens: Screens, te
         screen.page.get_by_label("Account", exact=True).select_option(account)
         screen.wait_live()
         ticket = screen.page.locator("form.ticket")
-        fields = {name: ticket.get_by_label(name) for name in ("Symbol", "Order type", "Quantity", "Limit price")}
+        fields = {
+            name: ticket.get_by_label(name)
+            for name in ("Symbol", "Order type", "Quantity", "Limit price")
+        }
         fields["Symbol"].fill(symbol())
         fields["Quantity"].fill("10")
         held = Held(screen, "**/intents")
@@ -126,11 +153,17 @@ def test_a_late_answer_leaves_the_next_order_as_it_is_typed(screens: Screens, te
         held.release()
         ticket.locator(".outcome").get_by_text("Buy 10 ").wait_for()
         screen.page.keyboard.type("7.50")
-        assert [fields[name].input_value() for name in ("Quantity", "Limit price")] == ["3", "187.50"]
+        assert [fields[name].input_value() for name in ("Quantity", "Limit price")] == [
+            "3",
+            "187.50",
+        ]
 
 
-def test_an_order_without_an_answer_is_sent_again_under_its_key(screens: Screens, tenants: Tenants) -> None:
-    """The first attempt arrives, and no attempt is answered until the trader sends the same order again."""
+def test_an_order_without_an_answer_is_sent_again_under_its_key(
+    screens: Screens, tenants: Tenants
+) -> None:
+    """The first attempt arrives, and no attempt is answered until the trader sends the same order
+    again."""
     account = make_account(tenants, "unanswered")
     keys: list[str] = []
 
@@ -187,8 +220,13 @@ def test_the_log_has_no_hole_after_a_burst(screens: Screens, tenants: Tenants) -
     def send(count: int) -> None:
         spec = {"Limit": {"quantity": "1", "limit_price": "0.01"}}
         for _ in range(count):
-            command = {"type": "CREATE", "payload": {"symbol": "BURST", "order_side": "BUY", "spec": spec}}
-            answer = tenants.client.post(f"/v1/accounts/{account}/intents", json={"command": command}, headers=headers)
+            command = {
+                "type": "CREATE",
+                "payload": {"symbol": "BURST", "order_side": "BUY", "spec": spec},
+            }
+            answer = tenants.client.post(
+                f"/v1/accounts/{account}/intents", json={"command": command}, headers=headers
+            )
             assert answer.status_code == 202, answer.text
 
     send(3)
@@ -265,17 +303,24 @@ def test_a_new_keys_secret_stays_when_another_key_cannot_be_changed(screen: Scre
     assert secret.is_visible()
 
 
-def test_a_stream_ends_with_the_credential_that_opened_it(screens: Screens, tenants: Tenants) -> None:
+def test_a_stream_ends_with_the_credential_that_opened_it(
+    screens: Screens, tenants: Tenants
+) -> None:
     account = make_account(tenants, "read by two")
     opened: list[dict[str, str]] = []
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"), bearer(tenants, "admin"))
         screen.page.get_by_label("Account", exact=True).select_option(account)
         screen.wait_live()
-        screen.page.on("request", lambda request: opened.append(request.headers) if "/events?" in request.url else None)
+        screen.page.on(
+            "request",
+            lambda request: opened.append(request.headers) if "/events?" in request.url else None,
+        )
         screen.page.get_by_role("button", name="Forget the paper key").click()
         screen.page.locator(".chip").first.get_by_text("admin").wait_for()
         eventually(lambda: bool(screen.page.evaluate("true") and opened), LIMIT_SECONDS)
         screen.wait_live()
-        assert [headers.get("authorization", "") for headers in opened] == [f"Bearer {bearer(tenants, 'admin')}"]
+        assert [headers.get("authorization", "") for headers in opened] == [
+            f"Bearer {bearer(tenants, 'admin')}"
+        ]
         assert screen.page.get_by_label("Account", exact=True).input_value() == account

@@ -40,7 +40,8 @@ class Keyboard:
         raise AssertionError(f"Tab never reaches {name!r}; the last was {self.focused()!r}")
 
     def choose(self, name: str, text: str) -> None:
-        """By arrows: what is typed into a list is forgotten if the machine is slow between two letters."""
+        """By arrows: what is typed into a list is forgotten if the machine is slow between two
+        letters."""
         self.go(name, "SELECT")
         self.press("Home")
         chosen = "() => document.activeElement.selectedOptions?.[0]?.textContent.trim()"
@@ -61,13 +62,15 @@ class Keyboard:
         self.page.keyboard.type(text)
 
     def send(self) -> None:
-        """The answer moves the focus to the quantity, and may come after the first events of the order."""
+        """The answer moves the focus to the quantity, and may come after the first events of the
+        order."""
         self.press("Enter")
         self.page.locator("form.ticket .outcome:not(:empty)").wait_for()
 
 
 def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) -> None:
-    """Signs in, buys, sees it filled, places a limit, replaces it, cancels it, sets a window, halts, resumes."""
+    """Signs in, buys, sees it filled, places a limit, replaces it, cancels it, sets a window,
+    halts, resumes."""
     make_account(tenants, "aaa keyboard")  # the first of the list by no rule: it is chosen below
     filled, resting = (f"K{uuid.uuid4().hex[:7].upper()}" for _ in range(2))
     with screens(tenants.platform) as screen:

@@ -1,4 +1,5 @@
-"""Signing in at an external issuer: authorization code with PKCE, against `oidc-provider` from npm."""
+"""Signing in at an external issuer: authorization code with PKCE, against `oidc-provider` from
+npm."""
 
 import contextlib
 import json
@@ -46,7 +47,9 @@ provider.listen(%(port)d, '127.0.0.1', () => console.log('listening'));
 @contextlib.contextmanager
 def running_issuer(folder: Path, callback: str) -> Iterator[str]:
     if shutil.which("node") is None or not MODULE.exists():
-        pytest.skip("oidc-provider is missing; `make browser` installs it by npm (apt-get install nodejs npm)")
+        pytest.skip(
+            "oidc-provider is missing; `make browser` installs it by npm (apt-get install nodejs npm)"
+        )
     port = free_port()
     issuer = f"http://127.0.0.1:{port}"
     jwk = ECAlgorithm.to_jwk(ec.generate_private_key(ec.SECP256R1()), as_dict=True)
@@ -60,7 +63,9 @@ def running_issuer(folder: Path, callback: str) -> Iterator[str]:
     }
     program = folder / "issuer.mjs"
     program.write_text(PROGRAM % answered)
-    with subprocess.Popen(["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as node:
+    with subprocess.Popen(
+        ["node", str(program)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as node:
         assert node.stdout is not None
         try:
             assert any("listening" in line for line in node.stdout), "oidc-provider did not start"
@@ -73,7 +78,10 @@ def running_issuer(folder: Path, callback: str) -> Iterator[str]:
 def platform(databases: Databases, tmp_path: Path) -> Iterator[Platform]:
     """With a database that is made without an event loop: the browser has one in this thread."""
     port = free_port()
-    with databases() as urls, running_issuer(tmp_path, f"http://127.0.0.1:{port}/console") as issuer:
+    with (
+        databases() as urls,
+        running_issuer(tmp_path, f"http://127.0.0.1:{port}/console") as issuer,
+    ):
         settings = {
             "DATABASE_URL": urls.login.reveal(),
             "DATABASE_OWNER_URL": urls.owner.reveal(),
@@ -85,7 +93,9 @@ def platform(databases: Databases, tmp_path: Path) -> Iterator[Platform]:
         }
         with serving(tmp_path / "data", **settings) as platform:
             account = {"name": "sim", "broker": "paper", "environment": "paper"}
-            platform.apply({"organizations": [{"external_id": "o1", "name": "One", "accounts": [account]}]})
+            platform.apply(
+                {"organizations": [{"external_id": "o1", "name": "One", "accounts": [account]}]}
+            )
             yield platform
 
 
@@ -100,7 +110,9 @@ def sign_in_at_issuer(screen: Screen) -> None:
     screen.wait_live()
 
 
-def test_a_user_signs_in_at_the_issuer_trades_and_stays_over_a_reload(screens: Screens, platform: Platform) -> None:
+def test_a_user_signs_in_at_the_issuer_trades_and_stays_over_a_reload(
+    screens: Screens, platform: Platform
+) -> None:
     policy = platform.client.get("/console").headers["content-security-policy"]
     issuer = platform.client.get("/console/config.json").json()["issuer"]
     assert f"connect-src 'self' {issuer};" in policy
@@ -109,11 +121,19 @@ def test_a_user_signs_in_at_the_issuer_trades_and_stays_over_a_reload(screens: S
         chip = screen.page.locator(".chip")
         first = chip.inner_text()
         assert "admin ada, until" in first
-        assert screen.page.url.split("#")[0] == f"{platform.url}/console", "the code leaves the address"
+        assert screen.page.url.split("#")[0] == f"{platform.url}/console", (
+            "the code leaves the address"
+        )
         stored = screen.page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])")
-        assert stored == '[{"trading-intents-issuer":"1"},{}]', "that somebody signed in there, and no credential"
-        screen.page.evaluate("Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })")
-        screen.page.wait_for_function("(before) => document.querySelector('.chip').innerText !== before", arg=first)
+        assert stored == '[{"trading-intents-issuer":"1"},{}]', (
+            "that somebody signed in there, and no credential"
+        )
+        screen.page.evaluate(
+            "Object.defineProperty(document, 'visibilityState', { get: () => 'hidden' })"
+        )
+        screen.page.wait_for_function(
+            "(before) => document.querySelector('.chip').innerText !== before", arg=first
+        )
         screen.view("Accounts")
         screen.row("sim").wait_for()
         screen.page.reload()
@@ -135,7 +155,9 @@ def test_a_user_signs_in_at_the_issuer_trades_and_stays_over_a_reload(screens: S
         ("error=access_denied&state=forged", "belongs to no sign-in"),
     ],
 )
-def test_a_return_that_nobody_began_is_refused(screens: Screens, platform: Platform, query: str, said: str) -> None:
+def test_a_return_that_nobody_began_is_refused(
+    screens: Screens, platform: Platform, query: str, said: str
+) -> None:
     with screens(platform) as screen:
         asked: list[str] = []
         screen.page.on("request", lambda request: asked.append(request.url))

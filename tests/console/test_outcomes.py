@@ -19,22 +19,32 @@ def choose(screen: Screen, account: str) -> None:
 def send(tenants: Tenants, account: str, name: str, quantity: str) -> None:
     payload = {"symbol": name, "order_side": "BUY", "spec": {"Market": {"quantity": quantity}}}
     body = {"command": {"type": "CREATE", "payload": payload}}
-    answer = tenants.client.post(f"/v1/accounts/{account}/intents", json=body, headers=tenants.callers["key_all"])
+    answer = tenants.client.post(
+        f"/v1/accounts/{account}/intents", json=body, headers=tenants.callers["key_all"]
+    )
     assert answer.status_code == 202, answer.text
 
 
-def test_the_ticket_follows_its_order_and_a_notice_shows_others(screens: Screens, tenants: Tenants) -> None:
+def test_the_ticket_follows_its_order_and_a_notice_shows_others(
+    screens: Screens, tenants: Tenants
+) -> None:
     account = make_account(tenants, "to follow")
     name, other = symbol(), symbol()
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
         choose(screen, account)
-        ticket, notice = screen.page.locator("form.ticket"), screen.page.locator("footer.notice[aria-live=polite]")
+        ticket, notice = (
+            screen.page.locator("form.ticket"),
+            screen.page.locator("footer.notice[aria-live=polite]"),
+        )
         outcome = ticket.locator(".outcome")
 
         screen.order(name, "99999999")
         outcome.get_by_text("Rejected: Buy 99,999,999").wait_for()
-        assert "because it costs more than the buying power (insufficient_buying_power)" in outcome.inner_text()
+        assert (
+            "because it costs more than the buying power (insufficient_buying_power)"
+            in outcome.inner_text()
+        )
         notice.get_by_text(f"Rejected: Buy 99,999,999 {name}").wait_for()
         row = screen.row("99,999,999")
         row.get_by_text("it costs more than the buying power").wait_for()
@@ -50,7 +60,9 @@ def test_the_ticket_follows_its_order_and_a_notice_shows_others(screens: Screens
         ticket.get_by_text("Sell", exact=True).click()
         ticket.locator(".unknown").get_by_text(f"The account holds no {name} to sell").wait_for()
         ticket.get_by_label("Quantity").press("Enter")
-        outcome.get_by_text("because the account holds less than it sells (no_position_to_sell)").wait_for()
+        outcome.get_by_text(
+            "because the account holds less than it sells (no_position_to_sell)"
+        ).wait_for()
         ticket.get_by_text("Buy", exact=True).click()
 
         screen.order(name, "5", "0.01")
@@ -70,7 +82,9 @@ def test_the_ticket_follows_its_order_and_a_notice_shows_others(screens: Screens
         notice.get_by_text("(insufficient_buying_power)").wait_for()
 
 
-def test_a_broker_that_is_away_and_a_halt_are_seen_in_every_view(screens: Screens, tenants: Tenants) -> None:
+def test_a_broker_that_is_away_and_a_halt_are_seen_in_every_view(
+    screens: Screens, tenants: Tenants
+) -> None:
     headers = tenants.callers["key_all"]
     body = {"name": "far away", "broker": "remote", "environment": "paper"}
     account = tenants.client.post("/v1/accounts", json=body, headers=headers).json()["id"]
@@ -85,13 +99,18 @@ def test_a_broker_that_is_away_and_a_halt_are_seen_in_every_view(screens: Screen
 
         secrets = {"secrets": {"api_key_id": "i", "api_secret": "s"}}
         assert (
-            tenants.client.post(f"/v1/accounts/{account}/credentials", json=secrets, headers=headers).status_code == 201
+            tenants.client.post(
+                f"/v1/accounts/{account}/credentials", json=secrets, headers=headers
+            ).status_code
+            == 201
         )
         state.get_by_text("Broker away").wait_for()
         ticket.get_by_label("Symbol").fill(name)
         ticket.get_by_text("The broker is not connected: an order is accepted, waits").wait_for()
         screen.order(name, "1")
-        ticket.locator(".outcome").get_by_text(f"Accepted: Buy 1 {name}. It waits: the broker is not conn").wait_for()
+        ticket.locator(".outcome").get_by_text(
+            f"Accepted: Buy 1 {name}. It waits: the broker is not conn"
+        ).wait_for()
 
         halt = {"reason": "the model is wrong", "cancel_orders": False}
         halts = f"/v1/controls/accounts/{account}"
@@ -105,6 +124,7 @@ def test_a_broker_that_is_away_and_a_halt_are_seen_in_every_view(screens: Screen
         state.get_by_text("Up to date").wait_for()
         assert trouble.is_hidden()
         choose(screen, account)
-        trouble.get_by_text("the model is wrong").wait_for()  # as a page sees it that is opened later
+        # As a page sees it that is opened later.
+        trouble.get_by_text("the model is wrong").wait_for()
         assert tenants.client.post(f"{halts}/resume", headers=headers).status_code == 200
         state.get_by_text("Broker away").wait_for()

@@ -1,4 +1,5 @@
-"""The endpoints of the console: its files with their policy, what a credential may call, demo links."""
+"""The endpoints of the console: its files with their policy, what a credential may call, demo
+links."""
 
 import os
 import re
@@ -38,10 +39,14 @@ POLICY = {
 
 
 def policy_of(answer: httpx.Response) -> dict[str, str]:
-    return dict(rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";"))
+    return dict(
+        rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";")
+    )
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/console", "/console/main.js", "/console/console.css"])
+@pytest.mark.parametrize(
+    "path", ["/", "/docs", "/console", "/console/main.js", "/console/console.css"]
+)
 def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> None:
     answer = platform.client.get(path)
     assert answer.status_code == 200
@@ -54,10 +59,13 @@ def test_every_page_and_file_has_the_policy(platform: Platform, path: str) -> No
 @pytest.mark.slow
 def test_a_site_that_opened_the_console_has_no_hold_on_it(screen: Screen) -> None:
     """Else it could show its own page in that tab later, and ask for a key there."""
-    site = screen.platform.url.replace("127.0.0.1", "localhost")  # another origin, and a page without our headers
+    # Another origin, and a page without our headers.
+    site = screen.platform.url.replace("127.0.0.1", "localhost")
     screen.page.goto(f"{site}/openapi.json")
     with screen.page.context.expect_page() as opened:
-        screen.page.evaluate("address => { window.held = window.open(address); }", f"{screen.platform.url}/console")
+        screen.page.evaluate(
+            "address => { window.held = window.open(address); }", f"{screen.platform.url}/console"
+        )
     opened.value.get_by_role("button", name="Sign in").wait_for()
     assert screen.page.evaluate("window.held.closed") is True
     assert opened.value.evaluate("window.open_client") is None
@@ -68,7 +76,10 @@ def test_the_browser_gets_the_files_of_the_repository_as_they_are(platform: Plat
         answer = platform.client.get(f"/console/{file.name}")
         assert (answer.status_code, answer.content) == (200, file.read_bytes()), file.name
     assert platform.client.get("/console").content == (STATIC / "index.html").read_bytes()
-    assert platform.client.get("/console/main.js").headers["content-type"] == "text/javascript; charset=utf-8"
+    assert (
+        platform.client.get("/console/main.js").headers["content-type"]
+        == "text/javascript; charset=utf-8"
+    )
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/main.js", "/docs", "/page.css"])
@@ -95,9 +106,7 @@ def test_the_console_knows_no_markup() -> None:
     """No framework, nothing from elsewhere, and no way for a text to become markup or code."""
     for script in SCRIPTS:
         text = script.read_text()
-        forbidden = (
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createPolicy|https?://"
-        )
+        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createPolicy|https?://"
         found = re.findall(forbidden, text.replace("http://www.w3.org/2000/svg", ""))
         assert found == [], script.name
         for imported in re.findall(r'^import .* from "(.*)";$', text, re.MULTILINE):
@@ -139,15 +148,27 @@ def test_a_caller_can_read_who_it_is(tenants: Tenants) -> None:
 
     acme = tenants.organization("org_acme")["id"]
     key, admin, service = answered("key_live"), answered("admin"), answered("service_unnamed")
-    assert (key["principal_type"], key["environment"], key["organization_id"]) == ("API_KEY", "live", acme)
+    assert (key["principal_type"], key["environment"], key["organization_id"]) == (
+        "API_KEY",
+        "live",
+        acme,
+    )
     assert (key["organization_name"], key["expires_at"]) == ("Acme", None)
-    assert (admin["principal_type"], admin["principal_id"], admin["role"]) == ("USER", "acme-admin", "admin")
+    assert (admin["principal_type"], admin["principal_id"], admin["role"]) == (
+        "USER",
+        "acme-admin",
+        "admin",
+    )
     assert re.fullmatch(r"20\d\d-.*Z", str(admin["expires_at"]))
     assert (service["principal_type"], service["principal_id"]) == ("SERVICE", "reader")
 
 
-def test_without_the_entitlement_controls_are_not_among_what_a_caller_may_call(tenants: Tenants) -> None:
-    policies = tenants.client.get("/v1/caller", headers=tenants.callers["other_admin"]).json()["policies"]
+def test_without_the_entitlement_controls_are_not_among_what_a_caller_may_call(
+    tenants: Tenants,
+) -> None:
+    policies = tenants.client.get("/v1/caller", headers=tenants.callers["other_admin"]).json()[
+        "policies"
+    ]
     assert "halt_organization" in policies
     assert not {"read_controls", "write_controls", "write_organization_control"} & set(policies)
 
@@ -162,7 +183,9 @@ def code_of(platform: Platform) -> str:
 
 
 def exchange(platform: Platform, code: str, **headers: str) -> httpx.Response:
-    own = {"origin": platform.url} | {name.replace("_", "-"): value for name, value in headers.items()}
+    own = {"origin": platform.url} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
     return platform.client.post("/console/session", json={"code": code}, headers=own)
 
 
@@ -177,7 +200,9 @@ def test_a_demo_link_gives_a_user_and_a_key_once(platform: Platform) -> None:
     assert answer.headers["cache-control"] == "no-store"
     session = answer.json()
     assert session["expires_in"] == 900
-    user = platform.client.get("/v1/caller", headers={"authorization": f"Bearer {session['access_token']}"}).json()
+    user = platform.client.get(
+        "/v1/caller", headers={"authorization": f"Bearer {session['access_token']}"}
+    ).json()
     key = platform.client.get("/v1/caller", headers={"x-api-key": session["api_key"]}).json()
     assert (user["principal_id"], user["role"], key["environment"]) == ("demo", "admin", "paper")
     assert user["organization_id"] == key["organization_id"]
@@ -185,7 +210,9 @@ def test_a_demo_link_gives_a_user_and_a_key_once(platform: Platform) -> None:
     assert (again.status_code, again.json()["code"]) == (401, "unauthorized")
 
 
-@pytest.mark.parametrize("moved_seconds", [-61, 3600], ids=["old", "made before the clock was set back"])
+@pytest.mark.parametrize(
+    "moved_seconds", [-61, 3600], ids=["old", "made before the clock was set back"]
+)
 def test_a_demo_link_holds_for_a_minute(platform: Platform, moved_seconds: int) -> None:
     folder = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "console-links"
     code, other = code_of(platform), code_of(platform)
@@ -214,7 +241,8 @@ def test_a_demo_link_is_used_once_by_many_at_once(platform: Platform) -> None:
 def test_a_demo_link_is_made_while_another_is_used(platform: Platform) -> None:
     vanished = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "console-links" / "vanished"
     code_of(platform)
-    vanished.symlink_to("nowhere")  # as a file that is gone between the listing of the folder and the look at it
+    # As a file that is gone between the listing of the folder and the look at it.
+    vanished.symlink_to("nowhere")
     assert exchange(platform, code_of(platform)).status_code == 200
     vanished.unlink()
 
@@ -238,7 +266,9 @@ def test_a_demo_link_is_made_while_another_is_used(platform: Platform) -> None:
     ],
     ids=lambda headers: "-".join(headers) + str(next(iter(headers.values()))).replace("/", ""),
 )
-def test_a_demo_link_is_for_a_browser_on_this_machine(platform: Platform, headers: dict[str, str]) -> None:
+def test_a_demo_link_is_for_a_browser_on_this_machine(
+    platform: Platform, headers: dict[str, str]
+) -> None:
     code = code_of(platform)
     refused = exchange(platform, code, **headers)
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -258,9 +288,14 @@ def test_a_guessed_code_is_refused(platform: Platform) -> None:
 def test_who_serves_others_has_no_demo_links(warm: Path) -> None:
     with serving(warm, HTTP_HOST="0.0.0.0") as platform:
         local = platform.url.replace("0.0.0.0", "127.0.0.1")
-        answer = httpx.post(f"{local}/console/session", json={"code": "x"}, headers={"origin": local}, verify=False)
+        answer = httpx.post(
+            f"{local}/console/session", json={"code": "x"}, headers={"origin": local}, verify=False
+        )
         assert answer.status_code == 405  # as for any path that has files only
-        assert httpx.get(f"{local}/console/config.json", verify=False).json()["has_demo_links"] is False
+        assert (
+            httpx.get(f"{local}/console/config.json", verify=False).json()["has_demo_links"]
+            is False
+        )
         done = platform.run("console")
         assert done.returncode == 1
         assert "this machine alone" in done.stderr

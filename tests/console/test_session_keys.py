@@ -1,4 +1,5 @@
-"""A person who signs in trades by a session key: made for the tab, held in memory, ended by signing out."""
+"""A person who signs in trades by a session key: made for the tab, held in memory, ended by signing
+out."""
 
 import httpx
 import pytest
@@ -13,7 +14,9 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.slow
 
 
-def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(screens: Screens, tenants: Tenants) -> None:
+def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(
+    screens: Screens, tenants: Tenants
+) -> None:
     account = make_account(tenants, "for people")
     mine, others = symbol(), symbol()
     send(tenants, account, others, "2")
@@ -21,25 +24,37 @@ def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(screens: Scr
     with screens(tenants.platform) as screen:
         page = screen.page
         page.on(
-            "request", lambda asked: used.append(asked.headers.get("x-api-key", "")) if asked.method == "POST" else None
+            "request",
+            lambda asked: (
+                used.append(asked.headers.get("x-api-key", "")) if asked.method == "POST" else None
+            ),
         )
         screen.sign_in(bearer(tenants, "admin"))
         choose(screen, account)
         page.locator("form.ticket").get_by_text("Uses the session key of acme-admin.").wait_for()
         screen.order(mine, "4")
         page.locator(".outcome").get_by_text(f"Filled: Buy 4 {mine}").wait_for()
-        assert page.locator(".chip").count() == 1, "the key is the person's, and goes with the person"
+        assert page.locator(".chip").count() == 1, (
+            "the key is the person's, and goes with the person"
+        )
         screen.view("Log")
         screen.row(mine).get_by_text("you (acme-admin)").wait_for()
         screen.row(others).get_by_role("gridcell", name="all", exact=True).wait_for()
         secret = next(key for key in used if key.startswith("tip_paper_"))
-        assert secret not in page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])")
+        assert secret not in page.evaluate(
+            "JSON.stringify([{...sessionStorage}, {...localStorage}, document.cookie])"
+        )
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("API key or user's token").wait_for()
 
         def has_ended() -> bool:
             page.evaluate("true")
-            return httpx.get(f"{tenants.platform.url}/v1/caller", headers={"x-api-key": secret}).status_code == 401
+            return (
+                httpx.get(
+                    f"{tenants.platform.url}/v1/caller", headers={"x-api-key": secret}
+                ).status_code
+                == 401
+            )
 
         eventually(has_ended, LIMIT_SECONDS)
         screen.sign_in(bearer(tenants, "member"))
@@ -51,7 +66,9 @@ def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(screens: Scr
         page.get_by_label("API key or user's token").wait_for()
 
 
-def test_what_is_typed_while_the_session_key_is_made_stays(screens: Screens, tenants: Tenants) -> None:
+def test_what_is_typed_while_the_session_key_is_made_stays(
+    screens: Screens, tenants: Tenants
+) -> None:
     account = make_account(tenants, "typed early")
     wanted = symbol()
     with screens(tenants.platform) as screen:

@@ -31,7 +31,9 @@ def test_an_order_goes_from_the_ticket_to_filled_on_the_screen(screen: Screen) -
     row.click()
     story = screen.page.get_by_role("dialog")
     story.get_by_role("region", name="Trades").wait_for()
-    assert "you (" in story.get_by_role("region", name="Actions").inner_text(), "an admin sees the key's name"
+    assert "you (" in story.get_by_role("region", name="Actions").inner_text(), (
+        "an admin sees the key's name"
+    )
     story.get_by_role("button", name="Close").click()
 
 
@@ -53,7 +55,9 @@ def test_a_limit_order_is_replaced_and_cancelled_in_its_story(screen: Screen) ->
     row.get_by_text("Cancelled").wait_for()
 
 
-def test_the_ticket_says_what_controls_would_answer_and_where_a_field_is_wrong(screen: Screen) -> None:
+def test_the_ticket_says_what_controls_would_answer_and_where_a_field_is_wrong(
+    screen: Screen,
+) -> None:
     screen.sign_in_to_demo()
     name = symbol()
     ticket = screen.page.locator("form.ticket")
@@ -70,7 +74,12 @@ def test_the_ticket_says_what_controls_would_answer_and_where_a_field_is_wrong(s
 def is_range(resolution: str, begin: str, request: Any) -> bool:
     """Whether it asks for spans up to now, from such a time on."""
     found = re.search(r"equity\?resolution=(\w+)&from=([^&]+)&to=([^&]+)", request.url)
-    return found is not None and found[1] == resolution and begin in found[2] and "00.000Z" not in found[3]
+    return (
+        found is not None
+        and found[1] == resolution
+        and begin in found[2]
+        and "00.000Z" not in found[3]
+    )
 
 
 def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
@@ -82,7 +91,12 @@ def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     row = screen.row(name)
     row.get_by_role("gridcell", name="12", exact=True).wait_for()
     screen.page.get_by_text("realized and unrealized since 00:00 UTC").wait_for()
-    recorded = {"at": "2026-01-01T00:00:00Z", "equity": "1000", "realized_pnl": "5", "unrealized_pnl": "-2"}
+    recorded = {
+        "at": "2026-01-01T00:00:00Z",
+        "equity": "1000",
+        "realized_pnl": "5",
+        "unrealized_pnl": "-2",
+    }
     screen.page.route("**/equity?*", lambda route: route.fulfill(json={"data": [recorded]}))
     for choice in ("month", "week", "today"):
         resolution, hour = ("1m", "T00%3A00%3A00.000Z") if choice == "today" else ("1h", "")
@@ -93,7 +107,9 @@ def test_positions_show_what_was_bought_and_money(screen: Screen) -> None:
     screen.page.get_by_label("Equity of").select_option("week")
     screen.view("Blotter")
     screen.view("Positions")
-    assert screen.page.get_by_label("Equity of").input_value() == "week", "a choice is kept between views"
+    assert screen.page.get_by_label("Equity of").input_value() == "week", (
+        "a choice is kept between views"
+    )
     row.click()
     dialog = screen.page.get_by_role("dialog")
     dialog.get_by_text(f"A market order sells 12 {name}").wait_for()
@@ -146,7 +162,12 @@ def test_a_limit_set_on_the_page_is_shown_in_the_ticket(screens: Screens, tenant
 
 def test_a_live_account_is_unmistakable(screens: Screens, tenants: Tenants) -> None:
     body = {"name": "real", "broker": "remote", "environment": "live"}
-    assert tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["key_live"]).status_code == 201
+    assert (
+        tenants.client.post(
+            "/v1/accounts", json=body, headers=tenants.callers["key_live"]
+        ).status_code
+        == 201
+    )
     make_account(tenants, "practice")
     border = "getComputedStyle(document.body).borderTopWidth"
     with screens(tenants.platform) as screen:
@@ -192,10 +213,14 @@ def bearer(tenants: Tenants, caller: str) -> str:
 
 def make_account(tenants: Tenants, name: str) -> str:
     body = {"name": name, "broker": "paper", "environment": "paper"}
-    made: dict[str, Any] = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["key_all"]).json()
+    made: dict[str, Any] = tenants.client.post(
+        "/v1/accounts", json=body, headers=tenants.callers["key_all"]
+    ).json()
 
     def is_connected() -> bool:
-        found = tenants.client.get(f"/v1/accounts/{made['id']}", headers=tenants.callers["key_all"]).json()
+        found = tenants.client.get(
+            f"/v1/accounts/{made['id']}", headers=tenants.callers["key_all"]
+        ).json()
         return bool(found["connection"] == "connected")
 
     eventually(is_connected, LIMIT_SECONDS)
@@ -216,7 +241,9 @@ def test_accounts_say_how_they_are_connected_and_keys_are_made(screen: Screen) -
     form.get_by_label("Name").fill("from the console")
     form.get_by_role("button", name="Make a key").click()
     made = screen.page.locator("code.secret").inner_text()
-    answered = httpx.get(f"{screen.platform.url}/v1/caller", headers={"x-api-key": made}, verify=False)
+    answered = httpx.get(
+        f"{screen.platform.url}/v1/caller", headers={"x-api-key": made}, verify=False
+    )
     assert answered.json()["environment"] == "paper"
 
 
@@ -242,7 +269,9 @@ def test_the_log_shows_actions_newest_first_and_checks_their_hashes(screen: Scre
 
 
 @pytest.mark.parametrize("caller", ["read_only", "key_none"])
-def test_what_a_credential_may_not_call_is_not_offered(screens: Screens, tenants: Tenants, caller: str) -> None:
+def test_what_a_credential_may_not_call_is_not_offered(
+    screens: Screens, tenants: Tenants, caller: str
+) -> None:
     make_account(tenants, f"for {caller}")
     with screens(tenants.platform) as screen:
         screen.open()
@@ -259,13 +288,17 @@ def test_what_a_credential_may_not_call_is_not_offered(screens: Screens, tenants
             assert screen.page.locator(f"form.{form} button[type=submit]").is_disabled(), form
 
 
-def test_a_credential_that_does_not_verify_is_refused_and_never_kept(screen: Screen, platform: Platform) -> None:
+def test_a_credential_that_does_not_verify_is_refused_and_never_kept(
+    screen: Screen, platform: Platform
+) -> None:
     screen.open()
     screen.page.get_by_label("API key or user's token").fill("tip_paper_wrong")
     screen.page.get_by_role("button", name="Sign in").click()
     screen.page.get_by_text("does not know this credential").wait_for()
     screen.sign_in_to_demo()
-    stored = screen.page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+    stored = screen.page.evaluate(
+        "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+    )
     assert stored == '[{},{},""]'
     assert "code=" not in screen.page.url
     screen.page.reload()

@@ -11,13 +11,32 @@ type Amount = string | null | undefined;
 type Environment = "paper" | "live";
 
 // The API's objects, as far as the modules name their fields.
-type Account = Json & { id: string; name: string; environment: Environment; broker: string; connection: string };
-type Order = Json & { order_id: string; symbol: string; order_state: string; order_status: string; version: number; created_at: string };
+type Account = Json & {
+  id: string;
+  name: string;
+  environment: Environment;
+  broker: string;
+  connection: string;
+};
+type Order = Json & {
+  order_id: string;
+  symbol: string;
+  order_state: string;
+  order_status: string;
+  version: number;
+  created_at: string;
+};
 type Position = Json & { symbol: string; quantity: string; received_at: string };
 type Action = Json & { seq: number; hash: string };
 type FieldProblem = { pointer: string; detail: string };
 type Trigger = { reason: string; detail: string; scope: unknown };
-type ConsoleSettings = { issuer: string; client_id: string | null; scope: string; audience: string; has_demo_links: boolean };
+type ConsoleSettings = {
+  issuer: string;
+  client_id: string | null;
+  scope: string;
+  audience: string;
+  has_demo_links: boolean;
+};
 interface Caller {
   principal_type: "API_KEY" | "USER" | "SERVICE";
   principal_id: string;
@@ -31,7 +50,14 @@ interface Caller {
 
 // session.js, api.js
 type Renew = () => Promise<string>;
-type HeldCredential = { slot: string; secret: string; caller: Caller; label: string; renew: Renew | null; isSession?: boolean };
+type HeldCredential = {
+  slot: string;
+  secret: string;
+  caller: Caller;
+  label: string;
+  renew: Renew | null;
+  isSession?: boolean;
+};
 interface Call {
   body?: unknown;
   query?: Record<string, string | number | null | undefined>;
@@ -41,9 +67,16 @@ interface Call {
 
 // dom.js
 type Child = Node | string | null | undefined | false;
-type Attributes = Record<string, string | number | boolean | null | undefined | ((event: any) => void)>;
+type Attributes = Record<
+  string,
+  string | number | boolean | null | undefined | ((event: any) => void)
+>;
 type Tags = HTMLElementTagNameMap;
-type MakeElement = <K extends keyof Tags>(tag: K, attributes?: Attributes, ...children: Child[]) => Tags[K];
+type MakeElement = <K extends keyof Tags>(
+  tag: K,
+  attributes?: Attributes,
+  ...children: Child[]
+) => Tags[K];
 type Stop = () => void;
 type View = { element: HTMLElement; close: Stop };
 
@@ -165,7 +198,12 @@ interface Context {
 type Names = { prepare: (actions: Json[]) => Promise<void>; describe: (action: Json) => string };
 type Submit = (command: Json) => Promise<Json>;
 type OpenView = (context: Context) => View;
-type Level = { title: string; base: string; write: string; level: "organization" | "account" | "symbol" };
+type Level = {
+  title: string;
+  base: string;
+  write: string;
+  level: "organization" | "account" | "symbol";
+};
 interface BoundOptions extends Omit<FormOptions, "onSubmit"> {
   fields: Field[];
   /** The resource that is read, and the part of it that is shown. */

@@ -15,7 +15,9 @@ class TradingClient:
         self.tenants, self.headers = tenants, tenants.callers[caller]
         self.account = made(tenants, caller, **account)["id"]
 
-    def call(self, method: str, tail: str, body: Any = None, caller: str | None = None, **headers: str) -> Any:
+    def call(
+        self, method: str, tail: str, body: Any = None, caller: str | None = None, **headers: str
+    ) -> Any:
         """At a path below the account's controls; header names are written with underscores."""
         sent = self.tenants.callers[caller] if caller else self.headers
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -23,8 +25,12 @@ class TradingClient:
             method, f"{URL}/accounts/{self.account}{tail}", json=body, headers=sent | named
         )
 
-    def put(self, symbol: str, reason: str | None = None, *, disabled: bool = True, **headers: str) -> Any:
-        body = {"manually_disabled": disabled} | ({} if reason is None else {"manual_reason": reason})
+    def put(
+        self, symbol: str, reason: str | None = None, *, disabled: bool = True, **headers: str
+    ) -> Any:
+        body = {"manually_disabled": disabled} | (
+            {} if reason is None else {"manual_reason": reason}
+        )
         return self.call("PUT", f"/symbols/{symbol}", body, **headers)
 
     def patch(self, symbol: str, body: Any, **headers: str) -> Any:

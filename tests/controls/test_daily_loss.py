@@ -1,4 +1,5 @@
-"""An account's daily loss from outside: prices fall, the platform halts the account once, and only reductions pass."""
+"""An account's daily loss from outside: prices fall, the platform halts the account once, and only
+reductions pass."""
 
 import uuid
 from collections.abc import Iterator
@@ -7,7 +8,15 @@ from typing import Any
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.http_client import Body, Tables, TradingClient, create, limit, market, open_trading_client
+from tests.intents.http_client import (
+    Body,
+    Tables,
+    TradingClient,
+    create,
+    limit,
+    market,
+    open_trading_client,
+)
 from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.waiting import eventually
 from trading_intents.controls.store import HALT_LOCK
@@ -26,7 +35,10 @@ class LossyAccount:
         self.quote("99", "101")
         self.trading_client.accepted(self.order("BUY", market("10")))
         eventually(
-            lambda: self.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 10, WAIT_SECONDS
+            lambda: (
+                self.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 10
+            ),
+            WAIT_SECONDS,
         )
         self.quote("99", "101")
 
@@ -38,7 +50,9 @@ class LossyAccount:
         self._admin("PUT", f"/v1/paper/quotes/{self.symbol}", body)
 
     def put_limit(self, loss: str, **more: str | int) -> None:
-        self._admin("PUT", f"/v1/controls/accounts/{self.id}/limits", {"max_daily_loss": loss} | more)
+        self._admin(
+            "PUT", f"/v1/controls/accounts/{self.id}/limits", {"max_daily_loss": loss} | more
+        )
 
     def until_baseline(self) -> None:
         query = "SELECT count(*) FROM daily_baselines WHERE account_id = $1::text::uuid"
@@ -49,7 +63,11 @@ class LossyAccount:
 
     def reasons(self, body: Body) -> list[str]:
         answer = self.trading_client.submit(body)
-        return [] if answer.status_code == 202 else [answered["reason"] for answered in answer.json()["triggered"]]
+        return (
+            []
+            if answer.status_code == 202
+            else [answered["reason"] for answered in answer.json()["triggered"]]
+        )
 
     def halts(self) -> int:
         return int(self.value("SELECT count(*) FROM halts WHERE account_id = $1::text::uuid"))
@@ -58,12 +76,16 @@ class LossyAccount:
         self._admin("POST", f"/v1/controls/accounts/{self.id}/resume")
 
     def halt(self) -> Body:
-        answer = self.tenants.client.get(f"/v1/controls/accounts/{self.id}/halt", headers=self.tenants.callers["admin"])
+        answer = self.tenants.client.get(
+            f"/v1/controls/accounts/{self.id}/halt", headers=self.tenants.callers["admin"]
+        )
         halt: Body = answer.json()
         return halt
 
     def _admin(self, method: str, path: str, body: Body | None = None) -> None:
-        answer = self.tenants.client.request(method, path, json=body, headers=self.tenants.callers["admin"])
+        answer = self.tenants.client.request(
+            method, path, json=body, headers=self.tenants.callers["admin"]
+        )
         assert answer.status_code == 200, answer.text
 
 
@@ -94,7 +116,10 @@ def test_reaching_it_halts_the_account_once_for_a_day_and_version(
     halt = account.halt()
     assert (halt["principal_type"], halt["principal_id"]) == ("SYSTEM", "platform")
     assert halt["reason"] == "max_daily_loss: today's result is a loss of 50, and the limit is 50"
-    assert account.reasons(account.order("BUY", limit("1", "1"))) == ["account_halted", "max_daily_loss"]
+    assert account.reasons(account.order("BUY", limit("1", "1"))) == [
+        "account_halted",
+        "max_daily_loss",
+    ]
     account.resume()
     assert account.reasons(account.order("BUY", limit("1", "1"))) == ["max_daily_loss"]
     assert account.reasons(account.order("SELL", limit("11", "900"))) == ["max_daily_loss"]
@@ -163,7 +188,10 @@ def test_a_fill_that_loses_is_judged(account: LossyAccount) -> None:
     account.quote("94", "96")  # unrealized: 50 lost
     assert account.reasons(account.order("SELL", market("5"))) == []
     eventually(
-        lambda: account.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 5, WAIT_SECONDS
+        lambda: (
+            account.value("SELECT quantity FROM positions WHERE account_id = $1::text::uuid") == 5
+        ),
+        WAIT_SECONDS,
     )
     assert account.halts() == 0
     account.quote("90", "92")
@@ -174,15 +202,19 @@ def test_another_day_and_another_zone_begin_anew(account: LossyAccount) -> None:
     account.put_limit("50")
     account.until_baseline()
     account.tables.execute(
-        "UPDATE daily_baselines SET result = result + 100 WHERE account_id = $1::text::uuid", account.id
+        "UPDATE daily_baselines SET result = result + 100 WHERE account_id = $1::text::uuid",
+        account.id,
     )
     eventually(lambda: account.halts() == 1, WAIT_SECONDS)
     account.resume()
     assert account.reasons(account.order("BUY", limit("1", "1"))) == ["max_daily_loss"]
-    account.tables.execute("UPDATE daily_baselines SET day = day - 1 WHERE account_id = $1::text::uuid", account.id)
+    account.tables.execute(
+        "UPDATE daily_baselines SET day = day - 1 WHERE account_id = $1::text::uuid", account.id
+    )
     assert account.reasons(account.order("BUY", limit("1", "1"))) == []
     account.tables.execute(
-        "UPDATE daily_baselines SET result = result + 100 WHERE account_id = $1::text::uuid", account.id
+        "UPDATE daily_baselines SET result = result + 100 WHERE account_id = $1::text::uuid",
+        account.id,
     )
     eventually(lambda: account.halts() == 2, WAIT_SECONDS)
     account.resume()

@@ -22,7 +22,8 @@ WHY = {"reason": "model review"}
 
 @pytest.fixture(scope="module")
 def firm(tenants: Tenants) -> Tenants:
-    """A tenant of our own, without any entitlement: its organization's halt is nobody else's matter."""
+    """A tenant of our own, without any entitlement: its organization's halt is nobody else's
+    matter."""
     name = f"org_halts_{uuid.uuid4().hex}"
     keys = {
         "key": [str(each) for each in EVERY_PERMISSION],
@@ -38,9 +39,16 @@ def firm(tenants: Tenants) -> Tenants:
                     "entitlements": [],
                     "users": [{"external_id": "halts-admin", "role": "admin"}],
                     "api_keys": [
-                        {"name": each, "environment": "paper", "permissions": granted} for each, granted in keys.items()
+                        {"name": each, "environment": "paper", "permissions": granted}
+                        for each, granted in keys.items()
                     ]
-                    + [{"name": "key_live", "environment": "live", "permissions": list(EVERY_PERMISSION)}],
+                    + [
+                        {
+                            "name": "key_live",
+                            "environment": "live",
+                            "permissions": list(EVERY_PERMISSION),
+                        }
+                    ],
                 }
             ]
         }
@@ -51,13 +59,19 @@ def firm(tenants: Tenants) -> Tenants:
 
 
 def create(client: TradingClient, caller: str = "key", symbol: str = "AAPL", **command: Any) -> Any:
-    payload = {"symbol": symbol, "order_side": "BUY", "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}}}
+    payload = {
+        "symbol": symbol,
+        "order_side": "BUY",
+        "spec": {"Limit": {"quantity": "1", "limit_price": "0.01"}},
+    }
     return submit(client, {"type": "CREATE", "payload": payload}, caller)
 
 
 def submit(client: TradingClient, command: dict[str, Any], caller: str = "key") -> Any:
     return client.tenants.client.post(
-        f"/v1/accounts/{client.account}/intents", json={"command": command}, headers=client.tenants.callers[caller]
+        f"/v1/accounts/{client.account}/intents",
+        json={"command": command},
+        headers=client.tenants.callers[caller],
     )
 
 
@@ -70,9 +84,13 @@ def halt(client: TradingClient, caller: str = "admin", **body: Any) -> Any:
     return client.call("POST", "/halt", WHY | body, caller)
 
 
-def halt_organization(tenants: Tenants, method: str = "POST", path: str = "halt", caller: str = "admin") -> Any:
+def halt_organization(
+    tenants: Tenants, method: str = "POST", path: str = "halt", caller: str = "admin"
+) -> Any:
     body = {"json": WHY} if path == "halt" and method == "POST" else {}
-    return tenants.client.request(method, f"{URL}/organization/{path}", headers=tenants.callers[caller], **body)
+    return tenants.client.request(
+        method, f"{URL}/organization/{path}", headers=tenants.callers[caller], **body
+    )
 
 
 def reasons(answer: Any) -> list[str]:
@@ -89,7 +107,9 @@ def test_a_halted_account_refuses_new_orders_and_changes_until_it_is_resumed(fir
     assert (answer.status_code, made["state"]) == (202, "done")
     refused = create(client)
     assert "triggered" not in refused.json()["detail"]
-    assert refused.json()["detail"] == refused.json()["triggered"][0]["detail"], "a sentence for people"
+    assert refused.json()["detail"] == refused.json()["triggered"][0]["detail"], (
+        "a sentence for people"
+    )
     assert refused.json()["triggered"] == [
         {
             "reason": "account_halted",
@@ -101,9 +121,15 @@ def test_a_halted_account_refuses_new_orders_and_changes_until_it_is_resumed(fir
     replace = {"type": "REPLACE", "payload": {"ref_intent_id": order, "spec": spec}}
     assert reasons(submit(client, replace)) == ["account_halted"]
     assert create(other).status_code == 202
-    assert submit(client, {"type": "CANCEL", "payload": {"ref_intent_id": order}}).status_code == 202
+    assert (
+        submit(client, {"type": "CANCEL", "payload": {"ref_intent_id": order}}).status_code == 202
+    )
     resumed = client.call("POST", "/resume")
-    assert (resumed.status_code, resumed.json()["state"], resumed.json()["id"]) == (200, "resumed", made["id"])
+    assert (resumed.status_code, resumed.json()["state"], resumed.json()["id"]) == (
+        200,
+        "resumed",
+        made["id"],
+    )
     assert create(client).status_code == 202
 
 
@@ -154,7 +180,9 @@ def test_a_halt_says_what_it_is(firm: Tenants) -> None:
     assert admin == "halts-admin"
     by_key = halt(TradingClient(firm), "key_controls", cancel_orders=False).json()
     assert by_key["principal_type"] == "API_KEY"
-    assert by_key["principal_id"] in {each["id"] for each in firm.answer["organizations"][0]["api_keys"]}
+    assert by_key["principal_id"] in {
+        each["id"] for each in firm.answer["organizations"][0]["api_keys"]
+    }
 
 
 def test_a_second_call_answers_the_halt_that_stands_and_may_add_closing(firm: Tenants) -> None:
@@ -195,7 +223,9 @@ def test_of_resumes_at_once_one_ends_the_halt(firm: Tenants) -> None:
 
     answers = asyncio.run(ask())
     assert sorted(answer.status_code for answer in answers) == [200] + [409] * 15
-    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"not_halted"}
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {
+        "not_halted"
+    }
 
 
 def test_the_halt_that_stands_is_read_else_the_last(firm: Tenants) -> None:
@@ -225,7 +255,9 @@ def test_the_halt_that_stands_is_read_else_the_last(firm: Tenants) -> None:
         ({"close": True}, "/close"),
     ],
 )
-def test_what_breaks_a_rule_halts_nothing(firm: Tenants, body: dict[str, Any], pointer: str) -> None:
+def test_what_breaks_a_rule_halts_nothing(
+    firm: Tenants, body: dict[str, Any], pointer: str
+) -> None:
     client = TradingClient(firm)
     assert pointers(halt(client, **body)) == [pointer]
     assert code(client.get("/halt")) == (404, "not_found")
@@ -253,7 +285,11 @@ def test_stopping_needs_no_plan_but_the_permission(firm: Tenants) -> None:
 
 def test_another_tenants_account_is_not_halted(firm: Tenants, tenants: Tenants) -> None:
     client = TradingClient(firm)
-    for method, tail, body in (("POST", "/halt", WHY), ("GET", "/halt", None), ("POST", "/resume", None)):
+    for method, tail, body in (
+        ("POST", "/halt", WHY),
+        ("GET", "/halt", None),
+        ("POST", "/resume", None),
+    ):
         url = f"{URL}/accounts/{client.account}{tail}"
         answer = tenants.client.request(method, url, json=body, headers=tenants.callers["admin"])
         assert code(answer) == (404, "not_found")
@@ -262,7 +298,10 @@ def test_another_tenants_account_is_not_halted(firm: Tenants, tenants: Tenants) 
 
 def test_a_closed_account_is_not_halted(firm: Tenants) -> None:
     client = TradingClient(firm)
-    assert firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code == 204
+    assert (
+        firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code
+        == 204
+    )
     assert code(halt(client)) == (409, "account_closed")
     assert code(client.call("POST", "/resume")) == (409, "account_closed")
 
@@ -270,7 +309,10 @@ def test_a_closed_account_is_not_halted(firm: Tenants) -> None:
 def test_an_account_that_is_closed_in_a_halt_stays_halted(firm: Tenants) -> None:
     client = TradingClient(firm)
     made = halt(client, cancel_orders=False).json()
-    assert firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code == 204
+    assert (
+        firm.client.delete(f"/v1/accounts/{client.account}", headers=client.headers).status_code
+        == 204
+    )
     assert code(client.call("POST", "/resume")) == (409, "account_closed")
     assert client.get("/halt").json() == made
 
@@ -288,21 +330,27 @@ def test_every_change_of_a_halt_is_on_the_stream(firm: Tenants) -> None:
     assert [each["state"] for each in answered] == ["cancelling", "done", "resumed"]
     assert {each["id"] for each in answered} == {made["id"]}
     assert answered[0]["account_id"] == client.account
-    assert (answered[0]["principal_id"], answered[0]["reason"]) == (made["principal_id"], "model review")
+    assert (answered[0]["principal_id"], answered[0]["reason"]) == (
+        made["principal_id"],
+        "model review",
+    )
 
 
 def is_done(firm: Tenants) -> bool:
     return bool(halt_organization(firm, "GET").json()["state"] == "done")
 
 
-async def test_a_key_sees_what_accounts_of_its_environment_wait_for(firm: Tenants, tenants_database: Urls) -> None:
+async def test_a_key_sees_what_accounts_of_its_environment_wait_for(
+    firm: Tenants, tenants_database: Urls
+) -> None:
     paper = TradingClient(firm).account
     live = TradingClient(firm, broker="alpaca", environment="live").account
     found = halt_organization(firm).json()
     # After that no worker writes to it any more.
     await eventually_async(lambda: asyncio.to_thread(is_done, firm), WAIT_SECONDS)
     waiting = [
-        {"account_id": each, "reason": "cancel_pending", "order_id": str(uuid.uuid4())} for each in (paper, live)
+        {"account_id": each, "reason": "cancel_pending", "order_id": str(uuid.uuid4())}
+        for each in (paper, live)
     ]
     connection = await asyncpg.connect(tenants_database.owner.reveal())
     try:
@@ -313,7 +361,10 @@ async def test_a_key_sees_what_accounts_of_its_environment_wait_for(firm: Tenant
             json.dumps(waiting),
         )
         shown = {
-            caller: [each["account_id"] for each in halt_organization(firm, "GET", caller=caller).json()["waiting"]]
+            caller: [
+                each["account_id"]
+                for each in halt_organization(firm, "GET", caller=caller).json()["waiting"]
+            ]
             for caller in ("admin", "key_reads", "key_live")
         }
         assert shown == {"admin": [paper, live], "key_reads": [paper], "key_live": [live]}

@@ -1,4 +1,5 @@
-"""judge(): every limit at its edge by a table, on every level that it has, and for any state that can be made up."""
+"""judge(): every limit at its edge by a table, on every level that it has, and for any state that
+can be made up."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -35,7 +36,9 @@ ALL, OWN, ACCOUNT = ("organization", "account", "symbol"), ("account", "symbol")
 
 def order(side: OrderSide = BUY, quantity: str = "10", **changes: Any) -> AskedOrder:
     prices: dict[str, Any] = {
-        name: Decimal(changes.pop(name)) for name in ("limit_price", "stop_price") if name in changes
+        name: Decimal(changes.pop(name))
+        for name in ("limit_price", "stop_price")
+        if name in changes
     }
     made = AskedOrder(
         is_create=True,
@@ -55,12 +58,16 @@ def replacing(side: OrderSide, old: str, new: str, filled: str = "0") -> AskedOr
 
 
 def state(**changes: Any) -> LimitState:
-    given: dict[str, Any] = {n: Decimal(each) if isinstance(each, str) else each for n, each in changes.items()}
+    given: dict[str, Any] = {
+        n: Decimal(each) if isinstance(each, str) else each for n, each in changes.items()
+    }
     return LimitState(**given)
 
 
 def limits(**fields: Any) -> TradingLimits:
-    given: dict[str, Any] = {n: Decimal(each) if isinstance(each, str) else each for n, each in fields.items()}
+    given: dict[str, Any] = {
+        n: Decimal(each) if isinstance(each, str) else each for n, each in fields.items()
+    }
     return TradingLimits(**given)
 
 
@@ -228,7 +235,11 @@ def test_before_a_send_only_what_needs_no_state_is_judged_again() -> None:
     def reasons(asked: AskedOrder) -> list[str]:
         return [str(each.reason) for each in judge_again(applied(account=strict), asked)]
 
-    assert reasons(order(SHORT, limit_price="5")) == ["max_order_quantity", "allow_short", "allowed_symbols"]
+    assert reasons(order(SHORT, limit_price="5")) == [
+        "max_order_quantity",
+        "allow_short",
+        "allowed_symbols",
+    ]
     assert reasons(order(SELL, limit_price="5")) == ["max_order_quantity", "allowed_symbols"]
 
 
@@ -295,4 +306,8 @@ def test_a_reducing_order_passes_what_bounds_the_position(
     free = structs.replace(met, open_buy=ZERO, open_sell=ZERO)
     found = judge(applied(account=level), reducing, free, NOW)
     if room:
-        assert not {each.reason for each in found} & {"max_position_quantity", "allow_short", "max_daily_loss"}
+        assert not {each.reason for each in found} & {
+            "max_position_quantity",
+            "allow_short",
+            "max_daily_loss",
+        }

@@ -1,6 +1,7 @@
-"""Random limits and orders on the paper broker, judged a second time by a model that is written from the contract's
-table alone: `evaluate` and the submit must both say what the model says, field by field. Limits come and go at any
-moment, and what is counted as open is what the model has open, with limits and without."""
+"""Random limits and orders on the paper broker, judged a second time by a model that is written
+from the contract's table alone: `evaluate` and the submit must both say what the model says, field
+by field. Limits come and go at any moment, and what is counted as open is what the model has open,
+with limits and without."""
 
 import random
 from collections.abc import Iterator
@@ -29,36 +30,55 @@ class Model:
     position: Decimal
     accepted: int = 0
     limits: dict[str, dict[str, Any]] = field(default_factory=dict)
-    open: dict[str, tuple[str, Decimal]] = field(default_factory=dict)  # side and quantity, by intent
+    # Side and quantity, by intent.
+    open: dict[str, tuple[str, Decimal]] = field(default_factory=dict)
 
     def counted(self) -> list[Decimal]:
         sums = [
-            sum((size for side, size in self.open.values() if (side == "BUY") == is_buy), Decimal(0))
+            sum(
+                (size for side, size in self.open.values() if (side == "BUY") == is_buy), Decimal(0)
+            )
             for is_buy in (True, False)
         ]
         return [Decimal(len(self.open)), *sums]
 
-    def refusals(self, side: str, quantity: Decimal, price: Decimal, replaced: str | None) -> list[Refusal]:
+    def refusals(
+        self, side: str, quantity: Decimal, price: Decimal, replaced: str | None
+    ) -> list[Refusal]:
         is_buy = side == "BUY"
         others = sum(
-            (size for intent, (each, size) in self.open.items() if intent != replaced and (each == "BUY") == is_buy),
+            (
+                size
+                for intent, (each, size) in self.open.items()
+                if intent != replaced and (each == "BUY") == is_buy
+            ),
             Decimal(0),
         )
         size = max(quantity, self.open[replaced][1]) if replaced else quantity
         reached = self.position + (others + size if is_buy else -others - size)
-        reduces = self.position < 0 and reached <= 0 if is_buy else self.position > 0 and reached >= 0
+        reduces = (
+            self.position < 0 and reached <= 0 if is_buy else self.position > 0 and reached >= 0
+        )
         worth = quantity * max(price, REFERENCE)
         beyond = (price - REFERENCE if is_buy else REFERENCE - price) / REFERENCE * 10_000
         sold = side if side == "SELL_SHORT" else amount_text(size)
-        is_short = side == "SELL_SHORT" or (side == "SELL" and size > max(self.position, Decimal(0)) - others)
+        is_short = side == "SELL_SHORT" or (
+            side == "SELL" and size > max(self.position, Decimal(0)) - others
+        )
         found: list[Refusal] = []
         for level, fields in self.limits.items():
             refused: dict[str, tuple[Decimal, Any]] = {
                 "max_order_quantity": (quantity, amount_text(quantity)),
                 "max_order_notional": (worth, amount_text(worth)),
                 "price_collar_bps": (beyond, amount_text(beyond) if beyond > 0 else ""),
-                "max_open_orders": (Decimal(0 if replaced else len(self.open) + 1), len(self.open) + 1),
-                "max_position_quantity": (Decimal(0) if reduces else abs(reached), amount_text(abs(reached))),
+                "max_open_orders": (
+                    Decimal(0 if replaced else len(self.open) + 1),
+                    len(self.open) + 1,
+                ),
+                "max_position_quantity": (
+                    Decimal(0) if reduces else abs(reached),
+                    amount_text(abs(reached)),
+                ),
             }
             for name, limit in fields.items():
                 if name == "allow_short":
@@ -69,7 +89,10 @@ class Model:
 
 
 def answered(triggered: list[dict[str, Any]]) -> list[Refusal]:
-    entries = [(each["reason"], next(iter(each["scope"])), each["limit"], each["asked"]) for each in triggered]
+    entries = [
+        (each["reason"], next(iter(each["scope"])), each["limit"], each["asked"])
+        for each in triggered
+    ]
     return sorted(entries, key=str)
 
 
@@ -81,7 +104,10 @@ def random_limits(chance: random.Random, level: str) -> dict[str, Any]:
         "allow_short": chance.random() < 0.6,
     }
     if level != "Organization":
-        fields |= {"max_open_orders": chance.randint(3, 12), "max_position_quantity": str(chance.randint(15, 120))}
+        fields |= {
+            "max_open_orders": chance.randint(3, 12),
+            "max_position_quantity": str(chance.randint(15, 120)),
+        }
     return {name: value for name, value in fields.items() if chance.random() < 0.35}
 
 
@@ -135,11 +161,19 @@ class Course:
         del self.model.open[intent]
 
     def order(self, replaced: str | None) -> None:
-        side = self.model.open[replaced][0] if replaced else self.chance.choice(["BUY", "SELL", "SELL_SHORT"])
+        side = (
+            self.model.open[replaced][0]
+            if replaced
+            else self.chance.choice(["BUY", "SELL", "SELL_SHORT"])
+        )
         quantity = Decimal(self.chance.randint(4, 96)) / 4
         price = self.chance.randint(60, 149) if side == "BUY" else self.chance.randint(51, 140)
         spec = {"Limit": {"quantity": amount_text(quantity), "limit_price": str(price)}}
-        target = {"ref_intent_id": replaced} if replaced else {"symbol": self.trader.symbol, "order_side": side}
+        target = (
+            {"ref_intent_id": replaced}
+            if replaced
+            else {"symbol": self.trader.symbol, "order_side": side}
+        )
         command = {"type": "REPLACE" if replaced else "CREATE", "payload": target | {"spec": spec}}
         expected = self.model.refusals(side, quantity, Decimal(price), replaced)
         question = {"account_id": self.trader.account, "command": command}
@@ -171,8 +205,12 @@ def tables(tenants_database: Urls) -> Iterator[Tables]:
     opened.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(each, marks=pytest.mark.chaos) for each in range(3, 11))])
-def test_what_is_refused_is_what_the_table_says(tenants: Tenants, tables: Tables, seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [1, 2, *(pytest.param(each, marks=pytest.mark.chaos) for each in range(3, 11))]
+)
+def test_what_is_refused_is_what_the_table_says(
+    tenants: Tenants, tables: Tables, seed: int
+) -> None:
     course = Course(tenants, tables, random.Random(seed))
     try:
         for _ in range(STEPS):

@@ -1,4 +1,5 @@
-"""Limits of the three levels from outside: put, read, removed; versions, callers, and what each field takes."""
+"""Limits of the three levels from outside: put, read, removed; versions, callers, and what each
+field takes."""
 
 from typing import Any
 from uuid import uuid4
@@ -9,7 +10,12 @@ from tests.access.test_api_keys import STAMP
 from tests.controls.calls import URL, TradingClient, code, pointers
 from tests.tenants import Tenants
 
-AMOUNTS = {"max_order_quantity": "10.5", "max_order_notional": "1000", "price_collar_bps": 200, "allow_short": False}
+AMOUNTS = {
+    "max_order_quantity": "10.5",
+    "max_order_notional": "1000",
+    "price_collar_bps": 200,
+    "allow_short": False,
+}
 OPEN = {"max_open_orders": 5, "max_position_quantity": "100"}
 FULL = (
     AMOUNTS
@@ -22,7 +28,11 @@ FULL = (
         "timezone": "America/New_York",
     }
 )
-FIELDS: dict[str, dict[str, Any]] = {"organization": AMOUNTS, "account": FULL, "symbol": AMOUNTS | OPEN}
+FIELDS: dict[str, dict[str, Any]] = {
+    "organization": AMOUNTS,
+    "account": FULL,
+    "symbol": AMOUNTS | OPEN,
+}
 
 
 @pytest.fixture
@@ -46,7 +56,12 @@ def path(trading_client: TradingClient, level: str) -> str:
 
 
 def call(
-    trading_client: TradingClient, method: str, level: str, body: Any = None, caller: str = "", **more: str
+    trading_client: TradingClient,
+    method: str,
+    level: str,
+    body: Any = None,
+    caller: str = "",
+    **more: str,
 ) -> Any:
     tenants = trading_client.tenants
     headers = (tenants.callers[caller] if caller else trading_client.headers) | {
@@ -57,7 +72,8 @@ def call(
 
 @pytest.fixture(autouse=True)
 def removed(tenants: Tenants) -> Any:
-    """The organization is every test's: nothing is on it that another file left, and nothing is left on it."""
+    """The organization is every test's: nothing is on it that another file left, and nothing is
+    left on it."""
     tenants.client.delete(f"{URL}/organization/limits", headers=tenants.callers["admin"])
     yield
     tenants.client.delete(f"{URL}/organization/limits", headers=tenants.callers["admin"])
@@ -78,7 +94,9 @@ def test_a_put_creates_and_replaces_and_omitted_fields_are_cleared(
     assert shown == owner | FIELDS[level] | {"version": 1}
     again = call(trading_client, "PUT", level, FIELDS[level])
     assert again.json() == shown | stamps, "a put that changes nothing keeps the version"
-    replaced = call(trading_client, "PUT", level, {"max_order_quantity": "7.50", "allow_short": None})
+    replaced = call(
+        trading_client, "PUT", level, {"max_order_quantity": "7.50", "allow_short": None}
+    )
     assert replaced.json() | {"updated_at": ""} == owner | {
         "max_order_quantity": "7.5",
         "created_at": stamps["created_at"],
@@ -122,12 +140,18 @@ def test_limits_are_removed_by_their_version(trading_client: TradingClient, leve
         ({"max_orders": 1}, "/max_orders"),
     ],
 )
-def test_a_bad_limit_is_refused_at_its_field(trading_client: TradingClient, body: Any, pointer: str) -> None:
+def test_a_bad_limit_is_refused_at_its_field(
+    trading_client: TradingClient, body: Any, pointer: str
+) -> None:
     assert pointers(call(trading_client, "PUT", "account", body)) == [pointer]
 
 
-def test_a_number_for_an_amount_is_refused_with_the_reason(trading_client: TradingClient, level: str) -> None:
-    for name in sorted(FIELDS[level].keys() & {"max_order_quantity", "max_position_quantity", "max_daily_loss"}):
+def test_a_number_for_an_amount_is_refused_with_the_reason(
+    trading_client: TradingClient, level: str
+) -> None:
+    for name in sorted(
+        FIELDS[level].keys() & {"max_order_quantity", "max_position_quantity", "max_daily_loss"}
+    ):
         for number in (10, 10.5):
             (error,) = call(trading_client, "PUT", level, {name: number}).json()["errors"]
             assert error["pointer"] == f"/{name}"
@@ -185,15 +209,27 @@ def test_who_writes_and_who_reads(trading_client: TradingClient, level: str) -> 
     is_organization = level == "organization"
     writers = {"admin": 200, "member": 403, "read_only": 403, "none": 401}
     writers |= (
-        dict.fromkeys(("service_all", "key_all"), 401) if is_organization else {"service_all": 403, "key_all": 200}
+        dict.fromkeys(("service_all", "key_all"), 401)
+        if is_organization
+        else {"service_all": 403, "key_all": 200}
     )
-    writers |= {"key_live": 401 if is_organization else 403, "key_none": 401 if is_organization else 403}
+    writers |= {
+        "key_live": 401 if is_organization else 403,
+        "key_none": 401 if is_organization else 403,
+    }
     for caller, status in writers.items():
         assert call(trading_client, "PUT", level, body, caller).status_code == status, caller
         if status != 200:
-            assert call(trading_client, "DELETE", level, caller=caller).status_code == status, caller
+            assert call(trading_client, "DELETE", level, caller=caller).status_code == status, (
+                caller
+            )
     readers = dict.fromkeys(("admin", "member", "read_only", "service_all", "key_all"), 200)
-    readers |= {"key_live": 200 if is_organization else 403, "key_none": 403, "service_none": 403, "none": 401}
+    readers |= {
+        "key_live": 200 if is_organization else 403,
+        "key_none": 403,
+        "service_none": 403,
+        "none": 401,
+    }
     for caller, status in readers.items():
         assert call(trading_client, "GET", level, caller=caller).status_code == status, caller
 
@@ -207,7 +243,9 @@ def test_limits_take_the_premium_entitlement(tenants: Tenants, level: str) -> No
 def test_a_closed_account_keeps_its_limits(trading_client: TradingClient) -> None:
     assert call(trading_client, "PUT", "account", FULL).status_code == 200
     client, headers = trading_client.tenants.client, trading_client.headers
-    assert client.delete(f"/v1/accounts/{trading_client.account}", headers=headers).status_code == 204
+    assert (
+        client.delete(f"/v1/accounts/{trading_client.account}", headers=headers).status_code == 204
+    )
     assert code(call(trading_client, "PUT", "account", {})) == (409, "account_closed")
     assert code(call(trading_client, "DELETE", "account")) == (409, "account_closed")
     assert call(trading_client, "GET", "account").status_code == 200

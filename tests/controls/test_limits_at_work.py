@@ -1,4 +1,5 @@
-"""Limits while the paper broker fills, replaces and cancels: what counts as open, and for how long."""
+"""Limits while the paper broker fills, replaces and cancels: what counts as open, and for how
+long."""
 
 import uuid
 from typing import Any
@@ -28,11 +29,16 @@ class LimitedTrader(Trader):
 
     def replace(self, order: str, quantity: str, price: str = "1") -> Any:
         spec = {"Limit": {"quantity": quantity, "limit_price": price}}
-        return self.post("intents", {"command": {"type": "REPLACE", "payload": {"ref_intent_id": order, "spec": spec}}})
+        return self.post(
+            "intents",
+            {"command": {"type": "REPLACE", "payload": {"ref_intent_id": order, "spec": spec}}},
+        )
 
     def refused(self, answer: Any) -> list[tuple[str, Any, Any]]:
         assert code(answer) == (409, "control_rejected"), answer.text
-        return [(each["reason"], each["limit"], each["asked"]) for each in answer.json()["triggered"]]
+        return [
+            (each["reason"], each["limit"], each["asked"]) for each in answer.json()["triggered"]
+        ]
 
     def position(self) -> Any:
         path = f"/v1/accounts/{self.account}/positions"
@@ -45,14 +51,18 @@ def trader(tenants: Tenants) -> LimitedTrader:
     return LimitedTrader(tenants)
 
 
-def test_what_is_filled_of_an_order_counts_in_the_position_and_no_more_as_open(trader: LimitedTrader) -> None:
+def test_what_is_filled_of_an_order_counts_in_the_position_and_no_more_as_open(
+    trader: LimitedTrader,
+) -> None:
     trader.limit(max_position_quantity="10")
     trader.book("99", "100", size="4")
     order = trader.submit("BUY", "10", "100").json()["intent_id"]
     eventually(lambda: trader.order(order)["filled_quantity"] == "4", WAIT_SECONDS)
     eventually(lambda: trader.position() == "4", WAIT_SECONDS)
     assert trader.refused(trader.submit("BUY", "0.5")) == [("max_position_quantity", "10", "10.5")]
-    assert trader.refused(trader.replace(order, "11", "1")) == [("max_position_quantity", "10", "11")]
+    assert trader.refused(trader.replace(order, "11", "1")) == [
+        ("max_position_quantity", "10", "11")
+    ]
     assert trader.replace(order, "7", "1").status_code == 202
     eventually(lambda: trader.order(order)["quantity"] == "7", WAIT_SECONDS)
     assert trader.refused(trader.submit("BUY", "3.5")) == [("max_position_quantity", "10", "10.5")]
@@ -79,7 +89,9 @@ def test_a_refused_request_is_not_remembered_under_its_key(trader: LimitedTrader
     assert (first.status_code, "idempotent-replayed" in first.headers) == (202, False)
     trader.limit(max_order_quantity="1")
     again = trader.submit("BUY", "2", idempotency_key="again")
-    assert (again.status_code, again.json()) == (202, first.json()), "looked up before every other 409"
+    assert (again.status_code, again.json()) == (202, first.json()), (
+        "looked up before every other 409"
+    )
 
 
 def test_shorts_and_longs_reduce_up_to_zero(trader: LimitedTrader) -> None:
@@ -113,7 +125,9 @@ def test_limits_stay_in_force_when_the_plan_lapses(tenants: Tenants) -> None:
         "external_id": name,
         "entitlements": ["controls_premium"],
         "users": [{"external_id": f"{name}-admin", "role": "admin"}],
-        "api_keys": [{"name": "all", "environment": "paper", "permissions": ["intent:edit", "control:edit"]}],
+        "api_keys": [
+            {"name": "all", "environment": "paper", "permissions": ["intent:edit", "control:edit"]}
+        ],
     }
     made = tenants.platform.provision({"organizations": [document]})["organizations"][0]
     admin = {"authorization": f"Bearer {tenants.platform.token(f'{name}-admin', name)}"}
@@ -131,5 +145,7 @@ def test_limits_stay_in_force_when_the_plan_lapses(tenants: Tenants) -> None:
     command = {"command": {"type": "CREATE", "payload": payload}}
     answer = client.post(f"/v1/accounts/{account}/intents", json=command, headers=key)
     assert [each["reason"] for each in answer.json()["triggered"]] == ["max_order_quantity"]
-    halted = client.post(f"/v1/controls/accounts/{account}/halt", json={"reason": "stop"}, headers=key)
+    halted = client.post(
+        f"/v1/controls/accounts/{account}/halt", json={"reason": "stop"}, headers=key
+    )
     assert halted.status_code == 202, "stopping is never refused for a plan"

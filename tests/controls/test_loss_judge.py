@@ -44,7 +44,9 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
     """Ten were bought at 100, with a limit of 50; 100 are lost by now."""
     log = make_log("critical")
     async with open_books(urls, database) as books, open_signals(urls.login, log) as signals:
-        target = AccountTarget(OrganizationId(books.organization), books.accounts[0], lambda *_: None)
+        target = AccountTarget(
+            OrganizationId(books.organization), books.accounts[0], lambda *_: None
+        )
         limits = TradingLimits(max_daily_loss=Decimal(50))
         await LimitsService(database.service, PRICES).put(target, lambda: ("", limits), None)
         order = await books.create("10", limit="100")
@@ -53,7 +55,9 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
         await books.owner.execute(
             "UPDATE reference_prices SET price = 90, as_of = clock_timestamp(), environment = 'paper'"
         )
-        judge = LossJudge(database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log)
+        judge = LossJudge(
+            database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log
+        )
         yield JudgedBooks(books, judge)
 
 
@@ -64,8 +68,11 @@ async def test_a_loss_halts_once_a_day(judged: JudgedBooks) -> None:
     assert (await judged.baseline())["halted"]
 
 
-async def test_a_loss_of_yesterday_found_at_midnight_uses_up_no_halt_of_today(urls: Urls, judged: JudgedBooks) -> None:
-    """The day begins in another transaction while the judge, who has read yesterday's baseline, marks the halt."""
+async def test_a_loss_of_yesterday_found_at_midnight_uses_up_no_halt_of_today(
+    urls: Urls, judged: JudgedBooks
+) -> None:
+    """The day begins in another transaction while the judge, who has read yesterday's baseline,
+    marks the halt."""
     new_day = await asyncpg.connect(urls.owner.reveal())
     async with new_day.transaction():
         await new_day.execute("UPDATE daily_baselines SET day = day + 1, result = -100")

@@ -7,7 +7,12 @@ import msgspec
 import pytest
 
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
-from trading_intents.controls.limits.state.losses import AccountResults, HeldResult, day_at, result_of
+from trading_intents.controls.limits.state.losses import (
+    AccountResults,
+    HeldResult,
+    day_at,
+    result_of,
+)
 from trading_intents.prices.model import PriceRules
 
 PRICES = PriceRules(900, PaperSimulation(1))
@@ -38,7 +43,9 @@ NEW_YORK, BERLIN = "America/New_York", "Europe/Berlin"
     ],
 )
 def test_a_day_begins_at_midnight_in_its_zone(moment: str, zone: str | None, day: str) -> None:
-    assert day_at(datetime.fromisoformat(moment).replace(tzinfo=UTC), zone) == date.fromisoformat(day)
+    assert day_at(datetime.fromisoformat(moment).replace(tzinfo=UTC), zone) == date.fromisoformat(
+        day
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,19 +66,41 @@ def test_a_result_is_what_is_realized_and_what_is_not(
     assert result_of(position, None if price is None else Decimal(price)) == Decimal(result)
 
 
-def row(account: str, realized: str, quantity: str = "0", price: str | None = None, **more: str) -> list[str]:
-    position = {"quantity": quantity, "uncosted_quantity": "0", "open_cost": "0", "realized_pnl": realized} | more
+def row(
+    account: str, realized: str, quantity: str = "0", price: str | None = None, **more: str
+) -> list[str]:
+    position = {
+        "quantity": quantity,
+        "uncosted_quantity": "0",
+        "open_cost": "0",
+        "realized_pnl": realized,
+    } | more
     known = {
         "organization_id": "01a1dd2f-4492-731e-ac51-f15666b39ddb",
         "market": "live",
         "symbol": "AAPL",
         "now": NOW.isoformat(),
-    } | ({} if price is None else {"price": price, "source": "trade", "as_of": "2020-01-01T00:00:00Z"})
-    return ["result", account, msgspec.json.encode(position).decode(), msgspec.json.encode(known).decode()]
+    } | (
+        {}
+        if price is None
+        else {"price": price, "source": "trade", "as_of": "2020-01-01T00:00:00Z"}
+    )
+    return [
+        "result",
+        account,
+        msgspec.json.encode(position).decode(),
+        msgspec.json.encode(known).decode(),
+    ]
 
 
 def baseline_row(account: str, day: str, result: str, *unpriced: str) -> list[str]:
-    baseline = {"day": day, "timezone": "UTC", "result": result, "unpriced": unpriced, "halted": False}
+    baseline = {
+        "day": day,
+        "timezone": "UTC",
+        "result": result,
+        "unpriced": unpriced,
+        "halted": False,
+    }
     return ["baseline", account, msgspec.json.encode(baseline).decode(), ""]
 
 
@@ -88,7 +117,11 @@ def test_today_counts_from_the_days_baseline_and_from_now_where_there_is_none() 
     for account, zone in (("a", NEW_YORK), ("b", None), ("c", BERLIN)):
         today, baseline = results.today(account, zone, NOW)
         assert baseline is not None
-        assert (today, baseline.day, baseline.timezone) == (Decimal(0), date(2026, 3, 9), zone or "UTC")
+        assert (today, baseline.day, baseline.timezone) == (
+            Decimal(0),
+            date(2026, 3, 9),
+            zone or "UTC",
+        )
         assert baseline.result == results.results.get(account, 0)
 
 
@@ -108,12 +141,17 @@ def test_an_opening_without_a_price_counts_nothing_that_day(
     quantity: str, cost: str, realized: str, price: str | None, result: str
 ) -> None:
     held = {"open_cost": cost, "opening_quantity": "10", "opening_price": "100"}
-    rows = [row("a", realized, quantity, price, **held), baseline_row("a", "2026-03-09", "0", "AAPL")]
+    rows = [
+        row("a", realized, quantity, price, **held),
+        baseline_row("a", "2026-03-09", "0", "AAPL"),
+    ]
     assert AccountResults(rows, PRICES).today("a", None, NOW) == (Decimal(result), None)
 
 
 @pytest.mark.parametrize(("price", "unpriced"), [(None, {"AAPL"}), ("50", set())])
-def test_a_day_begins_with_the_openings_that_have_no_price(price: str | None, unpriced: set[str]) -> None:
+def test_a_day_begins_with_the_openings_that_have_no_price(
+    price: str | None, unpriced: set[str]
+) -> None:
     held = {"open_cost": "1000", "opening_quantity": "10", "opening_price": "100"}
     _, begun = AccountResults([row("a", "0", "10", price, **held)], PRICES).today("a", None, NOW)
     assert begun is not None

@@ -1,4 +1,5 @@
-"""Many writers of one control at once: versions stay dense, one conditional write wins, the limit is a limit."""
+"""Many writers of one control at once: versions stay dense, one conditional write wins, the limit
+is a limit."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +20,11 @@ ROUNDS = 5
 Write = tuple[str, str, dict[str, Any]]
 
 WRITES: dict[str, Callable[[int], Write]] = {
-    "symbol": lambda n: ("PUT", "/symbols/AAPL", {"manually_disabled": True, "manual_reason": str(n)}),
+    "symbol": lambda n: (
+        "PUT",
+        "/symbols/AAPL",
+        {"manually_disabled": True, "manual_reason": str(n)},
+    ),
     "time": lambda n: ("PATCH", "/symbols/AAPL/time", {"stale_order_millis": n + 1}),
     "account": lambda n: ("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}),
     "limits": lambda n: ("PUT", "/limits", {"max_daily_loss": str(n + 1)}),
@@ -27,10 +32,16 @@ WRITES: dict[str, Callable[[int], Write]] = {
 }
 
 
-async def at_once(trading_client: TradingClient, writes: list[Write], **headers: str) -> list[httpx.Response]:
+async def at_once(
+    trading_client: TradingClient, writes: list[Write], **headers: str
+) -> list[httpx.Response]:
     url = f"{trading_client.tenants.platform.url}{URL}/accounts/{trading_client.account}"
-    async with httpx.AsyncClient(timeout=10, headers=trading_client.headers | headers, verify=False) as client:
-        return await asyncio.gather(*(client.request(method, url + tail, json=body) for method, tail, body in writes))
+    async with httpx.AsyncClient(
+        timeout=10, headers=trading_client.headers | headers, verify=False
+    ) as client:
+        return await asyncio.gather(
+            *(client.request(method, url + tail, json=body) for method, tail, body in writes)
+        )
 
 
 @pytest.mark.parametrize("kind", WRITES)
@@ -63,7 +74,9 @@ async def leave_room(urls: Urls, trading_client: TradingClient, statement: str) 
     await connection.close()
 
 
-async def test_the_limit_is_not_passed_by_writers_at_once(tenants: Tenants, tenants_database: Urls) -> None:
+async def test_the_limit_is_not_passed_by_writers_at_once(
+    tenants: Tenants, tenants_database: Urls
+) -> None:
     trading_client = TradingClient(tenants)
     await leave_room(
         tenants_database,
@@ -71,13 +84,19 @@ async def test_the_limit_is_not_passed_by_writers_at_once(tenants: Tenants, tena
         "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
         " SELECT organization_id, id, 'S' || n, true FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
     )
-    puts: list[Write] = [("PUT", f"/symbols/N{n}", {"manually_disabled": True}) for n in range(WRITERS)]
+    puts: list[Write] = [
+        ("PUT", f"/symbols/N{n}", {"manually_disabled": True}) for n in range(WRITERS)
+    ]
     patches: list[Write] = [("PATCH", f"/symbols/T{n}/time", {}) for n in range(WRITERS)]
     answers = await at_once(trading_client, [*puts, *patches])
-    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (2 * WRITERS - ROOM)
+    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (
+        2 * WRITERS - ROOM
+    )
 
 
-async def test_writers_of_limits_at_once_do_not_pass_theirs(tenants: Tenants, tenants_database: Urls) -> None:
+async def test_writers_of_limits_at_once_do_not_pass_theirs(
+    tenants: Tenants, tenants_database: Urls
+) -> None:
     trading_client = TradingClient(tenants)
     await leave_room(
         tenants_database,
@@ -87,8 +106,12 @@ async def test_writers_of_limits_at_once_do_not_pass_theirs(tenants: Tenants, te
     )
     puts: list[Write] = [("PUT", f"/symbols/N{n}/limits", {}) for n in range(WRITERS)]
     answers = await at_once(trading_client, puts)
-    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (WRITERS - ROOM)
-    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {"limit_reached"}
+    assert sorted(answer.status_code for answer in answers) == [200] * ROOM + [409] * (
+        WRITERS - ROOM
+    )
+    assert {answer.json()["code"] for answer in answers if answer.status_code == 409} == {
+        "limit_reached"
+    }
 
 
 async def test_the_two_controls_of_a_symbol_are_written_side_by_side(tenants: Tenants) -> None:
@@ -96,4 +119,7 @@ async def test_the_two_controls_of_a_symbol_are_written_side_by_side(tenants: Te
     writes = [WRITES[kind](n) for n in range(WRITERS) for kind in ("symbol", "time")]
     assert {answer.status_code for answer in await at_once(trading_client, writes)} == {200}
     answer = trading_client.get("/symbols/AAPL")
-    assert (answer.json()["manual"]["version"], answer.json()["time"]["version"]) == (WRITERS, WRITERS)
+    assert (answer.json()["manual"]["version"], answer.json()["time"]["version"]) == (
+        WRITERS,
+        WRITERS,
+    )

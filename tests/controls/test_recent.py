@@ -17,15 +17,20 @@ from trading_intents.controls.limits.state.recent import (
     put_recent,
 )
 
-START = datetime(2026, 11, 1, 5, 59, 30, tzinfo=UTC)  # half a minute before New York's clocks go back
+# Half a minute before New York's clocks go back.
+START = datetime(2026, 11, 1, 5, 59, 30, tzinfo=UTC)
 FIRST, SECOND = (1, "aa"), (2, "bb")
 
 
 @given(
     window_millis=st.sampled_from([0, 1, 1_500, 60_000]),
-    steps=st.lists(st.tuples(st.integers(0, 20_000), st.sampled_from(["", "a", "b", "c"])), max_size=60),
+    steps=st.lists(
+        st.tuples(st.integers(0, 20_000), st.sampled_from(["", "a", "b", "c"])), max_size=60
+    ),
 )
-def test_it_counts_and_finds_what_a_list_of_all_orders_has(window_millis: int, steps: list[tuple[int, str]]) -> None:
+def test_it_counts_and_finds_what_a_list_of_all_orders_has(
+    window_millis: int, steps: list[tuple[int, str]]
+) -> None:
     recent, accepted, now = RecentOrders(window_millis, START), list[tuple[datetime, str]](), START
     for millis, terms in steps:
         now += timedelta(milliseconds=millis)
@@ -39,7 +44,9 @@ def test_it_counts_and_finds_what_a_list_of_all_orders_has(window_millis: int, s
         accepted.append((now, terms))
     recent.accept("last", now)
     window = timedelta(milliseconds=window_millis)
-    assert len(recent._accepted) <= 1 + sum(now - at <= window for at, name in accepted if name), "no more is kept"
+    assert len(recent._accepted) <= 1 + sum(now - at <= window for at, name in accepted if name), (
+        "no more is kept"
+    )
 
 
 def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> None:
@@ -48,11 +55,17 @@ def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> No
     rows = [["create", "x", "a", now], ["second", "x", second, "2"], ["second", "y", second, "1"]]
     rows += [["account", "x", "false", "true"], ["account", "y", "false", "true"]]
     first = {"x": FIRST, "y": FIRST}
-    put_recent(memory, [RecentRead("x", None, 60_000), RecentRead("y", None, 0)], rows, first, START)
+    put_recent(
+        memory, [RecentRead("x", None, 60_000), RecentRead("y", None, 0)], rows, first, START
+    )
     assert shown(memory) == {"x": (FIRST, 2, START), "y": (FIRST, 1, None)}
     reads = [RecentRead("x", memory["x"], 60_000), RecentRead("y", memory["y"], 0)]
     memory.clear()  # the accounts are evicted while their logs are read
-    rows = [["account", "x", "true", "true"], ["second", "x", second, "3"], ["account", "y", "false", "true"]]
+    rows = [
+        ["account", "x", "true", "true"],
+        ["second", "x", second, "3"],
+        ["account", "y", "false", "true"],
+    ]
     found = put_recent(memory, reads, rows, {"x": SECOND, "y": SECOND}, START)
     assert shown(found) == shown(memory) == {"x": (SECOND, 5, START), "y": (SECOND, 0, None)}
 
@@ -60,7 +73,9 @@ def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> No
 def test_a_log_that_takes_too_long_to_read_stays_unknown() -> None:
     memory: RecentByAccount = {}
     rows = [["account", "x", "false", "false"], ["account", "y", "false", "true"]]
-    found = put_recent(memory, [RecentRead(each, None, 0) for each in "xy"], rows, {"x": FIRST, "y": FIRST}, START)
+    found = put_recent(
+        memory, [RecentRead(each, None, 0) for each in "xy"], rows, {"x": FIRST, "y": FIRST}, START
+    )
     assert [*found] == [*memory] == ["y"]
 
 
@@ -76,7 +91,9 @@ def test_only_what_ends_at_the_head_is_whole_and_what_was_used_longest_ago_goes(
         RecentRead("c", memory["c"], 0),
         RecentRead("f", None, 0),
     ]
-    assert plan_reads({"a": 5}, memory, whole, START) == [RecentRead("a", None, 5)], "no terms were remembered"
+    assert plan_reads({"a": 5}, memory, whole, START) == [RecentRead("a", None, 5)], (
+        "no terms were remembered"
+    )
     find_whole(memory, {"d": FIRST}, START + timedelta(seconds=61))
     assert len(memory) == 3
     find_whole(memory, {"d": FIRST}, START + timedelta(seconds=62))
@@ -97,7 +114,9 @@ def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
     recent.accept("", ahead)
     for second in range(600):
         recent.accept("", START + timedelta(seconds=second))
-    assert recent.count(START + timedelta(seconds=599)) == 61, "the last minute's, and the one ahead"
+    assert recent.count(START + timedelta(seconds=599)) == 61, (
+        "the last minute's, and the one ahead"
+    )
     assert len(recent._seconds) == 61
 
 

@@ -1,4 +1,5 @@
-"""Cancel-all and close, as a caller asks for them: on the paper broker, at prices that the test posts."""
+"""Cancel-all and close, as a caller asks for them: on the paper broker, at prices that the test
+posts."""
 
 import asyncio
 import contextlib
@@ -43,17 +44,25 @@ class Trader:
         return self.tenants.client.post(path, headers=self.headers | named, **sent)
 
     def create(
-        self, side: str = "BUY", quantity: str = "1", limit: str | None = None, symbol: str | None = None
+        self,
+        side: str = "BUY",
+        quantity: str = "1",
+        limit: str | None = None,
+        symbol: str | None = None,
     ) -> str:
         terms = {"quantity": quantity} | ({"limit_price": limit} if limit else {})
-        payload = {"symbol": symbol or self.symbol, "order_side": side, "spec": {"Limit" if limit else "Market": terms}}
+        payload = {
+            "symbol": symbol or self.symbol,
+            "order_side": side,
+            "spec": {"Limit" if limit else "Market": terms},
+        }
         answer = self.post("intents", {"command": {"type": "CREATE", "payload": payload}})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["intent_id"])
 
     def create_many(self, count: int) -> Iterator[str]:
-        """As `create` with a limit, by clients that take a tenth of the time for each, and whose orders are written
-        together."""
+        """As `create` with a limit, by clients that take a tenth of the time for each, and whose
+        orders are written together."""
         spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
         payload = {"symbol": self.symbol, "order_side": "BUY", "spec": spec}
         body = json.dumps({"command": {"type": "CREATE", "payload": payload}})
@@ -62,10 +71,14 @@ class Trader:
 
         def create(_: int) -> list[str]:
             created = []
-            connection = http.client.HTTPConnection(address.host, address.port, timeout=WAIT_SECONDS)
+            connection = http.client.HTTPConnection(
+                address.host, address.port, timeout=WAIT_SECONDS
+            )
             with contextlib.closing(connection):
                 for _ in numbers:
-                    connection.request("POST", f"/v1/accounts/{self.account}/intents", body, headers)
+                    connection.request(
+                        "POST", f"/v1/accounts/{self.account}/intents", body, headers
+                    )
                     answer = connection.getresponse()
                     answered = answer.read()
                     assert answer.status == 202, answered
@@ -93,7 +106,9 @@ class Trader:
         return self.post(f"positions/{symbol or self.symbol}/close", body, **headers)
 
     def action(self, intent_id: str) -> Any:
-        return self.tenants.client.get(f"/v1/accounts/{self.account}/intents/{intent_id}", headers=self.headers).json()
+        return self.tenants.client.get(
+            f"/v1/accounts/{self.account}/intents/{intent_id}", headers=self.headers
+        ).json()
 
 
 @pytest.fixture
@@ -112,7 +127,11 @@ def test_cancel_all_appends_a_cancel_for_each_open_order(trader: Trader) -> None
     assert answered["more"] is False
     for each in answered["intents"]:
         action = trader.action(each["intent_id"])
-        assert (action["action_type"], action["seq"], action["principal_type"]) == ("CANCEL", each["seq"], "API_KEY")
+        assert (action["action_type"], action["seq"], action["principal_type"]) == (
+            "CANCEL",
+            each["seq"],
+            "API_KEY",
+        )
         trader.until(each["intent_id"], "CANCELLED")
     assert trader.cancel_all({}).json() == {"intents": [], "more": False}
 
@@ -153,7 +172,9 @@ def test_cancel_all_takes_500_at_a_time(trader: Trader) -> None:
     assert {each["intent_id"] for each in first["intents"] + rest["intents"]} == orders
 
 
-@pytest.mark.parametrize(("body", "pointer"), [({"symbol": "a b"}, "/symbol"), ({"side": "BUY"}, "/side")])
+@pytest.mark.parametrize(
+    ("body", "pointer"), [({"symbol": "a b"}, "/symbol"), ({"side": "BUY"}, "/side")]
+)
 def test_a_wrong_body_cancels_nothing(trader: Trader, body: Any, pointer: str) -> None:
     order = trader.create(limit="1")
     assert pointers(trader.cancel_all(body)) == [pointer]
@@ -163,9 +184,17 @@ def test_a_wrong_body_cancels_nothing(trader: Trader, body: Any, pointer: str) -
 def test_cancel_all_works_in_a_halt_and_on_a_disabled_account(trader: Trader) -> None:
     order = trader.create(limit="1")
     trader.until(order, "NEW")
-    assert trader.client.call("POST", "/halt", {"reason": "x", "cancel_orders": False}).status_code == 202
+    assert (
+        trader.client.call("POST", "/halt", {"reason": "x", "cancel_orders": False}).status_code
+        == 202
+    )
     path = f"/v1/accounts/{trader.account}"
-    assert trader.tenants.client.patch(path, json={"disabled": True}, headers=trader.headers).status_code == 200
+    assert (
+        trader.tenants.client.patch(
+            path, json={"disabled": True}, headers=trader.headers
+        ).status_code
+        == 200
+    )
     assert len(trader.cancel_all().json()["intents"]) == 1
     trader.until(order, "CANCELLED")
 
@@ -210,7 +239,8 @@ def test_close_counts_the_larger_version_of_an_order_under_replace(trader: Trade
     trader.until(selling, "NEW")
     spec = {"Limit": {"quantity": "6", "limit_price": "1000"}}
     replaced = trader.post(
-        "intents", {"command": {"type": "REPLACE", "payload": {"ref_intent_id": selling, "spec": spec}}}
+        "intents",
+        {"command": {"type": "REPLACE", "payload": {"ref_intent_id": selling, "spec": spec}}},
     )
     assert replaced.status_code == 202
     order = trader.until(trader.close().json()["intent_id"], "FILLED")
@@ -251,7 +281,9 @@ def test_the_idempotency_key_of_a_close_covers_method_and_path(trader: Trader) -
     assert again.headers["idempotent-replayed"] == "true"
     assert code(trader.close(symbol="OTHER", idempotency_key="k1")) == (409, "idempotency_conflict")
     payload = {"symbol": trader.symbol, "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
-    submitted = trader.post("intents", {"command": {"type": "CREATE", "payload": payload}}, idempotency_key="k1")
+    submitted = trader.post(
+        "intents", {"command": {"type": "CREATE", "payload": payload}}, idempotency_key="k1"
+    )
     assert code(submitted) == (409, "idempotency_conflict")
 
 
@@ -259,16 +291,25 @@ def test_what_close_refuses(trader: Trader, tenants: Tenants) -> None:
     assert code(trader.close()) == (409, "no_position")
     assert pointers(trader.close(body={"quantity": "1"})) == ["/quantity"]
     assert code(trader.close(symbol="a%20b")) == (422, "validation_failed")
-    for caller, expected in (("admin", 401), ("key_live", 403), ("key_none", 403), ("other_key", 404)):
+    for caller, expected in (
+        ("admin", 401),
+        ("key_live", 403),
+        ("key_none", 403),
+        ("other_key", 404),
+    ):
         for tail in (f"positions/{trader.symbol}/close", "intents/cancel-all"):
             path = f"/v1/accounts/{trader.account}/{tail}"
-            assert tenants.client.post(path, headers=tenants.callers[caller]).status_code == expected
+            assert (
+                tenants.client.post(path, headers=tenants.callers[caller]).status_code == expected
+            )
 
 
 def closes_at_once(trader: Trader, **headers: str) -> list[httpx.Response]:
     async def ask() -> list[httpx.Response]:
         url = f"{trader.tenants.platform.url}/v1/accounts/{trader.account}/positions/{trader.symbol}/close"
-        async with httpx.AsyncClient(timeout=10, headers=trader.headers | headers, verify=False) as client:
+        async with httpx.AsyncClient(
+            timeout=10, headers=trader.headers | headers, verify=False
+        ) as client:
             return await asyncio.gather(*(client.post(url) for _ in range(16)))
 
     return asyncio.run(ask())

@@ -1,4 +1,5 @@
-"""Controls in the database: one statement for many, by primary keys alone; what the tables refuse by themselves."""
+"""Controls in the database: one statement for many, by primary keys alone; what the tables refuse
+by themselves."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -60,7 +61,14 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         await store.put_switch(tx, ControlScope(organization, one, Symbol("AAPL")), Switch(False))
         await store.put_time(tx, ControlScope(organization, one, Symbol("AAPL")), rule)
         await store.put_time(tx, ControlScope(organization, two, Symbol("MSFT")), TimeRule())
-    asked = [(two, "MSFT"), (one, "AAPL"), (three, "AAPL"), (one, "AAPL"), (one, "MSFT"), (two, "AAPL")]
+    asked = [
+        (two, "MSFT"),
+        (one, "AAPL"),
+        (three, "AAPL"),
+        (one, "AAPL"),
+        (one, "MSFT"),
+        (two, "AAPL"),
+    ]
     of = partial(Controls, str(organization))
     expected = [
         of(str(two), account=off, time=TimeRule()),
@@ -81,7 +89,9 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         assert (await store.read_many(tx, [one], ["AAPL"]))[0].time == rule
 
 
-async def test_another_organizations_account_is_not_read(database: Database, tenant: Tenant) -> None:
+async def test_another_organizations_account_is_not_read(
+    database: Database, tenant: Tenant
+) -> None:
     async with database.service.transaction([uuid4()]) as tx:
         with pytest.raises(AssertionError, match="cannot see"):
             await store.read_many(tx, [tenant.accounts[0]], ["AAPL"])
@@ -94,13 +104,16 @@ class Explaining:
         self._tx, self.plan = tx, ""
 
     async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]:
-        self.plan = "\n".join(row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args))
+        self.plan = "\n".join(
+            row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args)
+        )
         return []
 
 
 async def test_reading_many_looks_up_primary_keys_only(database: Database, tenant: Tenant) -> None:
     await add_accounts(tenant, ACCOUNTS)
-    await tenant.connection.execute("SET session_replication_role = replica")  # without triggers: five times as fast
+    # Without triggers: five times as fast.
+    await tenant.connection.execute("SET session_replication_role = replica")
     await tenant.connection.execute(
         """
         INSERT INTO organizations (id, provider, external_id, name)
@@ -137,7 +150,13 @@ async def test_reading_many_looks_up_primary_keys_only(database: Database, tenan
             explaining = Explaining(tx)
             asked: list[UUID] = [tenant.accounts[n % ACCOUNTS] for n in range(64)]
             await store.read_many(explaining, asked, ["S7"] * len(asked))  # type: ignore[arg-type] # it only fetches
-        for table in ("accounts", "organization_controls", "account_controls", "symbol_controls", "symbol_times"):
+        for table in (
+            "accounts",
+            "organization_controls",
+            "account_controls",
+            "symbol_controls",
+            "symbol_times",
+        ):
             assert f"{table}_pkey" in explaining.plan, (mode, explaining.plan)
         assert explaining.plan.count("halts_standing") == 2, (mode, explaining.plan)
         assert "Seq Scan" not in explaining.plan, mode
@@ -176,7 +195,9 @@ async def test_the_tables_refuse_what_breaks_a_rule(tenant: Tenant) -> None:
             raise
 
 
-async def test_the_worker_reads_controls_and_never_writes_them(database: Database, tenant: Tenant) -> None:
+async def test_the_worker_reads_controls_and_never_writes_them(
+    database: Database, tenant: Tenant
+) -> None:
     for table in ("organization_controls", "account_controls", "symbol_controls", "symbol_times"):
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET version = 9"):
             with pytest.raises(asyncpg.InsufficientPrivilegeError):

@@ -1,4 +1,5 @@
-"""Switches of the organization and its accounts, and what the controls say together; who may, and for whom."""
+"""Switches of the organization and its accounts, and what the controls say together; who may, and
+for whom."""
 
 import asyncio
 import uuid
@@ -18,7 +19,8 @@ WITHIN_SECONDS = 1.0
 
 @pytest.fixture
 def firm(tenants: Tenants) -> Tenants:
-    """A tenant of the test's own: its organization's switch and entitlements are nobody else's matter."""
+    """A tenant of the test's own: its organization's switch and entitlements are nobody else's
+    matter."""
     name = f"org_firm_{uuid.uuid4().hex}"
     made = tenants.platform.provision(
         {
@@ -28,7 +30,11 @@ def firm(tenants: Tenants) -> Tenants:
                     "entitlements": ["controls_premium"],
                     "users": [{"external_id": "firm-admin", "role": "admin"}],
                     "api_keys": [
-                        {"name": "k", "environment": "paper", "permissions": ["control:read", "control:edit"]},
+                        {
+                            "name": "k",
+                            "environment": "paper",
+                            "permissions": ["control:read", "control:edit"],
+                        },
                     ],
                 }
             ]
@@ -42,7 +48,9 @@ def firm(tenants: Tenants) -> Tenants:
 
 
 def put_organization(tenants: Tenants, body: Any, caller: str = "admin", **headers: str) -> Any:
-    return tenants.client.put(f"{URL}/organization", json=body, headers=tenants.callers[caller] | headers)
+    return tenants.client.put(
+        f"{URL}/organization", json=body, headers=tenants.callers[caller] | headers
+    )
 
 
 def get_organization(tenants: Tenants, caller: str = "admin") -> Any:
@@ -52,7 +60,10 @@ def get_organization(tenants: Tenants, caller: str = "admin") -> Any:
 def test_the_organizations_switch_holds_for_every_account(firm: Tenants) -> None:
     trading_client, other = TradingClient(firm), TradingClient(firm)
     assert code(get_organization(firm)) == (404, "not_found")
-    assert code(put_organization(firm, {"manually_disabled": True}, **{"if-match": '"1"'})) == (412, "version_conflict")
+    assert code(put_organization(firm, {"manually_disabled": True}, **{"if-match": '"1"'})) == (
+        412,
+        "version_conflict",
+    )
     assert pointers(put_organization(firm, {"manually_disabled": "yes"})) == ["/manually_disabled"]
     answer = put_organization(firm, {"manually_disabled": True, "manual_reason": "audit"})
     control = answer.json()
@@ -90,7 +101,9 @@ def test_the_organizations_switch_holds_for_every_account(firm: Tenants) -> None
 def test_an_accounts_switch_holds_for_that_account(tenants: Tenants) -> None:
     trading_client, other = TradingClient(tenants), TradingClient(tenants)
     assert code(trading_client.get("")) == (404, "not_found")
-    answer = trading_client.call("PUT", "", {"manually_disabled": True, "manual_reason": "model review"})
+    answer = trading_client.call(
+        "PUT", "", {"manually_disabled": True, "manual_reason": "model review"}
+    )
     control = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     stamps = {name: control[name] for name in ("created_at", "updated_at")}
@@ -114,7 +127,12 @@ def test_an_accounts_switch_holds_for_that_account(tenants: Tenants) -> None:
             }
         ]
     assert other.reasons("AAPL") == []
-    assert trading_client.call("PUT", "", {"manually_disabled": False}, caller="key_all").json()["version"] == 2
+    assert (
+        trading_client.call("PUT", "", {"manually_disabled": False}, caller="key_all").json()[
+            "version"
+        ]
+        == 2
+    )
     assert trading_client.reasons("AAPL") == []
 
 
@@ -126,7 +144,11 @@ def test_evaluating_answers_every_control_that_says_no(firm: Tenants) -> None:
     trading_client.call("PUT", "", {"manually_disabled": True})
     put_organization(firm, {"manually_disabled": True})
     wide = ["organization_manually_disabled", "account_manually_disabled"]
-    assert trading_client.reasons("aapl") == [*wide, "symbol_manually_disabled", "outside_trading_window"]
+    assert trading_client.reasons("aapl") == [
+        *wide,
+        "symbol_manually_disabled",
+        "outside_trading_window",
+    ]
     assert trading_client.reasons("MSFT") == wide
     assert trading_client.reasons() == wide
     answered = trading_client.evaluate("aapl").json()["triggered"]
@@ -162,7 +184,9 @@ def test_evaluating_answers_every_control_that_says_no(firm: Tenants) -> None:
 def test_a_bad_question_is_refused_at_its_field(tenants: Tenants, body: Any, pointer: str) -> None:
     account = str(uuid.uuid4())  # unknown, but a broken rule is answered first
     if isinstance(body, dict) and isinstance(body.get("account_id"), str):
-        body = body | {"account_id": body["account_id"].format(plain=account, upper=account.upper())}
+        body = body | {
+            "account_id": body["account_id"].format(plain=account, upper=account.upper())
+        }
     answer = tenants.client.post(f"{URL}/evaluate", json=body, headers=tenants.callers["admin"])
     assert pointers(answer) == [pointer]
 
@@ -179,17 +203,30 @@ ROUTES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_another_tenants_account_is_not_found(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+def test_another_tenants_account_is_not_found(
+    tenants: Tenants, method: str, tail: str, body: Any
+) -> None:
     theirs = TradingClient(tenants, "other_admin")
     unknown = f"{URL}/accounts/{uuid.uuid4()}{tail}"
     for sent in (body, body and {"nonsense": 1}):
         answer = theirs.call(method, tail, sent, caller="admin")
-        nobodys = tenants.client.request(method, unknown, json=sent, headers=tenants.callers["admin"])
+        nobodys = tenants.client.request(
+            method, unknown, json=sent, headers=tenants.callers["admin"]
+        )
         assert answer.status_code == 404
         assert answer.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
-    for spelling in (theirs.account.upper(), theirs.account.replace("-", ""), f"%7B{theirs.account}%7D"):
+    for spelling in (
+        theirs.account.upper(),
+        theirs.account.replace("-", ""),
+        f"%7B{theirs.account}%7D",
+    ):
         url = f"{URL}/accounts/{spelling}{tail}"
-        assert tenants.client.request(method, url, json=body, headers=tenants.callers["other_admin"]).status_code == 404
+        assert (
+            tenants.client.request(
+                method, url, json=body, headers=tenants.callers["other_admin"]
+            ).status_code
+            == 404
+        )
 
 
 def test_another_tenants_account_cannot_be_asked_about(tenants: Tenants) -> None:
@@ -199,7 +236,9 @@ def test_another_tenants_account_cannot_be_asked_about(tenants: Tenants) -> None
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_a_key_acts_on_its_own_environment_only(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+def test_a_key_acts_on_its_own_environment_only(
+    tenants: Tenants, method: str, tail: str, body: Any
+) -> None:
     live = TradingClient(tenants, broker="remote", environment="live")
     for sent in (body, body and {"nonsense": 1}):
         assert code(live.call(method, tail, sent, caller="key_all")) == (403, "forbidden")
@@ -209,7 +248,9 @@ def test_a_key_acts_on_its_own_environment_only(tenants: Tenants, method: str, t
 
 
 @pytest.mark.parametrize(("method", "tail", "body"), ROUTES)
-def test_controls_take_the_premium_entitlement(tenants: Tenants, method: str, tail: str, body: Any) -> None:
+def test_controls_take_the_premium_entitlement(
+    tenants: Tenants, method: str, tail: str, body: Any
+) -> None:
     poor = TradingClient(tenants, "other_admin")
     for sent in (body, body and {"nonsense": 1}):
         answer = poor.call(method, tail, sent)
@@ -220,7 +261,10 @@ def test_controls_take_the_premium_entitlement(tenants: Tenants, method: str, ta
 def test_the_rest_takes_the_premium_entitlement_too(tenants: Tenants) -> None:
     poor = TradingClient(tenants, "other_admin")
     assert code(poor.evaluate()) == (403, "entitlement_required")
-    assert code(tenants.client.post(f"{URL}/evaluate", json={}, headers=poor.headers)) == (403, "entitlement_required")
+    assert code(tenants.client.post(f"{URL}/evaluate", json={}, headers=poor.headers)) == (
+        403,
+        "entitlement_required",
+    )
     assert code(get_organization(tenants, "other_admin")) == (403, "entitlement_required")
     for body in ({"manually_disabled": True}, {"nonsense": 1}):
         assert code(put_organization(tenants, body, "other_admin")) == (403, "entitlement_required")
@@ -232,7 +276,9 @@ def test_a_closed_accounts_controls_are_read_and_not_written(tenants: Tenants) -
     trading_client.patch("AAPL", {"trading_end": "00:00:00"})
     trading_client.call("PUT", "", {"manually_disabled": True})
     assert (
-        tenants.client.delete(f"/v1/accounts/{trading_client.account}", headers=trading_client.headers).status_code
+        tenants.client.delete(
+            f"/v1/accounts/{trading_client.account}", headers=trading_client.headers
+        ).status_code
         == 204
     )
     for method, tail, body in ROUTES:
@@ -242,20 +288,27 @@ def test_a_closed_accounts_controls_are_read_and_not_written(tenants: Tenants) -
         else:
             assert code(answer) == (409, "account_closed")
         if body:
-            assert code(trading_client.call(method, tail, {"nonsense": 1})) == (422, "validation_failed")
+            assert code(trading_client.call(method, tail, {"nonsense": 1})) == (
+                422,
+                "validation_failed",
+            )
     assert code(trading_client.call("DELETE", "/symbols/MSFT")) == (404, "not_found")
     assert len(trading_client.reasons("AAPL")) == 3
 
 
 @pytest.mark.deadline
-def test_controls_stay_in_force_when_the_entitlement_lapses(firm: Tenants, tenants_database: Urls) -> None:
+def test_controls_stay_in_force_when_the_entitlement_lapses(
+    firm: Tenants, tenants_database: Urls
+) -> None:
     trading_client = TradingClient(firm)
     trading_client.put("AAPL")
 
     async def entitle(entitlements: list[str]) -> None:
         connection = await asyncpg.connect(tenants_database.owner.reveal())
         organization = firm.answer["organizations"][0]["id"]
-        await connection.execute("UPDATE organizations SET entitlements = $2 WHERE id = $1", organization, entitlements)
+        await connection.execute(
+            "UPDATE organizations SET entitlements = $2 WHERE id = $1", organization, entitlements
+        )
         await connection.close()
 
     asyncio.run(entitle([]))

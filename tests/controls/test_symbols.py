@@ -1,4 +1,5 @@
-"""A symbol's two controls from outside: put, patched, listed, removed; one spelling; never more than there may be."""
+"""A symbol's two controls from outside: put, patched, listed, removed; one spelling; never more
+than there may be."""
 
 import asyncio
 from typing import Any
@@ -19,7 +20,9 @@ def trading_client(tenants: Tenants) -> TradingClient:
     return TradingClient(tenants)
 
 
-def test_a_put_creates_and_replaces_the_manual_control(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_put_creates_and_replaces_the_manual_control(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     answer = trading_client.put("AAPL", reason="earnings\ntonight")
     control = answer.json()
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
@@ -38,12 +41,16 @@ def test_a_put_creates_and_replaces_the_manual_control(tenants: Tenants, trading
     again = trading_client.put("AAPL", disabled=False)
     assert again.json() == replaced.json(), "a put that changes nothing keeps the version"
     for reason in (None, ""):
-        cleared = trading_client.call("PUT", "/symbols/AAPL", {"manually_disabled": False, "manual_reason": reason})
+        cleared = trading_client.call(
+            "PUT", "/symbols/AAPL", {"manually_disabled": False, "manual_reason": reason}
+        )
         assert cleared.json() == replaced.json()
     assert trading_client.put("AAPL", reason="x" * 500).json()["version"] == 3
 
 
-def test_a_patch_creates_and_patches_the_time_control(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_patch_creates_and_patches_the_time_control(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     made = trading_client.patch("AAPL", {})
     control = made.json()
     assert (made.status_code, made.headers["etag"]) == (200, '"1"')
@@ -66,7 +73,11 @@ def test_a_patch_creates_and_patches_the_time_control(tenants: Tenants, trading_
 
     start = {"trading_start": "09:30:00"}
     assert shown(start) == start | {"stale_order_millis": None, "version": 2}
-    full = start | {"trading_end": "16:00:00", "timezone": "America/New_York", "stale_order_millis": 604_800_000}
+    full = start | {
+        "trading_end": "16:00:00",
+        "timezone": "America/New_York",
+        "stale_order_millis": 604_800_000,
+    }
     assert shown(full) == full | {"version": 3}
     nothing = dict.fromkeys((*full, "clear"))
     assert shown(nothing) == full | {"version": 3}, "null leaves a field"
@@ -76,9 +87,14 @@ def test_a_patch_creates_and_patches_the_time_control(tenants: Tenants, trading_
     gone = shown({"clear": ["stale_order_millis", "timezone"], "timezone": None})
     assert gone == swapped | {"stale_order_millis": None, "version": 5}
     moved = shown({"clear": ["trading_end"], "trading_start": "09:30:00"})
-    assert moved == start | {"stale_order_millis": None, "version": 6}, "equal only before the change"
+    assert moved == start | {"stale_order_millis": None, "version": 6}, (
+        "equal only before the change"
+    )
     assert shown({"clear": ["timezone"]})["version"] == 6, "it was not set"
-    assert shown({"clear": ["trading_start", "stale_order_millis"]}) == {"stale_order_millis": None, "version": 7}
+    assert shown({"clear": ["trading_start", "stale_order_millis"]}) == {
+        "stale_order_millis": None,
+        "version": 7,
+    }
     assert shown({"stale_order_millis": 1})["stale_order_millis"] == 1
 
 
@@ -114,7 +130,9 @@ BAD_SWITCHES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_SWITCHES)
-def test_a_bad_switch_is_refused_at_its_field(trading_client: TradingClient, body: Any, pointer: str) -> None:
+def test_a_bad_switch_is_refused_at_its_field(
+    trading_client: TradingClient, body: Any, pointer: str
+) -> None:
     for tail in ("", "/symbols/AAPL"):
         assert pointers(trading_client.call("PUT", tail, body)) == [pointer]
         assert trading_client.get(tail).status_code == 404
@@ -184,7 +202,9 @@ BAD_PATCHES: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("body", "pointer"), BAD_PATCHES, ids=lambda value: repr(value)[:60])
-def test_a_bad_time_control_is_refused_at_its_field(trading_client: TradingClient, body: Any, pointer: str) -> None:
+def test_a_bad_time_control_is_refused_at_its_field(
+    trading_client: TradingClient, body: Any, pointer: str
+) -> None:
     assert pointers(trading_client.patch("AAPL", body)) == [pointer]
     assert trading_client.get("/symbols/AAPL").status_code == 404
 
@@ -192,12 +212,16 @@ def test_a_bad_time_control_is_refused_at_its_field(trading_client: TradingClien
 def test_a_patch_may_not_leave_equal_bounds(trading_client: TradingClient) -> None:
     bounds = {"trading_start": "09:30:00", "trading_end": "16:00:00"}
     before = trading_client.patch("AAPL", bounds).json()
-    assert pointers(trading_client.patch("AAPL", {"trading_start": "16:00:00"})) == ["/trading_start"]
+    assert pointers(trading_client.patch("AAPL", {"trading_start": "16:00:00"})) == [
+        "/trading_start"
+    ]
     assert pointers(trading_client.patch("AAPL", {"trading_end": "09:30:00"})) == ["/trading_end"]
     assert trading_client.get("/symbols/AAPL").json()["time"] == before
 
 
-@pytest.mark.parametrize("spelling", ["%20", "A%20B", "-A", "A" * 33, "%C5%BF", "A%0A", "A%25", "%F0%9F%98%80"])
+@pytest.mark.parametrize(
+    "spelling", ["%20", "A%20B", "-A", "A" * 33, "%C5%BF", "A%0A", "A%25", "%F0%9F%98%80"]
+)
 def test_a_symbol_that_is_none_breaks_a_rule(trading_client: TradingClient, spelling: str) -> None:
     for method, tail, body in (
         ("GET", "", None),
@@ -219,18 +243,25 @@ def raw(tenants: Tenants, path: str) -> Any:
 
 def test_every_spelling_of_a_symbol_meets_the_same_control(trading_client: TradingClient) -> None:
     assert trading_client.put("btc%2Fusd").json()["symbol"] == "BTC/USD"
-    assert trading_client.patch("Btc%2FUsd", {"trading_end": "00:00:00"}).json()["symbol"] == "BTC/USD"
+    assert (
+        trading_client.patch("Btc%2FUsd", {"trading_end": "00:00:00"}).json()["symbol"] == "BTC/USD"
+    )
     for spelling in ("BTC%2FUSD", "bTc%2fusd", "%42TC%2FUSD"):
         shown = trading_client.get(f"/symbols/{spelling}").json()
         assert (shown["manual"]["symbol"], shown["time"]["symbol"]) == ("BTC/USD", "BTC/USD")
     for text in ("BTC/USD", "btc/usd", "Btc/uSD"):
-        assert trading_client.reasons(text) == ["symbol_manually_disabled", "outside_trading_window"]
+        assert trading_client.reasons(text) == [
+            "symbol_manually_disabled",
+            "outside_trading_window",
+        ]
     assert [item["symbol"] for item in trading_client.get("/symbols").json()["data"]] == ["BTC/USD"]
     assert trading_client.call("DELETE", "/symbols/btc%2Fusd").status_code == 204
     assert trading_client.reasons("BTC/USD") == []
 
 
-def test_the_list_is_ascending_and_complete(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_the_list_is_ascending_and_complete(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     assert trading_client.get("/symbols").json() == {"data": [], "next_cursor": None}
     manual, timed = ["B", "A/B", "A.B", "Z", "10"], ["B", "A:B", "A-B", "AA", "A_B"]
     puts = {symbol: trading_client.put(symbol.replace("/", "%2F")).json() for symbol in manual}
@@ -249,7 +280,10 @@ def test_the_list_is_ascending_and_complete(tenants: Tenants, trading_client: Tr
             cursor = f"&next_cursor={page['next_cursor']}"
         assert seen == expected
     first = trading_client.get("/symbols?limit=2").json()["next_cursor"]
-    assert code(TradingClient(tenants).get(f"/symbols?next_cursor={first}")) == (400, "invalid_cursor")
+    assert code(TradingClient(tenants).get(f"/symbols?next_cursor={first}")) == (
+        400,
+        "invalid_cursor",
+    )
     organization = tenants.organization("org_acme")["id"]
     for position in ("a", "", "A\x00", "no symbol"):
         forged = make_cursor(f"symbol_controls:{organization}:{trading_client.account}", position)
@@ -261,7 +295,10 @@ def test_a_delete_removes_both_controls(trading_client: TradingClient) -> None:
     trading_client.put("AAPL")
     trading_client.patch("AAPL", {"trading_start": "09:30:00"})
     trading_client.put("MSFT")
-    assert code(trading_client.call("DELETE", "/symbols/AAPL", if_match='"1"')) == (412, "version_conflict")
+    assert code(trading_client.call("DELETE", "/symbols/AAPL", if_match='"1"')) == (
+        412,
+        "version_conflict",
+    )
     answer = trading_client.call(
         "DELETE", "/symbols/AAPL", if_match=trading_client.get("/symbols/AAPL").headers["etag"]
     )
@@ -284,7 +321,9 @@ def test_if_match_makes_a_write_conditional(trading_client: TradingClient) -> No
         return trading_client.patch("AAPL", {"stale_order_millis": n}, **headers)
 
     def put_account(n: int, **headers: str) -> Any:
-        return trading_client.call("PUT", "", {"manually_disabled": True, "manual_reason": str(n)}, **headers)
+        return trading_client.call(
+            "PUT", "", {"manually_disabled": True, "manual_reason": str(n)}, **headers
+        )
 
     for write in (put, patch, put_account):
         for none_yet in ('"1"', "*"):

@@ -1,4 +1,5 @@
-"""Two processes of one database: what one of them answered, the other honours from its next command on."""
+"""Two processes of one database: what one of them answered, the other honours from its next command
+on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,9 @@ def rounds(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[tuple[Tenants, Platform]]:
+def pair(
+    tmp_path_factory: pytest.TempPathFactory, databases: Databases
+) -> Iterator[tuple[Tenants, Platform]]:
     folder: Path = tmp_path_factory.mktemp("pair")
     with (
         databases() as urls,
@@ -44,16 +47,27 @@ class Elsewhere:
 
     def submit(self, quantity: str = "2", side: str = "BUY") -> Any:
         spec = {"Limit": {"quantity": quantity, "limit_price": "0.01"}}
-        command = {"type": "CREATE", "payload": {"symbol": "AAPL", "order_side": side, "spec": spec}}
+        command = {
+            "type": "CREATE",
+            "payload": {"symbol": "AAPL", "order_side": side, "spec": spec},
+        }
         path = f"/v1/accounts/{self.client.account}/intents"
-        return self.second.client.post(path, json={"command": command}, headers=self.tenants.callers["key_all"])
+        return self.second.client.post(
+            path, json={"command": command}, headers=self.tenants.callers["key_all"]
+        )
 
     def reasons(self, **order: str) -> list[str]:
         answer = self.submit(**order)
-        return [] if answer.status_code == 202 else [each["reason"] for each in answer.json()["triggered"]]
+        return (
+            []
+            if answer.status_code == 202
+            else [each["reason"] for each in answer.json()["triggered"]]
+        )
 
 
-def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Tenants, Platform], rounds: int) -> None:
+def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(
+    pair: tuple[Tenants, Platform], rounds: int
+) -> None:
     other = Elsewhere(pair)
     body = {"reason": "x", "cancel_orders": False}
     for _ in range(rounds):
@@ -63,7 +77,9 @@ def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Ten
         assert other.reasons() == []
     path, admin = f"{URL}/organization", other.tenants.callers["admin"]
     for _ in range(rounds):
-        assert other.tenants.client.post(f"{path}/halt", json=body, headers=admin).status_code == 202
+        assert (
+            other.tenants.client.post(f"{path}/halt", json=body, headers=admin).status_code == 202
+        )
         assert other.reasons() == ["organization_halted"]
         assert other.tenants.client.post(f"{path}/resume", headers=admin).status_code == 200
         assert other.reasons() == []
@@ -81,7 +97,11 @@ def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(pair: tuple[Ten
     ],
 )
 def test_a_limit_and_its_end_hold_everywhere_from_their_answer_on(
-    pair: tuple[Tenants, Platform], limit: dict[str, Any], order: dict[str, str], reason: str, rounds: int
+    pair: tuple[Tenants, Platform],
+    limit: dict[str, Any],
+    order: dict[str, str],
+    reason: str,
+    rounds: int,
 ) -> None:
     other = Elsewhere(pair)
     for _ in range(rounds):

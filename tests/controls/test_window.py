@@ -32,7 +32,8 @@ NEW_YORK, BERLIN, UTC_NAME = "America/New_York", "Europe/Berlin", "UTC"
 AAPL = Symbol("AAPL")
 ORGANIZATION, ACCOUNT = OrganizationId(uuid4()), AccountId(uuid4())
 ZONES = read_zones()
-SWITCHES_AND_WINDOWS = list(Reason)[: list(Reason).index(Reason.OUTSIDE_TRADING_WINDOW) + 1]  # the others are limits
+# The others are limits.
+SWITCHES_AND_WINDOWS = list(Reason)[: list(Reason).index(Reason.OUTSIDE_TRADING_WINDOW) + 1]
 
 # start, end, zone, the moment in UTC, open?
 # fmt: off
@@ -61,14 +62,16 @@ EDGES: list[tuple[str | None, str | None, str | None, str, bool]] = [
     (None,       "16:00:00", None,     "2026-01-05T15:59:59.999999", True),
     (None,       "16:00:00", None,     "2026-01-05T16:00:00", False),
     (None,       "00:00:00", None,     "2026-01-05T12:00:00", False),         # an empty day
-    (None,       None,       NEW_YORK, "2026-01-05T12:00:00", True),          # a zone alone bounds nothing
+    # A zone alone bounds nothing.
+    (None,       None,       NEW_YORK, "2026-01-05T12:00:00", True),
     ("09:30:00", "16:00:00", NEW_YORK, "2026-01-05T14:29:59", False),  # winter: UTC-5
     ("09:30:00", "16:00:00", NEW_YORK, "2026-01-05T14:30:00", True),
     ("09:30:00", "16:00:00", NEW_YORK, "2026-07-06T13:30:00", True),   # summer: UTC-4
     ("09:30:00", "16:00:00", NEW_YORK, "2026-07-06T20:00:00", False),
     # New York, 8 March 2026: 02:00 to 03:00 does not exist.
     ("02:30:00", "04:00:00", NEW_YORK, "2026-03-08T06:59:59", False),  # 01:59:59
-    ("02:30:00", "04:00:00", NEW_YORK, "2026-03-08T07:00:00", True),   # 03:00:00, which is after 02:30
+    # 03:00:00, which is after 02:30.
+    ("02:30:00", "04:00:00", NEW_YORK, "2026-03-08T07:00:00", True),
     ("02:30:00", "04:00:00", NEW_YORK, "2026-03-08T08:00:00", False),  # 04:00:00
     ("02:00:00", "03:00:00", NEW_YORK, "2026-03-08T07:00:00", False),  # the whole window is skipped
     # New York, 1 November 2026: 01:00 to 02:00 comes twice.
@@ -116,7 +119,9 @@ def test_a_window_holds_its_start_and_not_its_end(
 def test_a_closed_window_says_the_zones_time() -> None:
     rule = TimeRule(of("09:30:00"), of("16:00:00"), None, NEW_YORK)
     now = datetime(2026, 7, 6, 20, tzinfo=UTC)
-    assert closed_at(rule, now) == ("trading is from 09:30:00 until 16:00:00, and it is 16:00:00 in America/New_York")
+    assert closed_at(rule, now) == (
+        "trading is from 09:30:00 until 16:00:00, and it is 16:00:00 in America/New_York"
+    )
 
 
 def test_every_control_that_refuses_is_listed_widest_first() -> None:
@@ -135,7 +140,14 @@ def test_every_control_that_refuses_is_listed_widest_first() -> None:
     assert [t.reason for t in answered] == SWITCHES_AND_WINDOWS
     symbol = {"Symbol": {"account_id": str(ACCOUNT), "symbol": "AAPL"}}
     organization, account = {"Organization": str(ORGANIZATION)}, {"Account": str(ACCOUNT)}
-    assert [t.scope for t in answered] == [organization, organization, account, account, symbol, symbol]
+    assert [t.scope for t in answered] == [
+        organization,
+        organization,
+        account,
+        account,
+        symbol,
+        symbol,
+    ]
     assert [t.detail for t in answered[:5]] == [
         "the organization is halted: stop",
         "the organization is disabled: why\nnot",
@@ -146,10 +158,14 @@ def test_every_control_that_refuses_is_listed_widest_first() -> None:
     assert evaluate(everything, None, now) == answered[:4]
     assert evaluate(controls(), AAPL, now) == ()
     on = Switch(False, "was off")
-    assert evaluate(controls(organization=on, account=on, symbol=on, time=TimeRule()), AAPL, now) == ()
+    assert (
+        evaluate(controls(organization=on, account=on, symbol=on, time=TimeRule()), AAPL, now) == ()
+    )
 
 
-@pytest.mark.parametrize("zone", ["Mars/Olympus", "../../etc/passwd", "/etc/localtime", "\x00", "Europe", "a" * 300])
+@pytest.mark.parametrize(
+    "zone", ["Mars/Olympus", "../../etc/passwd", "/etc/localtime", "\x00", "Europe", "a" * 300]
+)
 def test_a_zone_that_cannot_be_read_closes_the_window(zone: str) -> None:
     rule = TimeRule(of("00:00:00"), None, None, zone)
     answered = evaluate(controls(time=rule), AAPL, datetime(2026, 1, 5, 12, tzinfo=UTC))
@@ -158,7 +174,11 @@ def test_a_zone_that_cannot_be_read_closes_the_window(zone: str) -> None:
 
 SECONDS = st.times().map(lambda t: t.replace(microsecond=0))
 RULES = st.builds(
-    TimeRule, st.none() | SECONDS, st.none() | SECONDS, st.none(), st.none() | st.sampled_from(sorted(ZONES))
+    TimeRule,
+    st.none() | SECONDS,
+    st.none() | SECONDS,
+    st.none(),
+    st.none() | st.sampled_from(sorted(ZONES)),
 )
 HALTS = st.none() | st.builds(StandingHalt, st.text(), st.text())
 SWITCHES = st.none() | st.builds(Switch, st.booleans(), st.none() | st.text())
@@ -175,16 +195,31 @@ def test_evaluating_never_fails_and_says_no_exactly_when_a_part_does(
     account_halt: StandingHalt | None,
     now: datetime,
 ) -> None:
-    judged = Controls(ORGANIZATION, ACCOUNT, organization, account, symbol, rule, organization_halt, account_halt)
+    judged = Controls(
+        ORGANIZATION, ACCOUNT, organization, account, symbol, rule, organization_halt, account_halt
+    )
     answered = evaluate(judged, AAPL, now)
     off = [bool(s and s.disabled) for s in (organization, account, symbol)]
     is_closed = rule is not None and closed_at(rule, now) is not None
-    noes = [organization_halt is not None, off[0], account_halt is not None, off[1], off[2], is_closed]
-    assert [t.reason for t in answered] == [reason for reason, no in zip(SWITCHES_AND_WINDOWS, noes, strict=True) if no]
+    noes = [
+        organization_halt is not None,
+        off[0],
+        account_halt is not None,
+        off[1],
+        off[2],
+        is_closed,
+    ]
+    assert [t.reason for t in answered] == [
+        reason for reason, no in zip(SWITCHES_AND_WINDOWS, noes, strict=True) if no
+    ]
 
 
-@given(SECONDS, SECONDS, st.sampled_from(sorted(ZONES)), st.dates(date(2000, 1, 1), date(2037, 1, 1)))
-def test_a_window_opens_at_its_start_and_closes_at_its_end(start: time, end: time, zone: str, day: date) -> None:
+@given(
+    SECONDS, SECONDS, st.sampled_from(sorted(ZONES)), st.dates(date(2000, 1, 1), date(2037, 1, 1))
+)
+def test_a_window_opens_at_its_start_and_closes_at_its_end(
+    start: time, end: time, zone: str, day: date
+) -> None:
     def is_open_at(wall: time, change: TimeRule) -> bool | None:
         local = datetime.combine(day, wall, ZoneInfo(zone))
         if local.astimezone(UTC).astimezone(ZoneInfo(zone)).time() != wall:
@@ -205,13 +240,17 @@ def test_a_window_opens_at_its_start_and_closes_at_its_end(start: time, end: tim
 def test_a_window_and_its_opposite_share_no_moment(rule: TimeRule, now: datetime) -> None:
     start, end, zone = rule.trading_start, rule.trading_end, rule.timezone
     if start is not None and end is not None and start != end:
-        assert (closed_at(rule, now) is None) != (closed_at(TimeRule(end, start, None, zone), now) is None)
+        assert (closed_at(rule, now) is None) != (
+            closed_at(TimeRule(end, start, None, zone), now) is None
+        )
 
 
 def test_a_change_sets_clears_and_leaves() -> None:
     rule = TimeRule(of("09:30:00"), of("16:00:00"), 500, NEW_YORK)
     assert changed(rule, TimeChange()) == rule
-    assert changed(rule, TimeChange(TimeRule(of("10:00:00")))) == structs.replace(rule, trading_start=of("10:00:00"))
+    assert changed(rule, TimeChange(TimeRule(of("10:00:00")))) == structs.replace(
+        rule, trading_start=of("10:00:00")
+    )
     assert changed(rule, TimeChange(clear=frozenset(TimeField))) == TimeRule()
     moved = TimeChange(TimeRule(timezone=BERLIN), frozenset({TimeField.STALE_ORDER_MILLIS}))
     assert changed(rule, moved) == TimeRule(rule.trading_start, rule.trading_end, None, BERLIN)

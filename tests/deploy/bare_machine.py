@@ -1,6 +1,7 @@
-"""A newcomer's machine: a bare Debian that systemd boots, without a network or at a switch with others like it. What
-`make dist` and deploy/ have is in its folder /srv/trading-intents, and packages of PyPI are beside it. It runs in a
-container of systemd's own."""
+"""A newcomer's machine: a bare Debian that systemd boots, without a network or at a switch with
+others like it. What
+`make dist` and deploy/ have is in its folder /srv/trading-intents, and packages of PyPI are beside
+it. It runs in a container of systemd's own."""
 
 import contextlib
 import os
@@ -16,11 +17,20 @@ import pytest
 from tests.deploy.programs import DEPLOY, ROOT, find
 from tests.waiting import eventually
 
-PACKAGES = ("ca-certificates", "dbus", "python-is-python3", "python3-venv", "sudo", "systemd", "systemd-sysv")
+PACKAGES = (
+    "ca-certificates",
+    "dbus",
+    "python-is-python3",
+    "python3-venv",
+    "sudo",
+    "systemd",
+    "systemd-sysv",
+)
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
 MAKE_SECONDS, BOOT_SECONDS, COMMAND_SECONDS = 900, 120, 300
 PIP_CONF = "[global]\nno-index = true\nfind-links = /srv/wheels\n"
-# Without a group of its own, a machine would share its units' groups with every other one, which removes them.
+# Without a group of its own, a machine would share its units' groups with every other one, which
+# removes them.
 IN_GROUPS = 'for each in $GROUPS_OF_ITS_OWN; do echo $$ >"$each/cgroup.procs"; done; exec "$@"'
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -54,13 +64,27 @@ def make_debian(archive: Path, *packages: str) -> None:
     program = find("mmdebstrap", "it is in the package mmdebstrap")
     options = [f"--dpkgopt=path-exclude={folder}" for folder in LEFT_OUT]
     included = f"--include={','.join((*PACKAGES, *packages))}"
-    check([program, "-q", "--variant=minbase", included, *options, "bookworm", str(archive)], MAKE_SECONDS)
+    check(
+        [program, "-q", "--variant=minbase", included, *options, "bookworm", str(archive)],
+        MAKE_SECONDS,
+    )
 
 
 def make_wheels(folder: Path) -> None:
     """Those of the lock, for Debian's Python."""
-    download = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version=3.11"]
-    check([*download, "--require-hashes", "-r", str(ROOT / "requirements.lock"), "-d", str(folder)], MAKE_SECONDS)
+    download = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "-q",
+        "--only-binary=:all:",
+        "--python-version=3.11",
+    ]
+    check(
+        [*download, "--require-hashes", "-r", str(ROOT / "requirements.lock"), "-d", str(folder)],
+        MAKE_SECONDS,
+    )
 
 
 def make_wheels_of(requirement: str, folder: Path) -> None:
@@ -68,7 +92,17 @@ def make_wheels_of(requirement: str, folder: Path) -> None:
     folder.mkdir()
     pinned = re.findall(r"^\S+==\S+", (ROOT / "requirements-deploy.lock").read_text(), re.MULTILINE)
     (folder / "constraints").write_text("\n".join(pinned))
-    build = [sys.executable, "-m", "pip", "wheel", "-q", "-c", str(folder / "constraints"), "-w", str(folder)]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "-c",
+        str(folder / "constraints"),
+        "-w",
+        str(folder),
+    ]
     check([*build, requirement], MAKE_SECONDS)
 
 
@@ -78,7 +112,11 @@ def systemd_hierarchies() -> list[Path]:
     paths = {controllers: path for _, controllers, path in own}
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     unified = [Path(mount[1] + paths[""]) for mount in mounts if mount[2] == "cgroup2"]
-    named = [Path(mount[1] + paths["name=systemd"]) for mount in mounts if "name=systemd" in mount[3].split(",")]
+    named = [
+        Path(mount[1] + paths["name=systemd"])
+        for mount in mounts
+        if "name=systemd" in mount[3].split(",")
+    ]
     return unified + named
 
 
@@ -117,7 +155,9 @@ class BareMachine:
     _process: subprocess.Popen[bytes]
     _flaw = "it has not begun"
 
-    def __init__(self, root: Path, archive: Path, wheels: Path, dist: Path, network: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, archive: Path, wheels: Path, dist: Path, network: Path | None = None
+    ) -> None:
         self.root, self._name, self._network = root, root.name, network
         self._groups = [where / f"{self._name}-{os.getpid()}" for where in systemd_hierarchies()]
         root.mkdir()
@@ -135,7 +175,13 @@ class BareMachine:
         """Switches it on."""
         program = find("systemd-nspawn", "it is in the package systemd-container")
         net = f"--network-namespace-path={self._network}" if self._network else "--private-network"
-        options = ["--register=no", "--keep-unit", net, f"--hostname={self._name}", "--console=pipe"]
+        options = [
+            "--register=no",
+            "--keep-unit",
+            net,
+            f"--hostname={self._name}",
+            "--console=pipe",
+        ]
         for group in self._groups:
             group.mkdir(exist_ok=True)
         with self._console.open("ab") as console:
@@ -172,7 +218,8 @@ class BareMachine:
                 os.rmdir(folder)
 
     def run(self, script: str) -> str:
-        """A shell of root's runs the commands; one that fails fails the test. Gives what they print."""
+        """A shell of root's runs the commands; one that fails fails the test. Gives what they
+        print."""
         return check([*self._inside(), "sh", "-ec", script], COMMAND_SECONDS, cwd=Path("/"))
 
     def _is_up(self) -> bool:
@@ -184,7 +231,9 @@ class BareMachine:
             self._flaw = repr(error)
             return False
         flaws = [line.split()[0] for line in failed]
-        self._flaw = "".join(self.run(f"systemctl status --no-pager {unit} || true") for unit in flaws)
+        self._flaw = "".join(
+            self.run(f"systemctl status --no-pager {unit} || true") for unit in flaws
+        )
         return not flaws
 
     def _said(self) -> str:

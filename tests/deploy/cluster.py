@@ -1,4 +1,5 @@
-"""The cluster of `deploy/try.sh`, for tests: its commands, and a load that trades and follows the streams meanwhile."""
+"""The cluster of `deploy/try.sh`, for tests: its commands, and a load that trades and follows the
+streams meanwhile."""
 
 import contextlib
 import json
@@ -21,15 +22,27 @@ START_SECONDS, COMMAND_SECONDS, STOP_SECONDS = 600, 120, 60
 LOAD = Path(__file__).with_name("cluster_load.py")
 PROGRAMS = ("etcd", "patroni", "haproxy", "ip", "openssl", "curl")
 
-# HAProxy or a process was away; a request or stream of a machine that was cut off ended by the reader's own limit.
-EXPECTED_ANSWERS = {"202", "502", "503", "504", "ReadTimeout", "ConnectError", "ReadError", "RemoteProtocolError"}
+# HAProxy or a process was away; a request or stream of a machine that was cut off ended by the
+# reader's own limit.
+EXPECTED_ANSWERS = {
+    "202",
+    "502",
+    "503",
+    "504",
+    "ReadTimeout",
+    "ConnectError",
+    "ReadError",
+    "RemoteProtocolError",
+}
 
 
 class Cluster:
     def __init__(self, folder: Path, workers: int = 2, **settings: str) -> None:
         self.folder, self.name = folder, f"t{os.getpid()}"  # beside others on this machine
         own = {"TRY_NAME": self.name, "TRY_DIR": str(folder), "WORKERS": str(workers)}
-        self._environ = os.environ | own | {PREFIX + name: value for name, value in settings.items()}
+        self._environ = (
+            os.environ | own | {PREFIX + name: value for name, value in settings.items()}
+        )
 
     def run(self, *arguments: str, stdin: str = "", limit_seconds: int = COMMAND_SECONDS) -> str:
         done = subprocess.run(
@@ -46,7 +59,10 @@ class Cluster:
 
     def make_namespace(self, node: str, name: str | None = None) -> str:
         made = f"{name or self.name}-{node}"
-        if os.getuid() != 0 or subprocess.run(["ip", "netns", "add", made], check=False).returncode != 0:
+        if (
+            os.getuid() != 0
+            or subprocess.run(["ip", "netns", "add", made], check=False).returncode != 0
+        ):
             pytest.skip("no network namespaces of one's own here")
         return made
 
@@ -69,10 +85,21 @@ class Cluster:
             }
             for number in range(traders)
         ]
-        text = self.run("platform", "api-1", "admin", "apply", "-", stdin=json.dumps({"organizations": organizations}))
+        text = self.run(
+            "platform",
+            "api-1",
+            "admin",
+            "apply",
+            "-",
+            stdin=json.dumps({"organizations": organizations}),
+        )
         made = json.loads(text)["organizations"]
         return [
-            {"name": each["external_id"], "key": each["api_keys"][0]["api_key"], "account": each["accounts"][0]["id"]}
+            {
+                "name": each["external_id"],
+                "key": each["api_keys"][0]["api_key"],
+                "account": each["accounts"][0]["id"],
+            }
             for each in made
         ]
 
@@ -114,9 +141,16 @@ def running_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def loaded(cluster: Cluster, traders: list[dict[str, str]], callers: int, pause_seconds: float) -> Iterator[Load]:
-    """Each caller of an account submits an order, and the next one when that was accepted and the pause is over."""
-    given = {"certificate": str(cluster.folder / "tls" / "server.pem"), "callers": callers, "traders": traders}
+def loaded(
+    cluster: Cluster, traders: list[dict[str, str]], callers: int, pause_seconds: float
+) -> Iterator[Load]:
+    """Each caller of an account submits an order, and the next one when that was accepted and the
+    pause is over."""
+    given = {
+        "certificate": str(cluster.folder / "tls" / "server.pem"),
+        "callers": callers,
+        "traders": traders,
+    }
     command = [sys.executable, str(LOAD), json.dumps(given | {"pause_seconds": pause_seconds})]
     arguments = ["ip", "netns", "exec", f"{cluster.name}-lb", *command]
     with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -127,15 +161,26 @@ def loaded(cluster: Cluster, traders: list[dict[str, str]], callers: int, pause_
 
 
 def check(cluster: Cluster, accepted: list[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Nothing that was accepted is lost, nothing was sent twice, and the streams had every event."""
+    """Nothing that was accepted is lost, nothing was sent twice, and the streams had every
+    event."""
     assert set(summary["answers"]) <= EXPECTED_ANSWERS
     assert summary["not_ended"] == 0, "of what was accepted, as the streams say"
     assert not {"hole", "410"} & set(summary["streams"]), "every event came once, in order"
     assert {"200", "gRPC"} <= set(summary["streams"]), "by both ways"
-    assert len({each["intent"] for each in accepted}) == len({each["key"] for each in accepted}) == len(accepted)
+    assert (
+        len({each["intent"] for each in accepted})
+        == len({each["key"] for each in accepted})
+        == len(accepted)
+    )
     assert cluster.count("SELECT count(*) FROM orders") == len(accepted)
-    assert cluster.count("SELECT count(*) FROM actions WHERE action_type = 'CREATE'") == len(accepted)
-    sent_twice = "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"
+    assert cluster.count("SELECT count(*) FROM actions WHERE action_type = 'CREATE'") == len(
+        accepted
+    )
+    sent_twice = (
+        "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"
+    )
     assert cluster.count(sent_twice) == 0
-    assert cluster.count("SELECT count(*) FROM stream_epoch_renewals") == 0, "no failover lost anything"
+    assert cluster.count("SELECT count(*) FROM stream_epoch_renewals") == 0, (
+        "no failover lost anything"
+    )
     cluster.run("platform", "worker-1", "audit", "verify")

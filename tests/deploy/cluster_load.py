@@ -1,6 +1,7 @@
-"""Trades through the cluster's HAProxy until it is interrupted, in its network, and follows the streams, every other
-one by gRPC: a line of JSON for each order that was accepted, and one at the end. Each order has its Idempotency-Key,
-and is tried until it is answered; each stream goes on after its last cursor."""
+"""Trades through the cluster's HAProxy until it is interrupted, in its network, and follows the
+streams, every other one by gRPC: a line of JSON for each order that was accepted, and one at the
+end. Each order has its Idempotency-Key, and is tried until it is answered; each stream goes on
+after its last cursor."""
 
 import asyncio
 import base64
@@ -25,7 +26,9 @@ URL, GRPC = "https://10.0.0.10", "10.0.0.10:5051"
 BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
 KINDS = "intent_action,broker_order,broker_trade,broker_position,balance,halt"
 SPEC = {"Market": {"quantity": "1"}}
-BODY = {"command": {"type": "CREATE", "payload": {"symbol": "AAPL", "order_side": "BUY", "spec": SPEC}}}
+BODY = {
+    "command": {"type": "CREATE", "payload": {"symbol": "AAPL", "order_side": "BUY", "spec": SPEC}}
+}
 ENDED = ("FILLED", "EXPIRED", "REJECTED", "CANCELLED")
 PAUSE_SECONDS = 0.05  # after an error
 ANSWER_SECONDS, QUIET_SECONDS = 10.0, 30.0
@@ -46,21 +49,33 @@ class Trader:
     cursor: str | None = None
     events: int = 0
 
-    async def submit(self, client: httpx.AsyncClient, caller: int, pause_seconds: float, over: asyncio.Event) -> None:
+    async def submit(
+        self, client: httpx.AsyncClient, caller: int, pause_seconds: float, over: asyncio.Event
+    ) -> None:
         path, headers = f"/v1/accounts/{self.account}/intents", {"x-api-key": self.key}
         for number in itertools.count():
             began_at = time.monotonic()
             if over.is_set():
                 return
             name = f"{self.name}-{caller}-{number}"
-            while (intent := await self._ask(client, path, headers | {"idempotency-key": name})) is None:
+            while (
+                intent := await self._ask(client, path, headers | {"idempotency-key": name})
+            ) is None:
                 await asyncio.sleep(PAUSE_SECONDS)
             self.unsettled ^= {intent}
-            line = {"at": time.monotonic(), "began_at": began_at, "trader": self.name, "key": name, "intent": intent}
+            line = {
+                "at": time.monotonic(),
+                "began_at": began_at,
+                "trader": self.name,
+                "key": name,
+                "intent": intent,
+            }
             print(json.dumps(line), flush=True)
             await asyncio.sleep(max(0.0, began_at + pause_seconds - time.monotonic()))
 
-    async def _ask(self, client: httpx.AsyncClient, path: str, headers: dict[str, str]) -> str | None:
+    async def _ask(
+        self, client: httpx.AsyncClient, path: str, headers: dict[str, str]
+    ) -> str | None:
         try:
             answer = await client.post(path, json=BODY, headers=headers)
         except httpx.TransportError as error:
@@ -72,7 +87,9 @@ class Trader:
     async def follow(self, client: httpx.AsyncClient, channel: grpc.aio.Channel) -> None:
         while True:
             try:
-                async for event in self._grpc_events(channel) if self.by_grpc else self._events(client):
+                async for event in (
+                    self._grpc_events(channel) if self.by_grpc else self._events(client)
+                ):
                     self._note(event)
                 self.streams["end"] += 1
             except (httpx.TransportError, TimeoutError) as error:
@@ -103,18 +120,26 @@ class Trader:
             if event.cursor:
                 order = event.broker_order
                 status = trading_pb2.OrderStatus.Name(order.order_status)
-                yield {"cursor": event.cursor, "broker_order": {"order_status": status, "intent_id": order.intent_id}}
+                yield {
+                    "cursor": event.cursor,
+                    "broker_order": {"order_status": status, "intent_id": order.intent_id},
+                }
 
     async def _events(self, client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:
         headers = {"x-api-key": self.key} | ({"last-event-id": self.cursor} if self.cursor else {})
-        path, limits = f"/v1/accounts/{self.account}/events?kinds={KINDS}", httpx.Timeout(QUIET_SECONDS)
+        path, limits = (
+            f"/v1/accounts/{self.account}/events?kinds={KINDS}",
+            httpx.Timeout(QUIET_SECONDS),
+        )
         async with client.stream("GET", path, headers=headers, timeout=limits) as answer:
             self.streams[str(answer.status_code)] += 1
             if answer.status_code == 410:
                 self.cursor = None
             if answer.status_code == 200:
                 async for line in answer.aiter_lines():
-                    if line.startswith("data: ") and "cursor" in (event := json.loads(line.removeprefix("data: "))):
+                    if line.startswith("data: ") and "cursor" in (
+                        event := json.loads(line.removeprefix("data: "))
+                    ):
                         yield event
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -134,14 +159,23 @@ def _seq(cursor: str) -> int:
 async def main(certificate: str, callers: int, pause_seconds: float, traders: list[Trader]) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
-    context, limits = ssl.create_default_context(cafile=certificate), httpx.Limits(max_connections=None)
+    context, limits = (
+        ssl.create_default_context(cafile=certificate),
+        httpx.Limits(max_connections=None),
+    )
     trusted = grpc.ssl_channel_credentials(Path(certificate).read_bytes())
     async with (
-        httpx.AsyncClient(base_url=URL, verify=context, timeout=ANSWER_SECONDS, limits=limits) as client,
+        httpx.AsyncClient(
+            base_url=URL, verify=context, timeout=ANSWER_SECONDS, limits=limits
+        ) as client,
         grpc.aio.secure_channel(GRPC, trusted, BACKOFF) as channel,
     ):
         following = [asyncio.create_task(trader.follow(client, channel)) for trader in traders]
-        submitting = (each.submit(client, number, pause_seconds, over) for each in traders for number in range(callers))
+        submitting = (
+            each.submit(client, number, pause_seconds, over)
+            for each in traders
+            for number in range(callers)
+        )
         await asyncio.gather(*submitting)
         late_at = time.monotonic() + ENDS_SECONDS
         while any(trader.unsettled for trader in traders) and time.monotonic() < late_at:
@@ -160,5 +194,7 @@ async def main(certificate: str, callers: int, pause_seconds: float, traders: li
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
-    given["traders"] = [Trader(**each, by_grpc=bool(n % 2)) for n, each in enumerate(given["traders"])]
+    given["traders"] = [
+        Trader(**each, by_grpc=bool(n % 2)) for n, each in enumerate(given["traders"])
+    ]
     asyncio.run(main(**given))

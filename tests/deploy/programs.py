@@ -17,7 +17,11 @@ SOURCE = "`make deploy-checkers` gets it, and systemd-analyze is in the package 
 
 def find(name: str, source: str = SOURCE) -> str:
     """The program's path: the machine's, or the one that was fetched."""
-    folders = [*os.environ["PATH"].split(":"), "/usr/sbin", *map(str, FETCHED.glob("root/usr/*bin"))]
+    folders = [
+        *os.environ["PATH"].split(":"),
+        "/usr/sbin",
+        *map(str, FETCHED.glob("root/usr/*bin")),
+    ]
     folders += [str(FETCHED / "python" / "bin"), str(FETCHED / "npm" / "node_modules" / ".bin")]
     found = shutil.which(name, path=":".join(folders))
     if found is None:

@@ -1,5 +1,5 @@
-"""Run as a program: a cluster under a steady load for hours, with failovers in it. What must stay as it is, memory,
-descriptors, rows, log and the cost of a page, is sampled, shown and drawn.
+"""Run as a program: a cluster under a steady load for hours, with failovers in it. What must stay
+as it is, memory, descriptors, rows, log and the cost of a page, is sampled, shown and drawn.
 
 Usage: SOAK_SECONDS=7200 python -m tests.deploy.soak PICTURE
 """
@@ -26,7 +26,10 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))
 ORDERS_A_SECOND, TRADERS, CALLERS, WORKERS = 200, 8, 5, 4
 SAMPLES, FAILOVERS, PAGES = 240, 8, 10
 MAX_GROWTH = 1.25  # of the last quarter beside the second
-ROLES = {"API": ("api-1", "api-2"), "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS))}
+ROLES = {
+    "API": ("api-1", "api-2"),
+    "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS)),
+}
 MEASURED = """
     SELECT (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM outbox WHERE queue = 'intents'),
            (SELECT sum((pgstattuple_approx(oid)).dead_tuple_count) FROM pg_class
@@ -35,7 +38,8 @@ MEASURED = """
 """
 VACUUM_SECONDS = 120  # autovacuum looks once a minute: by then it has passed every table
 RATIOS = {"WAL kB an order": "log", "kB an order": "size"}
-# Rows of the outbox stay for ten minutes: until then the oldest ages. A quarter of a short run may have no vacuum.
+# Rows of the outbox stay for ten minutes: until then the oldest ages. A quarter of a short run may
+# have no vacuum.
 LONG_SECONDS = 2400
 INFORMATIVE = ("oldest outbox row s", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
 WIDTH, ROW, LEFT = 1000, 110, 190
@@ -48,9 +52,18 @@ def sample(cluster: Cluster, trader: dict[str, str], began_at: float) -> Sample:
     taken: Sample = {"at": time.monotonic() - began_at}
     for role, nodes in ROLES.items():
         found = [_process(cluster, node) for node in nodes]
-        taken |= {f"{role} MB": max(memory for memory, _ in found), f"{role} files": max(files for _, files in found)}
+        taken |= {
+            f"{role} MB": max(memory for memory, _ in found),
+            f"{role} files": max(files for _, files in found),
+        }
     oldest, dead, log, size, orders = map(float, cluster.run("sql", MEASURED).split("|"))
-    taken |= {"oldest outbox row s": oldest, "dead rows": dead, "log": log, "size": size, "orders": orders}
+    taken |= {
+        "oldest outbox row s": oldest,
+        "dead rows": dead,
+        "log": log,
+        "size": size,
+        "orders": orders,
+    }
     taken["page ms"] = _page_millis(cluster, trader)
     return taken
 
@@ -58,7 +71,14 @@ def sample(cluster: Cluster, trader: dict[str, str], began_at: float) -> Sample:
 def _page_millis(cluster: Cluster, trader: dict[str, str]) -> float:
     """The best of some pages of orders, on one connection."""
     url = f"https://10.0.0.10/v1/accounts/{trader['account']}/orders?order=desc"
-    curl = ("curl", "-sk", "-w", "%{http_code} %{time_total}\n", "-H", f"x-api-key: {trader['key']}")
+    curl = (
+        "curl",
+        "-sk",
+        "-w",
+        "%{http_code} %{time_total}\n",
+        "-H",
+        f"x-api-key: {trader['key']}",
+    )
     shown: list[str] = []
 
     def is_shown() -> bool:
@@ -74,7 +94,9 @@ def _process(cluster: Cluster, node: str) -> tuple[float, float]:
     """Megabytes of memory and open files of the node's platform."""
     pid = (cluster.folder / "run" / f"{node}-serve.pid").read_text().strip()
     status = Path("/proc", pid, "status").read_text().split()
-    return float(status[status.index("VmRSS:") + 1]) / 1024, float(len(os.listdir(f"/proc/{pid}/fd")))
+    return float(status[status.index("VmRSS:") + 1]) / 1024, float(
+        len(os.listdir(f"/proc/{pid}/fd"))
+    )
 
 
 def soak(cluster: Cluster, picture: Path) -> bool:
@@ -112,7 +134,8 @@ def fail_over(cluster: Cluster, load: Load, kind: str) -> None:
 
 
 def derive(samples: list[Sample]) -> dict[str, list[float]]:
-    """Each measure over time; bytes of the log and of the tables for each order since the sample before."""
+    """Each measure over time; bytes of the log and of the tables for each order since the sample
+    before."""
     names = [name for name in samples[0] if name not in ("at", "log", "size", "orders")]
     series = {name: [each[name] for each in samples[1:]] for name in names}
     return series | {name: [mean([a, b], name) for a, b in pairwise(samples)] for name in RATIOS}
@@ -125,10 +148,11 @@ def mean(samples: list[Sample], name: str) -> float:
 
 
 def typical(samples: list[Sample], name: str) -> float:
-    """The median, which a failover or a busy moment does not move; of the log the lower quartile: after a checkpoint
-    each page that changes is logged whole once, and how many checkpoints fall into a quarter is chance. Of dead rows
-    the height from which they fall: the jobs that delete and the vacuum each come once a minute, and how long a row is
-    dead depends on the seconds between the two."""
+    """The median, which a failover or a busy moment does not move; of the log the lower quartile:
+    after a checkpoint each page that changes is logged whole once, and how many checkpoints fall
+    into a quarter is chance. Of dead rows the height from which they fall: the jobs that delete and
+    the vacuum each come once a minute, and how long a row is dead depends on the seconds between
+    the two."""
     if name == "dead rows":
         peaks: dict[int, float] = {}
         for each in samples:
@@ -154,7 +178,10 @@ def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[fl
             x = LEFT + fault / SECONDS * (WIDTH - LEFT - 20)
             pen.line((x, top, x, top + ROW - 15), FAULT)
         step = (WIDTH - LEFT - 20) / max(1, len(values) - 1)
-        points = [(LEFT + n * step, top + (ROW - 15) * (1 - value / high)) for n, value in enumerate(values)]
+        points = [
+            (LEFT + n * step, top + (ROW - 15) * (1 - value / high))
+            for n, value in enumerate(values)
+        ]
         pen.line(points, LINE, 2)
     picture.save(path)
 
@@ -163,7 +190,9 @@ def report(samples: list[Sample]) -> bool:
     table, is_flat = Table("measure", "second quarter", "last quarter", "growth", "flat"), True
     quarter = max(3, len(samples) // 4)
     for name in derive(samples):
-        second, last = (typical(part, name) for part in (samples[quarter : 2 * quarter], samples[-quarter:]))
+        second, last = (
+            typical(part, name) for part in (samples[quarter : 2 * quarter], samples[-quarter:])
+        )
         grown = last / second if second else 1.0
         counts = name not in INFORMATIVE
         is_flat &= grown <= MAX_GROWTH or not counts

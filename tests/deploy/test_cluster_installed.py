@@ -1,5 +1,6 @@
-"""The cluster as docs/operating/cluster.md installs it, on eight bare Debians that are connected to one switch. The
-commands are run as the document has them, in its order; then machines are taken away."""
+"""The cluster as docs/operating/cluster.md installs it, on eight bare Debians that are connected to
+one switch. The commands are run as the document has them, in its order; then machines are taken
+away."""
 
 import json
 import re
@@ -68,7 +69,9 @@ class Machines:
         self._by_name: dict[str, BareMachine] = {}
         self.key = ""
         for name, address in ADDRESSES.items():
-            archive, wheels = ("pg.tar", "patroni") if name.startswith("pg-") else ("other.tar", "wheels")
+            archive, wheels = (
+                ("pg.tar", "patroni") if name.startswith("pg-") else ("other.tar", "wheels")
+            )
             parts = folder / archive, folder / wheels, folder / "dist"
             self._by_name[name] = BareMachine(folder / name, *parts, network.connect(name, address))
 
@@ -85,7 +88,9 @@ class Machines:
     def run(self, name: str, *commands: str) -> str:
         """In the shell that the document prepares."""
         here = f"NODE={name} ADDRESS={ADDRESSES[name]}"
-        shell = re.sub(r"^NODE=\S+ ADDRESS=\S+", here, SHELL, flags=re.MULTILINE).replace("=...", "=secret")
+        shell = re.sub(r"^NODE=\S+ ADDRESS=\S+", here, SHELL, flags=re.MULTILINE).replace(
+            "=...", "=secret"
+        )
         return self._by_name[name].run(shell + "".join(commands))
 
     def run_on_all(self, names: list[str], *commands: str) -> None:
@@ -99,7 +104,10 @@ class Machines:
                 found = json.loads(self.run(name, f"{CLUSTER} list -f json"))
             except (AssertionError, LookupError, FileNotFoundError):  # it is away
                 continue
-            return {each["Member"]: (each["Role"].lower().replace(" ", "_"), each["State"]) for each in found}
+            return {
+                each["Member"]: (each["Role"].lower().replace(" ", "_"), each["State"])
+                for each in found
+            }
         return {}
 
     def leader(self) -> str:
@@ -109,14 +117,17 @@ class Machines:
         eventually(lambda: sorted(self.members().values()) == HEALTHY, COME_SECONDS)
 
     def buy(self, name: str = "api-1") -> str:
-        """A customer's program on that machine buys through the machine in front, and gets the order's id."""
+        """A customer's program on that machine buys through the machine in front, and gets the
+        order's id."""
         client = {
             f"{PREFIX}URL": "https://10.0.0.10",
             f"{PREFIX}API_KEY": self.key,
             "SSL_CERT_FILE": "/srv/trading-intents/certificate.pem",
         }
         variables = " ".join(f"{name}={value}" for name, value in client.items())
-        bought = self.run(name, f"{variables} /opt/trading-intents/bin/trading-intents buy AAPL 10 --wait")
+        bought = self.run(
+            name, f"{variables} /opt/trading-intents/bin/trading-intents buy AAPL 10 --wait"
+        )
         assert bought.startswith(FILLED)
         return bought.split()[-1]
 
@@ -145,7 +156,8 @@ def install(machines: Machines) -> None:
     machines.run("front", FRONT)
     machines.carry("certificate.pem", "front", "api-1", "api-2", "worker-1")
     apply = DOCTOR.replace(
-        "trading-intents doctor'", f"trading-intents admin apply -' <<'JSON'\n{json.dumps(ACME)}\nJSON"
+        "trading-intents doctor'",
+        f"trading-intents admin apply -' <<'JSON'\n{json.dumps(ACME)}\nJSON",
     )
     machines.key = key_of(machines.run("worker-1", apply))
 
@@ -178,9 +190,7 @@ def test_the_doctor_finds_nothing_wrong(machines: Machines, name: str) -> None:
 
 
 def test_nobody_speaks_to_postgresql_without_tls(machines: Machines) -> None:
-    query = (
-        "SELECT DISTINCT usename, ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL"
-    )
+    query = "SELECT DISTINCT usename, ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL"
     found = machines.run(machines.leader(), f"sudo -u postgres psql -XAtc '{query}'").split()
     assert {"trading_intents|t", "trading_intents_worker|t", "replicator|t"} <= set(found)
     assert not [each for each in found if each.endswith("|f")]
@@ -195,7 +205,9 @@ def test_orders_go_on_after_a_switchover(machines: Machines) -> None:
     machines.until_healthy()
 
 
-def test_orders_go_on_after_the_primarys_machine_was_lost_and_it_comes_back(machines: Machines) -> None:
+def test_orders_go_on_after_the_primarys_machine_was_lost_and_it_comes_back(
+    machines: Machines,
+) -> None:
     before, bought = machines.leader(), machines.buy()
     machines.lose(before)
     machines.until_bought()
@@ -204,12 +216,16 @@ def test_orders_go_on_after_the_primarys_machine_was_lost_and_it_comes_back(mach
     machines.until_healthy()
 
 
-@pytest.mark.parametrize(("lost", "caller"), [("api-1", "api-2"), ("worker-2", "api-1"), ("worker-1", "api-1")])
+@pytest.mark.parametrize(
+    ("lost", "caller"), [("api-1", "api-2"), ("worker-2", "api-1"), ("worker-1", "api-1")]
+)
 def test_orders_go_on_without_any_one_machine(machines: Machines, lost: str, caller: str) -> None:
     machines.lose(lost)
     machines.until_bought(caller)
     machines.boot(lost)
-    eventually(is_there(lambda: machines.run(lost, f"systemctl is-active {unit(lost)}")), BACK_SECONDS)
+    eventually(
+        is_there(lambda: machines.run(lost, f"systemctl is-active {unit(lost)}")), BACK_SECONDS
+    )
     machines.until_bought(caller)
 
 
@@ -229,4 +245,6 @@ def unit(name: str) -> str:
 def exported(machines: Machines) -> str:
     """The account's orders, as the platform has them."""
     variables = f"{PREFIX}URL=https://10.0.0.10 {PREFIX}API_KEY={machines.key} SSL_CERT_FILE=certificate.pem"
-    return machines.run("api-1", f"{variables} /opt/trading-intents/bin/trading-intents export orders")
+    return machines.run(
+        "api-1", f"{variables} /opt/trading-intents/bin/trading-intents export orders"
+    )

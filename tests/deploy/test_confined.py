@@ -1,4 +1,5 @@
-"""The platform as units and containers run it: an ordinary user, a root that it cannot write to, and its own folder."""
+"""The platform as units and containers run it: an ordinary user, a root that it cannot write to,
+and its own folder."""
 
 import json
 import os
@@ -31,7 +32,11 @@ NOT_PERMITTED = 77
 @contextmanager
 def confined(data_dir: Path) -> Iterator[dict[str, str]]:
     """`trading-intents serve`, and the variables by which commands find it."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PYTHONPATH"))}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith((PREFIX, "PYTHONPATH"))
+    }
     environ |= {"PYTHONDONTWRITEBYTECODE": "1", f"{PREFIX}DATA_DIR": str(data_dir)}
     environ |= {f"{PREFIX}HTTP_PORT": "0", f"{PREFIX}GRPC_PORT": "0"}
     program = f"{sys.prefix}/bin/trading-intents"
@@ -48,7 +53,9 @@ def confined(data_dir: Path) -> Iterator[dict[str, str]]:
         USER,
         program,
     ]
-    with subprocess.Popen(command, cwd="/", env=environ, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd="/", env=environ, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         lines: list[str] = []
         try:
@@ -81,5 +88,9 @@ def test_an_order_is_filled_on_a_read_only_root() -> None:
         Path(folder).chmod(0o711)
         with confined(data_dir) as environ:
             variables = {name: value for name, value in environ.items() if name.startswith(PREFIX)}
-            ordered = run([f"{sys.prefix}/bin/trading-intents", "buy", "AAPL", "10", "--wait"], Path("/"), **variables)
+            ordered = run(
+                [f"{sys.prefix}/bin/trading-intents", "buy", "AAPL", "10", "--wait"],
+                Path("/"),
+                **variables,
+            )
         assert ordered.startswith("BUY 10 AAPL: FILLED 10 at ")

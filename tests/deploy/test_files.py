@@ -25,7 +25,10 @@ KUBERNETES = "1.31"
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
     """As they are, but for the programs' folders: systemd looks whether they are there."""
-    programs = {"/opt/trading-intents/bin": f"{sys.prefix}/bin", "/opt/patroni/bin/patroni": find("patroni")}
+    programs = {
+        "/opt/trading-intents/bin": f"{sys.prefix}/bin",
+        "/opt/patroni/bin/patroni": find("patroni"),
+    }
     for unit in (*UNITS, DEPLOY / "patroni" / "patroni.service"):
         text = unit.read_text()
         for program, ours in programs.items():
@@ -48,7 +51,9 @@ def test_systemd_takes_every_unit_without_a_word(units: list[Path]) -> None:
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
 def test_a_service_may_do_little(service: Path) -> None:
-    done = run("systemd-analyze", "security", "--offline=yes", f"--threshold={MAX_EXPOSURE}", service)
+    done = run(
+        "systemd-analyze", "security", "--offline=yes", f"--threshold={MAX_EXPOSURE}", service
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -59,7 +64,11 @@ def test_hadolint_has_nothing_to_say_about_the_container_file() -> None:
 
 def test_the_container_file_copies_what_exists() -> None:
     text = (DEPLOY / "container" / "Containerfile").read_text()
-    copied = [part for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for part in line.split()[:-1]]
+    copied = [
+        part
+        for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE)
+        for part in line.split()[:-1]
+    ]
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert "requirements.lock" in copied
 
@@ -81,7 +90,9 @@ def test_haproxy_takes_its_files(tmp_path: Path, name: str) -> None:
     certificate, key = make_certificate(tmp_path)
     (tmp_path / "both.pem").write_bytes(certificate.read_bytes() + key.read_bytes())
     text = (DEPLOY / "haproxy" / name).read_text()
-    (tmp_path / name).write_text(text.replace("/etc/haproxy/tls/trading-intents.pem", f"{tmp_path}/both.pem"))
+    (tmp_path / name).write_text(
+        text.replace("/etc/haproxy/tls/trading-intents.pem", f"{tmp_path}/both.pem")
+    )
     done = run("haproxy", "-c", "-f", tmp_path / name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
@@ -89,7 +100,10 @@ def test_haproxy_takes_its_files(tmp_path: Path, name: str) -> None:
 
 def test_patroni_takes_its_file(tmp_path: Path) -> None:
     text = (DEPLOY / "patroni" / "patroni.yml").read_text()
-    folders = {"/usr/lib/postgresql/18/bin": str(find_binaries("")), "/var/lib/postgresql/18": str(tmp_path)}
+    folders = {
+        "/usr/lib/postgresql/18/bin": str(find_binaries("")),
+        "/var/lib/postgresql/18": str(tmp_path),
+    }
     for folder, ours in folders.items():
         assert folder in text
         text = text.replace(folder, ours)
@@ -106,7 +120,9 @@ def test_the_documents_say_what_each_file_is_for() -> None:
 
 def test_every_setting_that_a_file_names_is_one() -> None:
     files = [path for path in DEPLOY.rglob("*") if path.is_file()]
-    named = {name for path in files for name in re.findall(rf"\b{PREFIX}([A-Z_]+)", path.read_text())}
+    named = {
+        name for path in files for name in re.findall(rf"\b{PREFIX}([A-Z_]+)", path.read_text())
+    }
     assert named - {name.removeprefix(PREFIX) for name in names()} - set(CLIENT_VARIABLES) == set()
     assert len(named) > 10
 

@@ -1,5 +1,6 @@
-"""The platform as docs/operating/install.md installs it: by systemd on a bare Debian, and in containers. Commands are
-run as the document has them, and every unit and service is started. Nothing here has a network but a loopback."""
+"""The platform as docs/operating/install.md installs it: by systemd on a bare Debian, and in
+containers. Commands are run as the document has them, and every unit and service is started.
+Nothing here has a network but a loopback."""
 
 import json
 import os
@@ -63,7 +64,9 @@ def block(after: str, language: str) -> str:
 
 (DOCTOR,) = re.findall(r"`(sudo -u trading-intents .* doctor)`", TEXT)
 COMMAND = DOCTOR.removesuffix("doctor")
-(READY,) = re.findall(r"^ +- (import .*)$", (DEPLOY / "container" / "compose.yml").read_text(), re.MULTILINE)
+(READY,) = re.findall(
+    r"^ +- (import .*)$", (DEPLOY / "container" / "compose.yml").read_text(), re.MULTILINE
+)
 SERVES = f"python3 -c '{READY}'\n{DOCTOR}"
 LOGINS = block("## External PostgreSQL", "sql").replace("...", "secret")
 URLS = {
@@ -90,7 +93,9 @@ def key_of(applied: str) -> str:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     folder = tmp_path_factory.mktemp("parts")
-    made = SimpleNamespace(debian=folder / "debian.tar", wheels=folder / "wheels", dist=folder / "dist")
+    made = SimpleNamespace(
+        debian=folder / "debian.tar", wheels=folder / "wheels", dist=folder / "dist"
+    )
     make_debian(made.debian, "postgresql")
     make_wheels(made.wheels)
     make_dist(made.dist)
@@ -99,7 +104,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]
 
 
 @pytest.fixture(scope="module")
-def machine(parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareMachine]:
+def machine(
+    parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BareMachine]:
     """One on which the documented commands were run."""
     folder = tmp_path_factory.mktemp("machine")
     made = BareMachine(folder / "bare", parts.debian, parts.wheels, parts.dist)
@@ -128,7 +135,9 @@ def test_the_unit_comes_back_after_a_kill_and_after_a_loss_of_power(machine: Bar
     machine.boot()
     eventually(is_there(lambda: machine.run(SERVES)), READY_SECONDS)
     orders = machine.run(f"{COMMAND} export orders").splitlines()
-    assert [len([line for line in orders if each.split()[-1] in line]) for each in (bought, again)] == [1, 1]
+    assert [
+        len([line for line in orders if each.split()[-1] in line]) for each in (bought, again)
+    ] == [1, 1]
     assert machine.run(f"{COMMAND} buy AAPL 10 --wait").startswith(FILLED)
 
 
@@ -156,13 +165,23 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     machine.run(f"sudo -u postgres psql -v ON_ERROR_STOP=1 <<'SQL'\n{LOGINS}SQL\n")
     urls = " ".join(f"{name}={url}" for name, url in URLS.items())
     settings = "/etc/trading-intents/settings.env"
-    machine.run(f"sed -i -E 's/^#(.*_DATABASE.*)\\.\\.\\.@db.example/\\1secret@127.0.0.1/' {settings}")
-    machine.run(f"{COMMAND.replace('sudo -u trading-intents', f'sudo -u trading-intents {urls}')} migrate")
+    machine.run(
+        f"sed -i -E 's/^#(.*_DATABASE.*)\\.\\.\\.@db.example/\\1secret@127.0.0.1/' {settings}"
+    )
+    machine.run(
+        f"{COMMAND.replace('sudo -u trading-intents', f'sudo -u trading-intents {urls}')} migrate"
+    )
     machine.run("systemctl disable --now trading-intents")
     machine.run("systemctl enable --now trading-intents-api trading-intents-worker")
     with_settings = f"set -a; . {settings}; set +a; cd /\n{COMMAND.replace('sudo', 'sudo -E')}"
-    eventually(is_there(lambda: machine.run(f"python3 -c '{READY}'\n{with_settings} doctor")), READY_SECONDS)
-    client = {f"{PREFIX}URL": "http://127.0.0.1:8080", f"{PREFIX}API_KEY": key_of(machine.run(with_settings + APPLY))}
+    eventually(
+        is_there(lambda: machine.run(f"python3 -c '{READY}'\n{with_settings} doctor")),
+        READY_SECONDS,
+    )
+    client = {
+        f"{PREFIX}URL": "http://127.0.0.1:8080",
+        f"{PREFIX}API_KEY": key_of(machine.run(with_settings + APPLY)),
+    }
 
     forwarded = client | {
         "FORWARD_TO": "http://127.0.0.1:9000/",
@@ -171,7 +190,9 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     }
     lines = "\n".join(f"{name}={value}" for name, value in forwarded.items())
     machine.run(f"cat > /etc/trading-intents/forward-acme.env <<'ENV'\n{lines}\nENV\n")
-    machine.run("echo whsec_$(head -c 32 /dev/urandom | base64) > /etc/trading-intents/forward-acme.secret")
+    machine.run(
+        "echo whsec_$(head -c 32 /dev/urandom | base64) > /etc/trading-intents/forward-acme.secret"
+    )
     machine.run(f"systemd-run --unit=receiver python3 -c '{RECEIVER}'")
     machine.run("systemctl enable --now trading-intents-forward@acme")
     journal = "journalctl --no-pager -u trading-intents-forward@acme"
@@ -185,7 +206,9 @@ def test_units_of_each_role_trade_beside_a_postgresql_of_ones_own(machine: BareM
     assert {"broker_trade"} == {kind for each in received for kind in each if kind != "cursor"}
 
     # By itself systemd gives a unit up that was started five times in ten seconds.
-    machine.run("systemctl stop postgresql\nsystemctl restart trading-intents-api trading-intents-worker")
+    machine.run(
+        "systemctl stop postgresql\nsystemctl restart trading-intents-api trading-intents-worker"
+    )
     for unit in ("trading-intents-api", "trading-intents-worker"):
         eventually(lambda unit=unit: count_starts(machine, unit) > MANY_STARTS, READY_SECONDS)  # type: ignore[misc]  # bound now
     machine.run("systemctl start postgresql")
@@ -205,12 +228,18 @@ class Containers:
             find(program, f"it is in the package {program}")
         check(["ip", "netns", "add", self._namespace], COMMAND_SECONDS)
         check(["ip", "-n", self._namespace, "link", "set", "lo", "up"], COMMAND_SECONDS)
-        limits = '"nofile=16384:16384", "nproc=4096:4096"'  # a machine may not let its root raise them
+        # A machine may not let its root raise them.
+        limits = '"nofile=16384:16384", "nproc=4096:4096"'
         runtime = '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
-        (folder / "containers.conf").write_text(f"[containers]\ndefault_ulimits = [{limits}]\n{runtime}")
+        (folder / "containers.conf").write_text(
+            f"[containers]\ndefault_ulimits = [{limits}]\n{runtime}"
+        )
         roots = f'graphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
         (folder / "storage.conf").write_text(f'[storage]\ndriver = "overlay"\n{roots}')
-        files = {"CONTAINERS_CONF": f"{folder}/containers.conf", "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf"}
+        files = {
+            "CONTAINERS_CONF": f"{folder}/containers.conf",
+            "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf",
+        }
         self._environ = {**os.environ, **files, "BUILDAH_ISOLATION": "chroot"}
 
     def run(self, command: str, *arguments: str, stdin: str = "", cwd: Path = ROOT) -> str:
@@ -224,12 +253,17 @@ class Containers:
 
 
 @pytest.fixture(scope="module")
-def containers(parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """With the image, made from the documented command on Debian's Python instead of the official image."""
+def containers(
+    parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Containers]:
+    """With the image, made from the documented command on Debian's Python instead of the official
+    image."""
     folder = tmp_path_factory.mktemp("containers")
     opened = Containers(folder)
     try:
-        official = re.findall(r"^FROM (\S+)$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE)[0]
+        official = re.findall(
+            r"^FROM (\S+)$", (DEPLOY / "container" / "Containerfile").read_text(), re.MULTILINE
+        )[0]
         opened.run("podman import -q", str(parts.debian), official)
         (folder / "pip.conf").write_text(PIP_CONF)
         (build,) = re.findall(r"`(podman build -f .*?)`", TEXT)
@@ -241,7 +275,9 @@ def containers(parts: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(containers: Containers) -> None:
+def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(
+    containers: Containers,
+) -> None:
     (options,) = re.findall(r"`(--read-only .*?)`", TEXT)
     started = f"podman run -d --name all --network host --security-opt no-new-privileges -v all:/data {options}"
     containers.run(f"{started} trading-intents")
@@ -253,7 +289,9 @@ def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(contai
     assert containers.run("podman inspect --format {{.State.ExitCode}} all").strip() == "0"
     containers.run("podman start all")
     eventually(is_there(lambda: containers.run("podman exec all python -c", READY)), READY_SECONDS)
-    assert containers.run("podman exec all trading-intents export orders").count("\n") == 2, "a head and the order"
+    assert containers.run("podman exec all trading-intents export orders").count("\n") == 2, (
+        "a head and the order"
+    )
     containers.run("podman rm -f all")
 
 
@@ -262,7 +300,9 @@ def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Cont
     data, settings = "/var/lib/postgresql/15/main", "/etc/postgresql/15/main/postgresql.conf"
     server = f"/usr/lib/postgresql/15/bin/postgres -D {data} -c config_file={settings} -c ssl=off"
     image = containers.run("podman images -q docker.io/library/python").strip()
-    started = "podman run -d --name db --network host --user postgres --tmpfs /run/postgresql:mode=1777"
+    started = (
+        "podman run -d --name db --network host --user postgres --tmpfs /run/postgresql:mode=1777"
+    )
     containers.run(f"{started} {image} {server}")
     psql = "podman exec -i --user postgres db psql -v ON_ERROR_STOP=1"
     eventually(is_there(lambda: containers.run(psql, stdin="SELECT 1")), READY_SECONDS)
@@ -272,7 +312,11 @@ def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Cont
     folder.mkdir()
     shutil.copy(DEPLOY / "container" / "compose.yml", folder)
     worker = {"network_mode": "host", "environment": {f"{PREFIX}HTTP_PORT": "8081"}}
-    services = {"api": {"network_mode": "host"}, "migrate": {"network_mode": "host"}, "worker": worker}
+    services = {
+        "api": {"network_mode": "host"},
+        "migrate": {"network_mode": "host"},
+        "worker": worker,
+    }
     (folder / "here.json").write_text(json.dumps({"services": services}))
     environ = {"IMAGE": "localhost/trading-intents:latest"} | URLS
     (folder / ".env").write_text("\n".join(f"{name}={value}" for name, value in environ.items()))
@@ -282,7 +326,9 @@ def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Cont
     api = "podman exec -i trading-intents_api_1"
     eventually(is_there(lambda: containers.run(api, "python", "-c", READY)), READY_SECONDS)
     applied = containers.run(f"{api} trading-intents admin apply -", stdin=json.dumps(ACME))
-    client = f"podman exec -e {PREFIX}URL=http://127.0.0.1:8080 -e {PREFIX}API_KEY={key_of(applied)}"
+    client = (
+        f"podman exec -e {PREFIX}URL=http://127.0.0.1:8080 -e {PREFIX}API_KEY={key_of(applied)}"
+    )
     bought = containers.run(f"{client} trading-intents_api_1 trading-intents buy AAPL 10 --wait")
     assert bought.startswith(FILLED)
     containers.run(f"{compose} down -v", cwd=folder)

@@ -1,4 +1,5 @@
-"""The alert rules by promtool: each fires while its fault is there and clears after it, on what the metrics show."""
+"""The alert rules by promtool: each fires while its fault is there and clears after it, on what the
+metrics show."""
 
 import json
 import math
@@ -64,7 +65,12 @@ class Watched:
 
 
 def _name(name: str, labels: dict[str, str]) -> str:
-    return name + "{" + ",".join(f"{label}={json.dumps(value)}" for label, value in labels.items()) + "}"
+    return (
+        name
+        + "{"
+        + ",".join(f"{label}={json.dumps(value)}" for label, value in labels.items())
+        + "}"
+    )
 
 
 Change = Callable[[Watched], object]
@@ -121,9 +127,12 @@ def test_the_rules_are_valid() -> None:
 
 
 def test_every_expression_of_the_dashboard_can_be_evaluated(tmp_path: Path) -> None:
-    rules = [{"record": f"panel:{n}", "expr": expr} for n, expr in enumerate(dashboard_expressions())]
+    rules = [
+        {"record": f"panel:{n}", "expr": expr} for n, expr in enumerate(dashboard_expressions())
+    ]
     file = tmp_path / "panels.json"
-    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # which is YAML too
+    # Which is YAML too.
+    file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     done = run("promtool", "check", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -134,33 +143,51 @@ def test_every_alert_fires_while_its_fault_lasts_and_clears_after_it(tmp_path: P
     for alert, (break_it, mend_it) in FAULTS.items():
         watched = Watched(tmp_path)
         watched.metrics.free_disk.set_function(lambda: 1e11)
-        for steps, change in ((HEALTHY_STEPS, mend_it), (FAULTY_STEPS, break_it), (HEALED_STEPS, mend_it)):
+        for steps, change in (
+            (HEALTHY_STEPS, mend_it),
+            (FAULTY_STEPS, break_it),
+            (HEALED_STEPS, mend_it),
+        ):
             for _ in range(steps):
                 change(watched)
                 watched.scrape()
         tests.append(promtool_test(alert, watched))
     file = tmp_path / "tests.json"
-    settings = {"rule_files": [str(RULES)], "evaluation_interval": f"{STEP_SECONDS}s", "tests": tests}
+    settings = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": f"{STEP_SECONDS}s",
+        "tests": tests,
+    }
     file.write_text(json.dumps(settings))
     done = run("promtool", "test", "rules", file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def promtool_test(alert: str, watched: Watched) -> dict[str, object]:
-    """No alert fires at the end of the healthy time, only this one at the end of the fault, and none at the end."""
-    ends = [HEALTHY_STEPS, HEALTHY_STEPS + FAULTY_STEPS, HEALTHY_STEPS + FAULTY_STEPS + HEALED_STEPS]
+    """No alert fires at the end of the healthy time, only this one at the end of the fault, and
+    none at the end."""
+    ends = [
+        HEALTHY_STEPS,
+        HEALTHY_STEPS + FAULTY_STEPS,
+        HEALTHY_STEPS + FAULTY_STEPS + HEALED_STEPS,
+    ]
     firing = 'count by (alertname) (ALERTS{alertstate="firing"})'
     return {
         "interval": f"{STEP_SECONDS}s",
         "input_series": [
-            {"series": name, "values": " ".join("stale" if math.isnan(v) else f"{v:g}" for v in values)}
+            {
+                "series": name,
+                "values": " ".join("stale" if math.isnan(v) else f"{v:g}" for v in values),
+            }
             for name, values in watched.series.items()
         ],
         "promql_expr_test": [
             {
                 "expr": firing,
                 "eval_time": f"{(end - 1) * STEP_SECONDS}s",
-                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if number == 1 else [],
+                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}]
+                if number == 1
+                else [],
             }
             for number, end in enumerate(ends)
         ],

@@ -1,5 +1,5 @@
-"""The cluster of several machines, in namespaces of one, and what can happen to its machines under load: nothing that
-was answered is lost, nothing is sent twice, streams go on by their cursors."""
+"""The cluster of several machines, in namespaces of one, and what can happen to its machines under
+load: nothing that was answered is lost, nothing is sent twice, streams go on by their cursors."""
 
 import itertools
 import json
@@ -17,7 +17,8 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
-BAR_SECONDS = 5.0  # for writes after a switchover or the end of a primary's PostgreSQL, on a quiet machine
+# For writes after a switchover or the end of a primary's PostgreSQL, on a quiet machine.
+BAR_SECONDS = 5.0
 LIMIT_SECONDS = 20.0  # for the same on any machine
 CUT_SECONDS, LAG_SECONDS, LAGS = 15, (0.5, 3.0), 8
 Fault = Callable[[Cluster], object]
@@ -36,7 +37,8 @@ def lose_primary(cluster: Cluster) -> None:
 
 
 def lose_leading_primary(cluster: Cluster) -> None:
-    """It has written what no standby has: that was never answered, and keeps none from taking over."""
+    """It has written what no standby has: that was never answered, and keeps none from taking
+    over."""
     cluster.run("withhold")
     lose_primary(cluster)
 
@@ -89,7 +91,9 @@ def test_the_end_of_one_cluster_leaves_those_beside_it_alone(tmp_path: Path) -> 
     others = [own.make_namespace("net", f"{own.name}{more}") for more in ("0", "x")]
     try:
         own.run("down")
-        listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
+        listed = subprocess.run(
+            ["ip", "netns", "list"], check=True, capture_output=True, text=True
+        ).stdout
         assert {f"{own.name}-net", *others} & set(listed.split()) == set(others)
     finally:
         for name in others:
@@ -107,7 +111,9 @@ def make_fault(cluster: Cluster, load: Load, fault: Fault) -> tuple[float, float
 
 
 def longest_pause(accepted: list[dict[str, Any]], began_at: float, ended_at: float) -> float:
-    times: list[float] = sorted(each["at"] for each in accepted if began_at - 1 <= each["at"] <= ended_at)
+    times: list[float] = sorted(
+        each["at"] for each in accepted if began_at - 1 <= each["at"] <= ended_at
+    )
     return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
 
 
@@ -118,7 +124,12 @@ def test_no_fault_of_a_machine_loses_or_doubles_an_order(cluster: Cluster) -> No
         cluster.run("healthy")
         accepted, summary = load.finish()
     pauses = {name: longest_pause(accepted, *span) for name, span in spans.items()}
-    print("", *(f"{name}: no order accepted for {pause:.1f} s" for name, pause in pauses.items()), summary, sep="\n")
+    print(
+        "",
+        *(f"{name}: no order accepted for {pause:.1f} s" for name, pause in pauses.items()),
+        summary,
+        sep="\n",
+    )
     check(cluster, accepted, summary)
     late = {name: pauses[name] for name in QUICK if pauses[name] > BAR_SECONDS}
     print("bar:", f"missed, {late}" if late else "kept")
@@ -141,6 +152,8 @@ def test_a_failover_that_lost_orders_is_marked_as_a_restore(cluster: Cluster) ->
     assert lost > 0
     halted = "SELECT count(DISTINCT organization_id) FROM halts WHERE reason = 'restored' AND resumed_at IS NULL"
     assert cluster.count(halted) == len(traders), "and nothing is sent until somebody has looked"
-    sent_twice = "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"
+    sent_twice = (
+        "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"
+    )
     assert cluster.count(sent_twice) == 0
     assert cluster.count("SELECT count(*) FROM stream_epoch_renewals") == 1

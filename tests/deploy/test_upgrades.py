@@ -1,4 +1,5 @@
-"""The last release and this tree side by side on one database, under load, while this tree migrates it."""
+"""The last release and this tree side by side on one database, under load, while this tree migrates
+it."""
 
 import contextlib
 import json
@@ -35,10 +36,15 @@ from trading_intents.storage.migrate import FOLDER
 
 ROOT = Path(__file__).parents[2]
 RELEASE = (ROOT / "deploy" / "last-release").read_text().strip()
-DOCUMENT = {"organizations": [{"external_id": "org_acme", "api_keys": [key("all", "paper", EVERY_PERMISSION)]}]}
+DOCUMENT = {
+    "organizations": [
+        {"external_id": "org_acme", "api_keys": [key("all", "paper", EVERY_PERMISSION)]}
+    ]
+}
 CALLERS, ORDERS = 4, 40  # each at both processes in turn, before, during and after the migration
 SECONDS_OF_ONE = 10.0
-EXPECTED = {409, 503}  # a REPLACE or CANCEL of an order that has ended; a process that starts or drains
+# A REPLACE or CANCEL of an order that has ended; a process that starts or drains.
+EXPECTED = {409, 503}
 
 
 def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -50,7 +56,9 @@ def release(tmp_path: Path) -> Path:
     """The last release's tree."""
     found = git("archive", "--format=tar", RELEASE, "src", "sdk/src")
     if found.returncode:
-        pytest.skip(f"the history has no commit {RELEASE[:12]}, the last release: `git fetch --unshallow` gets it")
+        pytest.skip(
+            f"the history has no commit {RELEASE[:12]}, the last release: `git fetch --unshallow` gets it"
+        )
     with tarfile.open(fileobj=BytesIO(found.stdout)) as tree:
         tree.extractall(tmp_path / "release")
     return tmp_path / "release"
@@ -119,12 +127,19 @@ class Load:
 
     def trade(self, client: httpx.Client) -> None:
         spec = {"Limit": {"quantity": "1", "limit_price": "1"}}
-        made = self.ask(client, "POST", "intents", self.command("CREATE", symbol="AAPL", order_side="BUY", spec=spec))
+        made = self.ask(
+            client,
+            "POST",
+            "intents",
+            self.command("CREATE", symbol="AAPL", order_side="BUY", spec=spec),
+        )
         filled = {"symbol": "MSFT", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
         self.ask(client, "POST", "intents", self.command("CREATE", **filled))
         if made is not None:
             spec = {"Limit": {"quantity": "2", "limit_price": "1"}}
-            self.ask(client, "POST", "intents", self.command("REPLACE", ref_intent_id=made, spec=spec))
+            self.ask(
+                client, "POST", "intents", self.command("REPLACE", ref_intent_id=made, spec=spec)
+            )
             self.ask(client, "POST", "intents", self.command("CANCEL", ref_intent_id=made))
         for path in ("orders", "trades", "positions", "balances", "intents"):
             self.ask(client, "GET", path)
@@ -132,7 +147,9 @@ class Load:
     def command(self, kind: str, **payload: object) -> dict[str, Any]:
         return {"command": {"type": kind, "payload": payload}}
 
-    def ask(self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None = None) -> str | None:
+    def ask(
+        self, client: httpx.Client, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> str | None:
         for url in list(self.urls):
             answer = client.request(method, f"{url}/v1/accounts/{self.account}/{path}", json=body)
             self.answers[answer.status_code] += 1
@@ -144,11 +161,15 @@ class Load:
 
     def until_more(self, orders: int) -> None:
         before = len(self.accepted)
-        eventually(lambda: len(self.accepted) >= before + orders or bool(self.wrong), START_LIMIT_SECONDS)
+        eventually(
+            lambda: len(self.accepted) >= before + orders or bool(self.wrong), START_LIMIT_SECONDS
+        )
 
 
 @pytest.mark.slow
-def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty: Urls, tmp_path: Path) -> None:
+def test_the_last_release_and_this_tree_serve_one_database(
+    release: Path, empty: Urls, tmp_path: Path
+) -> None:
     database = {"DATABASE_URL": empty.login.reveal(), "DATABASE_OWNER_URL": empty.owner.reveal()}
     folder, settings = tmp_path / "data", database | PLENTY
     environ = release_environ(release, folder, settings)
@@ -157,7 +178,9 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
             (*COMMAND, "admin", "apply", "-"), env=environ, input=json.dumps(DOCUMENT), capture_output=True, text=True,
             check=True,
         )  # fmt: skip
-        headers = {"x-api-key": json.loads(applied.stdout)["organizations"][0]["api_keys"][0]["api_key"]}
+        headers = {
+            "x-api-key": json.loads(applied.stdout)["organizations"][0]["api_keys"][0]["api_key"]
+        }
         body = {"name": "main", "broker": "paper", "environment": "paper"}
         account = httpx.post(f"{old}/v1/accounts", json=body, headers=headers).json()["id"]
         load = Load(headers, account, [old])
@@ -168,16 +191,26 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
             load.until_more(ORDERS)
             answered = run_command(environment(folder, settings), "migrate", "--dry-run")
             assert answered.returncode == 0, answered.stderr
-            added = {path.name for path in FOLDER.glob("*.sql")} - {path.name for path in release.rglob("*.sql")}
-            named = [line.split(", ")[0].removeprefix("would apply ") for line in answered.stdout.splitlines()]
+            added = {path.name for path in FOLDER.glob("*.sql")} - {
+                path.name for path in release.rglob("*.sql")
+            }
+            named = [
+                line.split(", ")[0].removeprefix("would apply ")
+                for line in answered.stdout.splitlines()
+            ]
             assert named == sorted(added)
             with serving(folder, **settings) as new:
                 load.urls = [old, new.url]
                 load.until_more(ORDERS)
                 for key, (first, second) in {"a": (old, new.url), "b": (new.url, old)}.items():
-                    answers = [ask_with_key(f"{url}/v1/accounts/{account}", headers, key) for url in (first, second)]
+                    answers = [
+                        ask_with_key(f"{url}/v1/accounts/{account}", headers, key)
+                        for url in (first, second)
+                    ]
                     load.accepted.append(answers[0].json()["intent_id"])
-                    assert answers[1].json() == answers[0].json(), "each finds the keys of the other"
+                    assert answers[1].json() == answers[0].json(), (
+                        "each finds the keys of the other"
+                    )
                 load.urls = [new.url]
                 load.until_more(ORDERS)
                 load.urls = [old]  # an upgrade that is taken back
@@ -192,10 +225,14 @@ def test_the_last_release_and_this_tree_serve_one_database(release: Path, empty:
 
         def all_ended() -> bool:
             listed[:] = read_all(f"{old}/v1/accounts/{account}/orders", headers)
-            return all(order["order_state"] != "OPEN" for order in listed if order["symbol"] == "MSFT")
+            return all(
+                order["order_state"] != "OPEN" for order in listed if order["symbol"] == "MSFT"
+            )
 
         eventually(all_ended, START_LIMIT_SECONDS)
-    assert sorted(order["order_id"] for order in listed) == sorted(load.accepted), "none is lost, none is doubled"
+    assert sorted(order["order_id"] for order in listed) == sorted(load.accepted), (
+        "none is lost, none is doubled"
+    )
     assert {order["order_status"] for order in listed if order["symbol"] == "MSFT"} == {"FILLED"}
 
 

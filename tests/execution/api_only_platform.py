@@ -1,4 +1,5 @@
-"""A platform that serves and does not work: what its orders become, the test says, as a worker would."""
+"""A platform that serves and does not work: what its orders become, the test says, as a worker
+would."""
 
 import contextlib
 import uuid
@@ -24,7 +25,10 @@ DOCUMENT = {
             "external_id": "org_house",
             "entitlements": ["trading_live"],
             "users": [{"external_id": "house-admin", "role": "admin"}],
-            "api_keys": [key("paper", "paper", EVERY_PERMISSION), key("live", "live", EVERY_PERMISSION)],
+            "api_keys": [
+                key("paper", "paper", EVERY_PERMISSION),
+                key("live", "live", EVERY_PERMISSION),
+            ],
         },
         {"external_id": "org_neighbour", "api_keys": [key("paper", "paper", EVERY_PERMISSION)]},
     ]
@@ -46,8 +50,12 @@ class ApiOnlyPlatform:
         assert answer.status_code == 201, answer.text
         return UUID(answer.json()["id"])
 
-    def get(self, account: UUID, path: str, headers: dict[str, str] | None = None, **query: Any) -> httpx.Response:
-        return self.client.get(f"/v1/accounts/{account}/{path}", params=query, headers=headers or self.headers)
+    def get(
+        self, account: UUID, path: str, headers: dict[str, str] | None = None, **query: Any
+    ) -> httpx.Response:
+        return self.client.get(
+            f"/v1/accounts/{account}/{path}", params=query, headers=headers or self.headers
+        )
 
     def read(self, account: UUID, path: str, **query: Any) -> Any:
         answer = self.get(account, path, **query)
@@ -64,18 +72,27 @@ class ApiOnlyPlatform:
                 return found
             query["next_cursor"] = answer["next_cursor"]
 
-    async def commit(self, account_id: UUID, command: Command, reference: str | None) -> tuple[UUID, int]:
-        body: dict[str, Any] = {"command": {"type": type(command).__name__.upper(), "payload": _payload(command)}}
+    async def commit(
+        self, account_id: UUID, command: Command, reference: str | None
+    ) -> tuple[UUID, int]:
+        body: dict[str, Any] = {
+            "command": {"type": type(command).__name__.upper(), "payload": _payload(command)}
+        }
         if reference is not None:
             body["client_reference_id"] = reference
-        answer = self.client.post(f"/v1/accounts/{account_id}/intents", json=body, headers=self.headers)
+        answer = self.client.post(
+            f"/v1/accounts/{account_id}/intents", json=body, headers=self.headers
+        )
         assert answer.status_code == 202, answer.text
         return UUID(answer.json()["intent_id"]), answer.json()["seq"]
 
     @contextlib.asynccontextmanager
     async def open_books(self, accounts: int = 1) -> AsyncIterator[Books]:
         made = [self.open_account() for _ in range(accounts)]
-        async with open_owner(self.urls.owner) as owner, open_pools(self.urls.login, 2, Metrics()) as database:
+        async with (
+            open_owner(self.urls.owner) as owner,
+            open_pools(self.urls.login, 2, Metrics()) as database,
+        ):
             yield Books(owner, self.organization, made, database, self.commit)
 
 
@@ -84,7 +101,9 @@ def _payload(command: Command) -> dict[str, Any]:
     if isinstance(command, Cancel):
         return {"ref_intent_id": str(command.ref_intent_id)}
     kind = command.spec.kind
-    amounts = {name: getattr(command.spec, name) for name in ("quantity", "limit_price", "stop_price")}
+    amounts = {
+        name: getattr(command.spec, name) for name in ("quantity", "limit_price", "stop_price")
+    }
     terms = {name: amount for name, amount in amounts.items() if amount is not None}
     if isinstance(command, Create):
         return {"symbol": command.symbol, "order_side": command.side, "spec": {kind: terms}}
@@ -93,8 +112,14 @@ def _payload(command: Command) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def open_api_platform(urls: Urls, folder: Path) -> Iterator[ApiOnlyPlatform]:
-    settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
+    settings = {
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
+        "ROLES": "api",
+    }
     with serving(folder / uuid.uuid4().hex, **settings, **PLENTY) as platform:
         made, neighbour = platform.provision(DOCUMENT)["organizations"]
-        keys = [{"x-api-key": each["api_key"]} for each in (*made["api_keys"], *neighbour["api_keys"])]
+        keys = [
+            {"x-api-key": each["api_key"]} for each in (*made["api_keys"], *neighbour["api_keys"])
+        ]
         yield ApiOnlyPlatform(platform.client, urls, UUID(made["id"]), *keys)

@@ -1,4 +1,5 @@
-"""Books of an account that nobody else works on, and a platform that shows them. When a test is over they are true."""
+"""Books of an account that nobody else works on, and a platform that shows them. When a test is
+over they are true."""
 
 from collections.abc import AsyncIterator
 
@@ -45,8 +46,9 @@ async def shown(api_platform: ApiOnlyPlatform) -> AsyncIterator[Books]:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of this process look again after a tenth of a second, for tests that do not prove how often they look,
-    nor that they are signalled: for halts, commands that are due, orders in doubt, and accounts that changed."""
+    """Workers of this process look again after a tenth of a second, for tests that do not prove how
+    often they look, nor that they are signalled: for halts, commands that are due, orders in doubt,
+    and accounts that changed."""
     monkeypatch.setattr(halt_worker, "SWEEP_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(halt_worker, "ADD_UP_SECONDS", SOON_SECONDS)
     monkeypatch.setattr(parts, "PAUSES_SECONDS", (SOON_SECONDS,))
@@ -58,5 +60,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command that failed is sent again after a tenth of a second: not for tests that `put_off`."""
+    """A command that failed is sent again after a tenth of a second: not for tests that
+    `put_off`."""
     monkeypatch.setattr(outbox_model, "BACKOFF_SECONDS", (SOON_SECONDS,))

@@ -1,4 +1,5 @@
-"""The reads of each statement, as the server's auto_explain logs them: rows of every scan, and blocks."""
+"""The reads of each statement, as the server's auto_explain logs them: rows of every scan, and
+blocks."""
 
 import json
 import re
@@ -42,7 +43,9 @@ def _rows(plan: dict[str, Any]) -> float:
     """Rows that its scans of tables and indexes read, those that filters removed among them."""
     rows = 0.0
     if "Relation Name" in plan or "Index Name" in plan:
-        removed = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+        removed = plan.get("Rows Removed by Filter", 0) + plan.get(
+            "Rows Removed by Index Recheck", 0
+        )
         rows = (plan["Actual Rows"] + removed) * plan["Actual Loops"]
     return rows + sum(map(_rows, plan.get("Plans", ())))
 
@@ -82,5 +85,7 @@ class ExplainedStatements:
         costs: dict[str, StatementCost] = {}
         for entry in ENTRY.finditer(text):
             reported = json.loads(entry[1])
-            costs.setdefault(" ".join(reported["Query Text"].split()), StatementCost()).add(reported)
+            costs.setdefault(" ".join(reported["Query Text"].split()), StatementCost()).add(
+                reported
+            )
         return costs

@@ -9,7 +9,13 @@ import pytest
 
 from tests.execution.in_process_execution import InProcessExecution
 from trading_intents.controls.halts import service
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltTerms,
+)
 from trading_intents.execution.halting.parts import HaltPart
 from trading_intents.ids import OrganizationId
 
@@ -31,11 +37,15 @@ async def resume(in_process: InProcessExecution, found: Halt) -> None:
 
 
 async def shown(in_process: InProcessExecution, found: Halt) -> Any:
-    row = await in_process.in_process_writer.owner.fetchrow("SELECT * FROM halts WHERE id = $1", found.id)
+    row = await in_process.in_process_writer.owner.fetchrow(
+        "SELECT * FROM halts WHERE id = $1", found.id
+    )
     return dict(row) | {"waiting": msgspec.json.decode(row["waiting"])}
 
 
-async def until(in_process: InProcessExecution, found: Halt, limit_seconds: float = 30.0, **wanted: Any) -> Any:
+async def until(
+    in_process: InProcessExecution, found: Halt, limit_seconds: float = 30.0, **wanted: Any
+) -> Any:
     last: Any = None
 
     async def reached() -> bool:
@@ -50,7 +60,9 @@ async def until(in_process: InProcessExecution, found: Halt, limit_seconds: floa
     return last
 
 
-async def until_waiting(in_process: InProcessExecution, found: Halt, reason: str) -> list[dict[str, str]]:
+async def until_waiting(
+    in_process: InProcessExecution, found: Halt, reason: str
+) -> list[dict[str, str]]:
     async def waits() -> bool:
         return reason in {each["reason"] for each in (await shown(in_process, found))["waiting"]}
 
@@ -87,7 +99,8 @@ async def hold(in_process: InProcessExecution, symbol: str = "AAPL", quantity: s
 
 
 async def closing_orders(in_process: InProcessExecution, found: Halt, count: int = 1) -> list[UUID]:
-    """The intents of the halt's closing orders, once there are so many and all of them are at the venue."""
+    """The intents of the halt's closing orders, once there are so many and all of them are at the
+    venue."""
 
     async def made() -> list[UUID]:
         return [row["intent_id"] for row in await actions(in_process, found, "CREATE")]

@@ -1,4 +1,5 @@
-"""Workers in the test's own process that execute on a venue in memory what a writer beside them records."""
+"""Workers in the test's own process that execute on a venue in memory what a writer beside them
+records."""
 
 import asyncio
 import contextlib
@@ -41,7 +42,8 @@ WAIT_SECONDS = 30.0  # a busy machine takes long
 POOL_SIZE = 8
 ATTEMPT_LIMIT = 10
 MAX_AGE_MILLIS = 30_000
-RECONCILE_SECONDS = 1_000_000.0  # by chance an account is reconciled soon after it connects: not in these tests
+# By chance an account is reconciled soon after it connects: not in these tests.
+RECONCILE_SECONDS = 1_000_000.0
 
 
 class OpenVault:
@@ -68,17 +70,29 @@ class InProcessExecution:
     def account(self) -> UUID:
         return self.in_process_writer.accounts[0]
 
-    async def create(self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None) -> UUID:
+    async def create(
+        self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None
+    ) -> UUID:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
         command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
-        return UUID((await self.submit(self.in_process_writer.command(account or self.account, command))).intent_id)
+        return UUID(
+            (
+                await self.submit(self.in_process_writer.command(account or self.account, command))
+            ).intent_id
+        )
 
     async def replace(self, intent_id: UUID, quantity: str) -> int:
         spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
-        return (await self.submit(self.in_process_writer.command(self.account, Replace(str(intent_id), spec)))).seq
+        return (
+            await self.submit(
+                self.in_process_writer.command(self.account, Replace(str(intent_id), spec))
+            )
+        ).seq
 
     async def cancel(self, intent_id: UUID) -> int:
-        return (await self.submit(self.in_process_writer.command(self.account, Cancel(str(intent_id))))).seq
+        return (
+            await self.submit(self.in_process_writer.command(self.account, Cancel(str(intent_id))))
+        ).seq
 
     async def submit(self, submission: Submission) -> Receipt:
         receipt = await self.in_process_writer.submit(submission)
@@ -96,21 +110,32 @@ class InProcessExecution:
         )
 
     async def order(self, intent_id: UUID) -> Any:
-        return await self.in_process_writer.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", intent_id)
+        return await self.in_process_writer.owner.fetchrow(
+            "SELECT * FROM orders WHERE order_id = $1", intent_id
+        )
 
     async def streamed_statuses(self, intent_id: UUID) -> list[str]:
         """Every status of the order in the stream, also a short-lived one."""
-        rows = await self.in_process_writer.owner.fetch("SELECT payload FROM stream_events ORDER BY seq")
+        rows = await self.in_process_writer.owner.fetch(
+            "SELECT payload FROM stream_events ORDER BY seq"
+        )
         events = [trading_pb2.TradingEvent.FromString(row["payload"]).broker_order for row in rows]
         reported = [event.order_status for event in events if event.order_id == str(intent_id)]
-        return [trading_pb2.OrderStatus.Name(status).removeprefix("ORDER_STATUS_") for status in reported]
+        return [
+            trading_pb2.OrderStatus.Name(status).removeprefix("ORDER_STATUS_")
+            for status in reported
+        ]
 
     async def rows(self, intent_id: UUID) -> list[Any]:
         return list(
-            await self.in_process_writer.owner.fetch("SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id)
+            await self.in_process_writer.owner.fetch(
+                "SELECT * FROM outbox WHERE order_key = $1 ORDER BY id", intent_id
+            )
         )
 
-    async def until_status(self, intent_id: UUID, status: str, limit_seconds: float = WAIT_SECONDS) -> Any:
+    async def until_status(
+        self, intent_id: UUID, status: str, limit_seconds: float = WAIT_SECONDS
+    ) -> Any:
         """The order's row once it has that status, and its finished rows are."""
         last: Any = None
 
@@ -134,21 +159,28 @@ class InProcessExecution:
 
         await eventually_async(done, limit_seconds)
 
-    async def until(self, condition: Callable[[], Awaitable[bool]], limit_seconds: float = WAIT_SECONDS) -> float:
+    async def until(
+        self, condition: Callable[[], Awaitable[bool]], limit_seconds: float = WAIT_SECONDS
+    ) -> float:
         return await eventually_async(condition, limit_seconds)
 
     async def put_off(self, intent_id: UUID) -> None:
-        """Once the venue's acts are used up: the intent's command that failed is not tried again before `make_due`."""
+        """Once the venue's acts are used up: the intent's command that failed is not tried again
+        before `make_due`."""
         owner = self.in_process_writer.owner
 
         async def is_put_off() -> bool:
             waiting = "FROM outbox WHERE order_key = $1 AND status = 'pending'"
             row = await owner.fetchrow(f"SELECT id, due_at {waiting}", intent_id)
-            is_last = not self.venue.acts  # each of them is an attempt, which need not wait for its time
+            # Each of them is an attempt, which need not wait for its time.
+            is_last = not self.venue.acts
             if row:
                 change = "UPDATE outbox SET due_at = clock_timestamp() + make_interval(hours => $1)"
                 unchanged = "WHERE id = $2 AND status = 'pending' AND due_at = $3 RETURNING true"
-                return bool(await owner.fetchval(f"{change} {unchanged}", int(is_last), *row)) and is_last
+                return (
+                    bool(await owner.fetchval(f"{change} {unchanged}", int(is_last), *row))
+                    and is_last
+                )
             return False
 
         await self.until(is_put_off)
@@ -159,7 +191,9 @@ class InProcessExecution:
             "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
         )
 
-    async def until_true(self, condition: Callable[[], bool], limit_seconds: float = WAIT_SECONDS) -> float:
+    async def until_true(
+        self, condition: Callable[[], bool], limit_seconds: float = WAIT_SECONDS
+    ) -> float:
         async def asked() -> bool:
             return condition()
 
@@ -189,7 +223,11 @@ class RecordingActions(PlatformActions):
         self._cancels = cancels
 
     async def cancel(
-        self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str, once: bool = True
+        self,
+        organization_id: UUID | str,
+        account_id: UUID | str,
+        order_id: UUID | str,
+        once: bool = True,
     ) -> bool:
         assert isinstance(order_id, UUID)
         self._cancels.append(order_id)
@@ -200,10 +238,13 @@ class RecordingActions(PlatformActions):
 async def open_in_process(
     urls: Urls, accounts: int = 1, venue: FakeVenue | None = None
 ) -> AsyncIterator[InProcessExecution]:
-    """Accounts of a broker that is the venue, for the worker alone if it is called paper. No worker yet."""
+    """Accounts of a broker that is the venue, for the worker alone if it is called paper. No worker
+    yet."""
     venue = venue or FakeVenue("paper")
     integration = None if venue.integration.name == "paper" else venue.integration
-    async with open_in_process_writer(urls.login, urls.owner, accounts, integration=integration) as in_process_writer:
+    async with open_in_process_writer(
+        urls.login, urls.owner, accounts, integration=integration
+    ) as in_process_writer:
         yield InProcessExecution(urls, in_process_writer, venue)
 
 
@@ -219,8 +260,8 @@ async def executing(
     others: Sequence[Integration] = (),
     reconcile_seconds: float = RECONCILE_SECONDS,
 ) -> AsyncIterator[Execution]:
-    """One worker, with connections of its own. `integration` replaces the venue's, `others` are beside
-    it."""
+    """One worker, with connections of its own. `integration` replaces the venue's, `others` are
+    beside it."""
     log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
 
     login = in_process.urls.login
@@ -244,7 +285,9 @@ async def executing(
             id_maker(clock),
             max_age_millis,
             actions,
-            lambda: stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))),
+            lambda: stack.enter_context(
+                contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))
+            ),
             reconcile_seconds,
             PriceRules(900, PaperSimulation(1)),
         )

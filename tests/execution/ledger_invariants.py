@@ -1,4 +1,5 @@
-"""Whether the books are true: what orders, trades and positions say is what the facts make of them, for everyone."""
+"""Whether the books are true: what orders, trades and positions say is what the facts make of them,
+for everyone."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -32,7 +33,8 @@ LIMIT_SECONDS = 30.0
 
 
 async def assert_true_books(database: Database, bust_reopens: bool = True) -> int:
-    """Fails unless all orders, their trades and the positions are consistent. Gives the number of orders."""
+    """Fails unless all orders, their trades and the positions are consistent. Gives the number of
+    orders."""
     orders = 0
     after = UUID(int=0)
     while groups := await _page(database, after):
@@ -56,7 +58,10 @@ async def _page(database: Database, after: UUID) -> list[list[OrderHistory]]:
         order_ids = [id_text(row["order_id"]) for row in rows]
         names = ConcernedNames(set(order_ids), set(), set(), set(), set())
         index = LedgerIndex(parse_ledger(await PoolTransaction(tx).run(read_ledger(names))))
-        return [[index.histories[name] for name in (order_id, *index.legs.get(order_id, ()))] for order_id in order_ids]
+        return [
+            [index.histories[name] for name in (order_id, *index.legs.get(order_id, ()))]
+            for order_id in order_ids
+        ]
 
 
 def assert_true_group(group: Sequence[OrderHistory], bust_reopens: bool = True) -> None:
@@ -67,14 +72,16 @@ def assert_true_group(group: Sequence[OrderHistory], bust_reopens: bool = True) 
     entry = group[0].row
     # What became uncovered by time alone has no new fact: it is settled again within a second.
     assert entry.uncovered_since is None or uncovered(views), entry
-    assert not uncovered(views) or entry.uncovered_since or OrderFlag.UNPROTECTED in entry.flags, entry
+    assert not uncovered(views) or entry.uncovered_since or OrderFlag.UNPROTECTED in entry.flags, (
+        entry
+    )
 
 
 def _assert_true_order(book: OrderHistory, seen: OrderView) -> None:
     row, name = book.row, f"order {book.row.order_id}"
     is_replaced = len(history_of(book)[0].versions) > 1
-    # A REPLACE that is confirmed once the order is over no longer changes what it shows, nor does the end of an entry
-    # what a leg shows that had ended.
+    # A REPLACE that is confirmed once the order is over no longer changes what it shows, nor does
+    # the end of an entry what a leg shows that had ended.
     if seen.state == "OPEN" or row.flags or not (is_replaced or row.leg):
         assert {field: getattr(row, field) for field in SHOWN} == _shown(seen), name
         assert row.active == seen.active, name
@@ -87,7 +94,9 @@ def _assert_true_order(book: OrderHistory, seen: OrderView) -> None:
     assert total(trade.quantity for trade in live) == row.filled_quantity, name
     assert row.average_price == _average(live), name
     derived = {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in seen.trades}
-    assert {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in live} == derived, name
+    assert {trade.exec_id: (trade.quantity, trade.price, trade.fee) for trade in live} == derived, (
+        name
+    )
     assert all(trade.seq > 0 for trade in book.trades), name
 
 
@@ -124,7 +133,11 @@ def _shown(seen: OrderView) -> dict[str, object]:
 def _average(trades: Sequence[store.TradeRow]) -> Decimal | None:
     filled = total(trade.quantity for trade in trades)
     with exact():
-        return quotient(total(trade.quantity * trade.price for trade in trades), filled) if filled else None
+        return (
+            quotient(total(trade.quantity * trade.price for trade in trades), filled)
+            if filled
+            else None
+        )
 
 
 async def _assert_true_positions(database: Database) -> None:
@@ -133,21 +146,28 @@ async def _assert_true_positions(database: Database) -> None:
         trades = await tx.fetch("SELECT * FROM trades ORDER BY booking", timeout=LIMIT_SECONDS)
     booked: dict[tuple[UUID, str], list[BookedTrade]] = {}
     for trade in trades:
-        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(store.parse_row(trade, BookedTrade))
-    found = {(row["account_id"], row["symbol"]): store.parse_row(row, NetPosition) for row in positions}
+        booked.setdefault((trade["account_id"], trade["symbol"]), []).append(
+            store.parse_row(trade, BookedTrade)
+        )
+    found = {
+        (row["account_id"], row["symbol"]): store.parse_row(row, NetPosition) for row in positions
+    }
     assert booked.keys() <= found.keys()
     for key, position in found.items():
         start = opening(position.opening_quantity, position.opening_price)
         summed = from_trades((trade.as_booking() for trade in booked.get(key, ())), start)
         if position.fee_quantity:  # which a sum books last, and in no day's result
             summed = take_fee(summed, position.fee_quantity, LONG_AGO)
-            position, summed = (replace(each, day=None, day_pnl=ZERO) for each in (position, summed))
+            position, summed = (
+                replace(each, day=None, day_pnl=ZERO) for each in (position, summed)
+            )
         assert position == summed, key
         _assert_money_adds_up(position)
 
 
 async def assert_true_exposures(database: Database) -> None:
-    """Fails unless the counts of open orders equal the orders, whether an account has limits or not."""
+    """Fails unless the counts of open orders equal the orders, whether an account has limits or
+    not."""
     async with database.worker.transaction(read_only=True, isolation="repeatable read") as tx:
         kept = await tx.fetch(
             "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"
@@ -164,7 +184,9 @@ async def assert_true_exposures(database: Database) -> None:
         )
     open_orders: dict[tuple[UUID, str], list[SummedOrder]] = {}
     for row in orders:
-        seen = SummedOrder(row["linked"], OrderSide(row["order_side"]), max(row["unfilled"], ZERO), row["active"])
+        seen = SummedOrder(
+            row["linked"], OrderSide(row["order_side"]), max(row["unfilled"], ZERO), row["active"]
+        )
         open_orders.setdefault((row["account_id"], row["symbol"]), []).append(seen)
     expected = {key: tuple(open_sums(own)) for key, own in open_orders.items()}
     assert {(row["account_id"], row["symbol"]): tuple(row.values())[2:] for row in kept} == expected
@@ -172,6 +194,12 @@ async def assert_true_exposures(database: Database) -> None:
 
 def _assert_money_adds_up(position: NetPosition) -> None:
     with exact():
-        sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
+        sums = (
+            position.value_sold
+            - position.value_bought
+            + position.open_cost
+            - position.opening_cost
+            - position.fees
+        )
         assert position.realized_pnl == sums
         assert position.quantity or position.open_cost == ZERO

@@ -1,4 +1,5 @@
-"""A long history of one account, put into the tables at once: what a list must show of it is computed beside it."""
+"""A long history of one account, put into the tables at once: what a list must show of it is
+computed beside it."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,15 +18,45 @@ from trading_intents.orders.model import OrderState, OrderStatus, state_of
 START = datetime(2026, 3, 2, 12, tzinfo=UTC)
 STATUSES = list(OrderStatus)
 ACTION_COLUMNS = (
-    *("account_id", "seq", "intent_id", "action_id", "organization_id", "action_type", "created_at", "record", "hash"),
+    *(
+        "account_id",
+        "seq",
+        "intent_id",
+        "action_id",
+        "organization_id",
+        "action_type",
+        "created_at",
+        "record",
+        "hash",
+    ),
 )
 ORDER_COLUMNS = (
-    *("order_id", "account_id", "organization_id", "environment", "broker", "create_seq", "command_seq", "symbol"),
+    *(
+        "order_id",
+        "account_id",
+        "organization_id",
+        "environment",
+        "broker",
+        "create_seq",
+        "command_seq",
+        "symbol",
+    ),
     *("order_status", "order_type", "order_side", "time_in_force", "route_strategy", "quantity"),
     *("client_reference_id", "received_at", "created_at", "updated_at", "finished_at"),
 )
 TRADE_COLUMNS = (
-    *("trade_id", "account_id", "organization_id", "seq", "order_id", "exec_id", "symbol", "side", "quantity", "price"),
+    *(
+        "trade_id",
+        "account_id",
+        "organization_id",
+        "seq",
+        "order_id",
+        "exec_id",
+        "symbol",
+        "side",
+        "quantity",
+        "price",
+    ),
     *("cumulative_quantity", "leaves_quantity", "command_seq", "received_at", "is_retold"),
 )
 
@@ -42,7 +73,9 @@ class Listed:
     reference: str | None = None
 
     def is_in(self, times: TimeRange) -> bool:
-        return (times.start is None or self.at >= times.start) and (times.end is None or self.at < times.end)
+        return (times.start is None or self.at >= times.start) and (
+            times.end is None or self.at < times.end
+        )
 
 
 @dataclass
@@ -62,14 +95,31 @@ class History:
         actions, orders = [], []
         for row in made:
             record = f'{{"seq":{row.seq}}}'
-            actions.append((owned[0], row.seq, row.id, row.id, owned[1], "CREATE", row.at, record, "0" * 64))
+            actions.append(
+                (owned[0], row.seq, row.id, row.id, owned[1], "CREATE", row.at, record, "0" * 64)
+            )
             is_open = row.status is None or state_of(row.status) is OrderState.OPEN
             terms = ("MARKET", "BUY", "DAY", "SMART", Decimal(1), row.reference)
             times = (row.at, row.at, row.at, None if is_open else row.at)
-            orders.append((row.id, *owned, "paper", "paper", row.seq, row.seq, row.symbol, row.status, *terms, *times))
+            orders.append(
+                (
+                    row.id,
+                    *owned,
+                    "paper",
+                    "paper",
+                    row.seq,
+                    row.seq,
+                    row.symbol,
+                    row.status,
+                    *terms,
+                    *times,
+                )
+            )
         await self.owner.copy_records_to_table("actions", records=actions, columns=ACTION_COLUMNS)
         await self.owner.copy_records_to_table("orders", records=orders, columns=ORDER_COLUMNS)
-        await self.owner.execute("UPDATE account_heads SET seq = $2 WHERE account_id = $1", self.account, made[-1].seq)
+        await self.owner.execute(
+            "UPDATE account_heads SET seq = $2 WHERE account_id = $1", self.account, made[-1].seq
+        )
         self.actions += made
         self.orders += made
 
@@ -77,7 +127,21 @@ class History:
         one, none = Decimal(1), Decimal(0)
         rows = [
             (
-                *(row.id, self.account, self.organization, row.seq, row.id, "e", "AAPL", "BUY", one, one, one, none, 1),
+                *(
+                    row.id,
+                    self.account,
+                    self.organization,
+                    row.seq,
+                    row.id,
+                    "e",
+                    "AAPL",
+                    "BUY",
+                    one,
+                    one,
+                    one,
+                    none,
+                    1,
+                ),
                 *(row.at, republished(row)),
             )
             for row in made
@@ -87,7 +151,9 @@ class History:
 
     async def republish(self, trade: Listed, seq: int) -> None:
         """As a correction does."""
-        await self.owner.execute("UPDATE trades SET seq = $2, is_retold = true WHERE trade_id = $1", trade.id, seq)
+        await self.owner.execute(
+            "UPDATE trades SET seq = $2, is_retold = true WHERE trade_id = $1", trade.id, seq
+        )
         self.trades.remove(trade)
         self.trades.append(Listed(seq, trade.at, trade.id))
 
@@ -102,7 +168,9 @@ def random_times(chance: Random, count: int, step_seconds: float) -> Iterator[da
         at += timedelta(microseconds=round(1_000_000 * (back or chance.choice(moves))))
 
 
-def random_orders(chance: Random, count: int, step_seconds: float, statuses: list[OrderStatus]) -> list[Listed]:
+def random_orders(
+    chance: Random, count: int, step_seconds: float, statuses: list[OrderStatus]
+) -> list[Listed]:
     return [
         Listed(
             seq,
@@ -126,5 +194,7 @@ def random_trades(chance: Random, count: int, step_seconds: float) -> list[Liste
 
 
 async def open_history(owner: asyncpg.Connection, account: UUID) -> History:
-    organization: Any = await owner.fetchval("SELECT organization_id FROM accounts WHERE id = $1", account)
+    organization: Any = await owner.fetchval(
+        "SELECT organization_id FROM accounts WHERE id = $1", account
+    )
     return History(owner, account, organization)

@@ -1,4 +1,5 @@
-"""An account whose orders are submitted through the real writer, sent by nobody, and reported by the test."""
+"""An account whose orders are submitted through the real writer, sent by nobody, and reported by
+the test."""
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,7 +20,12 @@ from trading_intents.intents.model import Cancel, Command, Create, Replace, Spec
 from trading_intents.intents.writing.batch import Receipt
 from trading_intents.orders.facts import FactKind, client_order_id
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
-from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements
+from trading_intents.orders.ledger.recording import (
+    RecordedAccount,
+    publish_statements,
+    record,
+    write_statements,
+)
 from trading_intents.storage.database import Database, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.stream import trading_pb2
@@ -42,7 +48,10 @@ Commit = Callable[[UUID, Command, str | None], Awaitable[tuple[UUID, int]]]
 
 
 async def record_account(
-    tx: Tx, trading_client: AccountRef, events: Sequence[BrokerEvent], own: Sequence[PlatformFact] = ()
+    tx: Tx,
+    trading_client: AccountRef,
+    events: Sequence[BrokerEvent],
+    own: Sequence[PlatformFact] = (),
 ) -> RecordedAccount:
     """As a whole transaction of the recorder, in the caller's."""
     runner = PoolTransaction(tx)
@@ -60,7 +69,9 @@ class Books:
     commit: Commit
 
     def trading_client(self, account: int = 0) -> AccountRef:
-        return AccountRef(self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper")
+        return AccountRef(
+            self.accounts[account], OrganizationId(self.organization), Environment.PAPER, "paper"
+        )
 
     async def create(
         self,
@@ -73,7 +84,9 @@ class Books:
         reference: str | None = None,
     ) -> Sent:
         spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
-        return await self.submit(Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec), account, reference)
+        return await self.submit(
+            Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec), account, reference
+        )
 
     async def replace(self, order: Sent, quantity: str, limit: str | None = None) -> Sent:
         spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
@@ -82,7 +95,9 @@ class Books:
     async def cancel(self, order: Sent) -> Sent:
         return await self.submit(Cancel(str(order.order_id)))
 
-    async def submit(self, command: Command, account: int = 0, reference: str | None = None) -> Sent:
+    async def submit(
+        self, command: Command, account: int = 0, reference: str | None = None
+    ) -> Sent:
         """Committed, and marked as sent."""
         account_id = self.accounts[account]
         order_id, seq = await self.commit(account_id, command, reference)
@@ -112,27 +127,38 @@ class Books:
                 continue  # another one made the same position: read again
 
     async def order(self, order: Sent) -> dict[str, Any]:
-        return dict(await self.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id))
+        return dict(
+            await self.owner.fetchrow("SELECT * FROM orders WHERE order_id = $1", order.order_id)
+        )
 
     async def trades(self, order: Sent) -> dict[str, dict[str, Any]]:
-        rows = await self.owner.fetch("SELECT * FROM trades WHERE order_id = $1 ORDER BY booking", order.order_id)
+        rows = await self.owner.fetch(
+            "SELECT * FROM trades WHERE order_id = $1 ORDER BY booking", order.order_id
+        )
         return {row["exec_id"]: dict(row) for row in rows}
 
     async def filled(self, order: Sent) -> list[tuple[str, str, str]]:
         """Execution, quantity and price, as booked."""
         trades = await self.trades(order)
-        return [(exec_id, f"{row['quantity']:f}", f"{row['price']:f}") for exec_id, row in trades.items()]
+        return [
+            (exec_id, f"{row['quantity']:f}", f"{row['price']:f}")
+            for exec_id, row in trades.items()
+        ]
 
     async def position(self, symbol: str = "AAPL", account: int = 0) -> dict[str, Any]:
         return dict(
             await self.owner.fetchrow(
-                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2", self.accounts[account], symbol
+                "SELECT * FROM positions WHERE account_id = $1 AND symbol = $2",
+                self.accounts[account],
+                symbol,
             )
         )
 
     async def events(self) -> list[Any]:
         """Those of orders, trades and positions, each as its message."""
-        rows = await self.owner.fetch("SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq")
+        rows = await self.owner.fetch(
+            "SELECT payload FROM stream_events WHERE kind <> 4 ORDER BY seq"
+        )
         events = [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
         return [getattr(event, event.WhichOneof("event")) for event in events]
 
@@ -151,20 +177,31 @@ class Books:
             "stream_events",
             "stream_heads",
         )
-        return {table: await self.owner.fetch(f"SELECT * FROM {table} ORDER BY {table}::text") for table in tables}
+        return {
+            table: await self.owner.fetch(f"SELECT * FROM {table} ORDER BY {table}::text")
+            for table in tables
+        }
 
 
 @contextlib.asynccontextmanager
 async def open_books(urls: Urls, database: Database, accounts: int = 1) -> AsyncIterator[Books]:
     async with open_in_process_writer(urls.login, urls.owner, accounts) as in_process_writer:
 
-        async def commit(account_id: UUID, command: Command, reference: str | None) -> tuple[UUID, int]:
-            receipt = await in_process_writer.submit(in_process_writer.command(account_id, command, reference))
+        async def commit(
+            account_id: UUID, command: Command, reference: str | None
+        ) -> tuple[UUID, int]:
+            receipt = await in_process_writer.submit(
+                in_process_writer.command(account_id, command, reference)
+            )
             assert isinstance(receipt, Receipt), receipt
             return UUID(receipt.intent_id), receipt.seq
 
         yield Books(
-            in_process_writer.owner, in_process_writer.organization, in_process_writer.accounts, database, commit
+            in_process_writer.owner,
+            in_process_writer.organization,
+            in_process_writer.accounts,
+            database,
+            commit,
         )
 
 
@@ -180,9 +217,14 @@ async def limit(books: Books, **limits: object) -> None:
         )
 
 
-def reported(kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any) -> BrokerEvent:
+def reported(
+    kind: EventKind, sent: Sent | None, key: str = "", at: int | None = None, **more: Any
+) -> BrokerEvent:
     named = sent.client_order_id if sent else None
-    amounts = {name: D(value) if isinstance(value, str) and name in AMOUNTS else value for name, value in more.items()}
+    amounts = {
+        name: D(value) if isinstance(value, str) and name in AMOUNTS else value
+        for name, value in more.items()
+    }
     fields: dict[str, Any] = {
         "kind": kind,
         "dedupe_key": key or f"{kind}/{named}/{at}",
@@ -195,9 +237,21 @@ def reported(kind: EventKind, sent: Sent | None, key: str = "", at: int | None =
 AMOUNTS = frozenset({"quantity", "price", "fee", "cum_quantity", "average_price"})
 
 
-def fill(sent: Sent | None, exec_id: str, quantity: str, price: str = "10", **more: Any) -> BrokerEvent:
-    return reported(EventKind.FILL, sent, f"fill/{exec_id}", exec_id=exec_id, quantity=quantity, price=price, **more)
+def fill(
+    sent: Sent | None, exec_id: str, quantity: str, price: str = "10", **more: Any
+) -> BrokerEvent:
+    return reported(
+        EventKind.FILL,
+        sent,
+        f"fill/{exec_id}",
+        exec_id=exec_id,
+        quantity=quantity,
+        price=price,
+        **more,
+    )
 
 
-def ours(sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None) -> PlatformFact:
+def ours(
+    sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None
+) -> PlatformFact:
     return PlatformFact(sent.order_id, kind, sent.client_order_id, reason, broker_order_id)

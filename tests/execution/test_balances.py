@@ -1,4 +1,5 @@
-"""Balances that a broker reports: recorded with its events, paced, and not published again after a restart."""
+"""Balances that a broker reports: recorded with its events, paced, and not published again after a
+restart."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,9 @@ AT = datetime(2026, 3, 4, 15, 30, tzinfo=UTC)
 MANY_SECONDS = 20.0
 
 
-def balance(cash: str | None, equity: str | None = None, at: int = 0, currency: str | None = "USD") -> BrokerBalance:
+def balance(
+    cash: str | None, equity: str | None = None, at: int = 0, currency: str | None = "USD"
+) -> BrokerBalance:
     return BrokerBalance(
         currency=currency,
         cash=None if cash is None else Decimal(cash),
@@ -95,19 +98,25 @@ async def test_a_balance_of_the_future_or_of_odd_text_is_made_safe(urls: Urls) -
         await in_process.until_true(lambda: bool(in_process.venue.sessions))
         odd = balance("1", currency="U\x00S\ud800D" + "x" * 600)
         in_process.venue.report_balance(
-            BrokerBalance(currency=odd.currency, cash=odd.cash, as_of=datetime.max.replace(tzinfo=UTC))
+            BrokerBalance(
+                currency=odd.currency, cash=odd.cash, as_of=datetime.max.replace(tzinfo=UTC)
+            )
         )
         await until_published(in_process, ("1", ""))
         row = await kept(in_process)
         assert row["currency"] == "U?S?D" + "x" * 11
-        assert row["as_of"] <= await in_process.in_process_writer.owner.fetchval("SELECT clock_timestamp()")
+        assert row["as_of"] <= await in_process.in_process_writer.owner.fetchval(
+            "SELECT clock_timestamp()"
+        )
 
 
 async def test_a_balance_is_one_statement_and_one_event_more(books: Books) -> None:
     sent = await books.create("10")
     async with books.database.worker.transaction(plans="by_key") as tx:
         runner = PoolTransaction(tx)
-        recording = AccountRecording(books.trading_client(), [fill(sent, "e1", "10", "5")], balance=balance("7"))
+        recording = AccountRecording(
+            books.trading_client(), [fill(sent, "e1", "10", "5")], balance=balance("7")
+        )
         (recorded,), _ = await record(runner, [recording])
         writes = write_statements([recorded])
         assert sum("INTO balances" in statement.sql for statement in writes) == 1
@@ -117,5 +126,9 @@ async def test_a_balance_is_one_statement_and_one_event_more(books: Books) -> No
     async with books.database.worker.transaction(plans="by_key") as tx:
         older = AccountRecording(books.trading_client(), balance=balance("8", at=-1))
         (recorded,), _ = await record(PoolTransaction(tx), [older])
-        await PoolTransaction(tx).run([*write_statements([recorded]), *publish_statements([recorded])])
-    assert await books.owner.fetchval("SELECT cash FROM balances") == 7, "an older one never replaces a newer one"
+        await PoolTransaction(tx).run(
+            [*write_statements([recorded]), *publish_statements([recorded])]
+        )
+    assert await books.owner.fetchval("SELECT cash FROM balances") == 7, (
+        "an older one never replaces a newer one"
+    )

@@ -1,4 +1,5 @@
-"""Linked orders from the POST to their end, at the whole platform as `make run` starts it, and its paper broker."""
+"""Linked orders from the POST to their end, at the whole platform as `make run` starts it, and its
+paper broker."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -36,17 +37,23 @@ class Group:
     def quote(self, bid: str, ask: str, size: str = "500") -> None:
         body = {"bid": bid, "ask": ask, "bid_size": size, "ask_size": size}
         url = f"/v1/paper/quotes/{self.symbol}"
-        assert self.client.client.put(url, json=body, headers=self.client.headers).status_code == 200
+        assert (
+            self.client.client.put(url, json=body, headers=self.client.headers).status_code == 200
+        )
 
     def submit(self, spec: Body, side: str, **more: Any) -> None:
         answer = self.client.submit(create(spec, self.symbol, side, **more))
         assert answer.status_code == 202, answer.text
         made = answer.json()
-        self.ids = {"entry": made["intent_id"]} | {each["leg"]: each["intent_id"] for each in made["legs"]}
+        self.ids = {"entry": made["intent_id"]} | {
+            each["leg"]: each["intent_id"] for each in made["legs"]
+        }
 
     def orders(self) -> dict[str, Body]:
         url = f"/v1/accounts/{self.client.account['id']}/orders"
-        found = self.client.client.get(url, params={"symbol": self.symbol}, headers=self.client.headers).json()["data"]
+        found = self.client.client.get(
+            url, params={"symbol": self.symbol}, headers=self.client.headers
+        ).json()["data"]
         return {each["leg"] or "entry": each for each in found}
 
     def until(self, **statuses: str) -> dict[str, Body]:
@@ -67,7 +74,9 @@ class Group:
 
     def exposure(self) -> list[Any]:
         query = "SELECT open_orders, open_buy, open_sell FROM exposures WHERE symbol = $1"
-        return [value for row in self.client.tables.fetch(query, self.symbol) for value in row.values()]
+        return [
+            value for row in self.client.tables.fetch(query, self.symbol) for value in row.values()
+        ]
 
 
 @pytest.fixture
@@ -80,7 +89,8 @@ def group(tenants: Tenants, tenants_database: Urls) -> Iterator[Group]:
 
 
 @pytest.mark.parametrize(
-    ("bid", "filled", "ended"), [("111", "take_profit", "stop_loss"), ("85", "stop_loss", "take_profit")]
+    ("bid", "filled", "ended"),
+    [("111", "take_profit", "stop_loss"), ("85", "stop_loss", "take_profit")],
 )
 def test_one_exit_closes_a_filled_entry_and_ends_the_other(
     group: Group, tenants: Tenants, bid: str, filled: str, ended: str
@@ -94,11 +104,18 @@ def test_one_exit_closes_a_filled_entry_and_ends_the_other(
     assert group.exposure() == [2, 0, 10]
     group.quote(bid, str(int(bid) + 1))
     over = group.until(**{filled: "FILLED", ended: "CANCELLED"})
-    assert (over[ended]["reason"], over[ended]["filled_quantity"], over["entry"]["flags"]) == ("pair_filled", "0", [])
+    assert (over[ended]["reason"], over[ended]["filled_quantity"], over["entry"]["flags"]) == (
+        "pair_filled",
+        "0",
+        [],
+    )
     assert group.position() == "0"
     assert group.exposure() in ([], [0, 0, 0])
     done = tenants.platform.run("audit", "verify", "--account", group.client.account["id"])
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "1 accounts, 3 actions followed, 0 accounts damaged")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        0,
+        "1 accounts, 3 actions followed, 0 accounts damaged",
+    )
 
 
 def test_exits_of_an_entry_that_is_cancelled_unfilled_end_with_it(group: Group) -> None:
@@ -123,13 +140,19 @@ def test_an_exit_is_replaced_by_its_caller(group: Group) -> None:
 
     eventually(is_moved, WAIT_SECONDS)
     group.quote("106", "107")
-    assert group.until(take_profit="FILLED", stop_loss="CANCELLED")["stop_loss"]["reason"] == "pair_filled"
+    assert (
+        group.until(take_profit="FILLED", stop_loss="CANCELLED")["stop_loss"]["reason"]
+        == "pair_filled"
+    )
 
 
 def test_of_a_limit_and_the_stop_beside_it_one_is_filled(group: Group) -> None:
     group.submit(limit("10", "95"), "BUY", one_cancels_other={"stop_price": "105"})
     both = group.until(entry="NEW", one_cancels_other="NEW")
-    assert (both["one_cancels_other"]["active"], both["one_cancels_other"]["order_side"]) == (True, "BUY")
+    assert (both["one_cancels_other"]["active"], both["one_cancels_other"]["order_side"]) == (
+        True,
+        "BUY",
+    )
     assert group.exposure() == [2, 10, 0]
     group.quote("105", "106")
     over = group.until(entry="CANCELLED", one_cancels_other="FILLED")
@@ -146,7 +169,9 @@ def test_a_halt_cancels_the_exits_and_closes_what_their_entry_filled(group: Grou
     assert answer.status_code == 202, answer.text
 
     def is_done() -> bool:
-        return bool(group.client.client.get(url, headers=group.client.headers).json()["state"] == "done")
+        return bool(
+            group.client.client.get(url, headers=group.client.headers).json()["state"] == "done"
+        )
 
     eventually(is_done, WAIT_SECONDS)
     group.until(take_profit="CANCELLED", stop_loss="CANCELLED")

@@ -17,7 +17,9 @@ LISTS = ("intents", "orders", "trades", "positions")
 CSV, JSON, PROBLEM = "text/csv; charset=utf-8", "application/json", "application/problem+json"
 
 
-def get(platform: ApiOnlyPlatform, account: UUID, path: str, accept: str = "text/csv", **query: Any) -> httpx.Response:
+def get(
+    platform: ApiOnlyPlatform, account: UUID, path: str, accept: str = "text/csv", **query: Any
+) -> httpx.Response:
     return platform.get(account, path, platform.headers | {"accept": accept}, **query)
 
 
@@ -26,7 +28,8 @@ def rows_of(answer: httpx.Response) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(answer.text, newline="")))
 
 
-LATER_FIELDS = {"leg", "parent_intent_id", "trail_amount", "trail_bps"}  # of the second version of the record
+# Of the second version of the record.
+LATER_FIELDS = {"leg", "parent_intent_id", "trail_amount", "trail_bps"}
 
 
 def cell(value: Any) -> str:
@@ -36,16 +39,22 @@ def cell(value: Any) -> str:
 
 
 @pytest.mark.parametrize("path", LISTS)
-async def test_a_page_as_csv_has_the_values_of_its_json(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
+async def test_a_page_as_csv_has_the_values_of_its_json(
+    shown: Books, api_platform: ApiOnlyPlatform, path: str
+) -> None:
     (account,) = shown.accounts
-    sent, sold = await shown.create("10", limit="187.50", reference='my, "17"'), await shown.create("4", side="SELL")
+    sent, sold = (
+        await shown.create("10", limit="187.50", reference='my, "17"'),
+        await shown.create("4", side="SELL"),
+    )
     await shown.record(
         reported(E.CANCELLED, sent, at=1),
         fill(sent, "e1", "12", "187.25", at=2, fee="0.1"),
         fill(sold, "e2", "4", "12"),
     )
     listed, answer = None, None
-    while answer is None or listed != api_platform.read(account, path)["data"]:  # the price of a position moves
+    # The price of a position moves.
+    while answer is None or listed != api_platform.read(account, path)["data"]:
         listed, answer = api_platform.read(account, path)["data"], get(api_platform, account, path)
     header, *lines = answer.content.decode().split("\r\n")
     names = header.split(",")
@@ -58,7 +67,9 @@ async def test_a_page_as_csv_has_the_values_of_its_json(shown: Books, api_platfo
 
 
 @pytest.mark.parametrize("path", LISTS)
-async def test_an_empty_list_is_its_header_alone(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
+async def test_an_empty_list_is_its_header_alone(
+    shown: Books, api_platform: ApiOnlyPlatform, path: str
+) -> None:
     (empty,) = shown.accounts
     answer = get(api_platform, empty, path)
     assert rows_of(answer) == []
@@ -99,14 +110,26 @@ async def test_the_preferred_type_is_answered(
 
 
 async def test_a_header_in_two_lines_is_one(shown: Books, api_platform: ApiOnlyPlatform) -> None:
-    lines = [*api_platform.headers.items(), ("accept", "application/json;q=0.1"), ("accept", "text/csv;q=0.2")]
+    lines = [
+        *api_platform.headers.items(),
+        ("accept", "application/json;q=0.1"),
+        ("accept", "text/csv;q=0.2"),
+    ]
     answer = api_platform.client.get(f"/v1/accounts/{shown.accounts[0]}/orders", headers=lines)
     assert answer.headers["content-type"] == CSV
 
 
 @pytest.mark.parametrize(
     ("reference", "shown_as"),
-    [("=1+1", "'=1+1"), ("+x", "'+x"), ("-x", "'-x"), ("@a", "'@a"), ("-1.5", "-1.5"), ("+7", "+7"), ("a=1", "a=1")],
+    [
+        ("=1+1", "'=1+1"),
+        ("+x", "'+x"),
+        ("-x", "'-x"),
+        ("@a", "'@a"),
+        ("-1.5", "-1.5"),
+        ("+7", "+7"),
+        ("a=1", "a=1"),
+    ],
 )
 async def test_no_spreadsheet_takes_a_text_for_a_formula(
     shown: Books, api_platform: ApiOnlyPlatform, reference: str, shown_as: str
@@ -123,7 +146,9 @@ async def test_a_short_position_is_a_number(shown: Books, api_platform: ApiOnlyP
     assert row["quantity"] == "-4"
 
 
-async def test_links_lead_through_all_pages_with_their_query(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_links_lead_through_all_pages_with_their_query(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     made = [str((await shown.create("10", reference="a b&c")).order_id) for _ in range(5)]
     asked = httpx.URL(f"http://platform/v1/accounts/{shown.accounts[0]}/orders")
     query = {"state": "OPEN", "client_reference_id": "a b&c", "limit": "2", "order": "desc"}
@@ -154,7 +179,9 @@ async def test_errors_stay_problems(shown: Books, api_platform: ApiOnlyPlatform)
         assert answer.headers["content-type"] == PROBLEM
 
 
-async def test_other_answers_are_json_whatever_is_accepted(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_other_answers_are_json_whatever_is_accepted(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     sent, (account,) = await shown.create("10"), shown.accounts
     for path in (f"orders/{sent.order_id}", f"intents/{sent.order_id}/actions", "balances"):
         assert get(api_platform, account, path).headers["content-type"] == JSON

@@ -26,7 +26,9 @@ async def test_an_order_that_its_broker_kept_waiting_says_so(urls: Urls) -> None
 
 
 async def test_an_order_of_an_account_without_credential_says_so(urls: Urls) -> None:
-    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+    async with open_in_process(
+        urls, venue=FakeVenue("paper", credential_fields=("token",))
+    ) as in_process:
         intent = await in_process.create()
         await make_older(in_process, 31)
         async with executing(in_process):
@@ -59,16 +61,22 @@ async def test_an_order_that_was_tried_too_often_says_what_failed(urls: Urls) ->
         assert (order["reason"], order["detail"]) == ("not_delivered", "scripted")
 
 
-async def test_a_text_is_one_short_line_without_secrets(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_text_is_one_short_line_without_secrets(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
         text = f"{SECRET} may\nnot\0 " + "x" * 1_000
         return CommandResult(outcome=Outcome.REJECTED, code="no", message=text)
 
     monkeypatch.setattr(VenueSession, "submit", refuse)
-    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+    async with open_in_process(
+        urls, venue=FakeVenue("paper", credential_fields=("token",))
+    ) as in_process:
         await set_credential(in_process, SECRET)
         async with executing(in_process):
             order = await in_process.until_status(await in_process.create(), "REJECTED")
             assert order["detail"] == "*** may?not? " + "x" * 487
-            facts = await in_process.in_process_writer.owner.fetch("SELECT f::text AS row FROM facts f")
+            facts = await in_process.in_process_writer.owner.fetch(
+                "SELECT f::text AS row FROM facts f"
+            )
             assert not any(SECRET in fact["row"] for fact in facts)

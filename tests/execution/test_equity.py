@@ -1,4 +1,5 @@
-"""Equity over time as a worker records it: the last values of each minute, hour and day in which something changed."""
+"""Equity over time as a worker records it: the last values of each minute, hour and day in which
+something changed."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,8 +21,12 @@ class Recorder:
         self.recorder = EquityRecorder(books.database.worker, PriceRules(900, PaperSimulation(1)))
 
     async def record(self) -> None:
-        await self.books.owner.execute("UPDATE equity_points SET at = at - interval '1 h' WHERE resolution = '1m'")
-        await self.books.owner.execute("UPDATE equity_points SET at = at - interval '2 d' WHERE resolution <> '1m'")
+        await self.books.owner.execute(
+            "UPDATE equity_points SET at = at - interval '1 h' WHERE resolution = '1m'"
+        )
+        await self.books.owner.execute(
+            "UPDATE equity_points SET at = at - interval '2 d' WHERE resolution <> '1m'"
+        )
         assert 0 < await self.recorder.record() <= 61
 
     async def points(self, resolution: str) -> list[tuple[Any, ...]]:
@@ -52,7 +57,10 @@ async def test_what_changed_is_recorded_in_every_resolution(books: Books) -> Non
     recorder = Recorder(books)
     await recorder.record()
     assert await recorder.points("1m") == [], "nothing ever changed"
-    order, sold = await books.create("10", limit="100"), await books.create("4", side="SELL", limit="100")
+    order, sold = (
+        await books.create("10", limit="100"),
+        await books.create("4", side="SELL", limit="100"),
+    )
     await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
     await recorder.set_market("90", "9000", "9900")
     await recorder.record()
@@ -77,8 +85,12 @@ async def test_a_span_has_its_last_values_and_is_recorded_once(books: Books) -> 
     await recorder.record()
     await recorder.set_market("80", "9000", "9800")
     await recorder.recorder.record()
-    assert await recorder.points("1m") == [(D(9900), D(9000), D(0), D(-100))], "this minute is recorded already"
-    await books.owner.execute("UPDATE equity_points SET at = at - interval '1 minute' WHERE resolution = '1m'")
+    assert await recorder.points("1m") == [(D(9900), D(9000), D(0), D(-100))], (
+        "this minute is recorded already"
+    )
+    await books.owner.execute(
+        "UPDATE equity_points SET at = at - interval '1 minute' WHERE resolution = '1m'"
+    )
     await recorder.recorder.record()
     assert len(await recorder.points("1m")) == 2
     assert len(await recorder.points("1d")) in (1, 2), "two if the day ended meanwhile"

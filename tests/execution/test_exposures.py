@@ -92,7 +92,9 @@ class Check:
         return float(self.metrics.execution_alerts.labels("exposure_differs")._value.get())
 
 
-async def test_a_check_removes_symbols_of_which_nothing_is_open(books: Books, database: Database) -> None:
+async def test_a_check_removes_symbols_of_which_nothing_is_open(
+    books: Books, database: Database
+) -> None:
     check, order = Check(database), await books.create("5")
     assert await check.run() == 0
     assert await exposure(books) == (1, "5", "0")
@@ -110,7 +112,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-async def test_an_exposure_that_differs_is_set_right_with_an_alert(books: Books, database: Database, how: str) -> None:
+async def test_an_exposure_that_differs_is_set_right_with_an_alert(
+    books: Books, database: Database, how: str
+) -> None:
     wrong, shown = WRONG[how]
     check = Check(database)
     await books.create("10", limit="10")
@@ -123,7 +127,9 @@ async def test_an_exposure_that_differs_is_set_right_with_an_alert(books: Books,
     assert await check.run() == 1
 
 
-async def test_an_exposure_of_nothing_is_set_right_with_an_alert(books: Books, database: Database) -> None:
+async def test_an_exposure_of_nothing_is_set_right_with_an_alert(
+    books: Books, database: Database
+) -> None:
     check, order = Check(database), await books.create("10", limit="10")
     await books.record(reported(E.REJECTED, order, "r"))
     await books.owner.execute("UPDATE exposures SET open_orders = 1")
@@ -131,13 +137,18 @@ async def test_an_exposure_of_nothing_is_set_right_with_an_alert(books: Books, d
     assert await exposure(books) in (None, (0, "0", "0"))
 
 
-async def test_a_correction_counts_what_commits_while_it_waits(urls: Urls, books: Books, database: Database) -> None:
-    """A transaction has changed an order and its exposure, and commits after the difference was found."""
+async def test_a_correction_counts_what_commits_while_it_waits(
+    urls: Urls, books: Books, database: Database
+) -> None:
+    """A transaction has changed an order and its exposure, and commits after the difference was
+    found."""
     check, order = Check(database), await books.create("10", limit="10")
     await books.owner.execute("UPDATE exposures SET open_orders = 9")
     recorder = await asyncpg.connect(urls.owner.reveal())
     async with recorder.transaction():
-        await recorder.execute("UPDATE orders SET filled_quantity = 4 WHERE order_id = $1", order.order_id)
+        await recorder.execute(
+            "UPDATE orders SET filled_quantity = 4 WHERE order_id = $1", order.order_id
+        )
         await recorder.execute("UPDATE exposures SET open_buy = open_buy - 4")
         checking = asyncio.create_task(check.run())
 
@@ -172,7 +183,9 @@ async def _add_legs(books: Books, chance: random.Random, symbol: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_a_scan_adds_up_groups_as_the_one_rule_does(urls: Urls, database: Database, seed: int) -> None:
+async def test_a_scan_adds_up_groups_as_the_one_rule_does(
+    urls: Urls, database: Database, seed: int
+) -> None:
     async with open_books(urls, database) as books:
         for symbol in ("AAPL", "MSFT"):
             await _add_legs(books, random.Random(seed), symbol)
@@ -196,12 +209,17 @@ class RandomCourse:
             sides, symbols = ("BUY", "SELL", "SELL_SHORT"), ("AAPL", "MSFT")
             amount = f"{chance.randrange(1, 100)}.{chance.randrange(1, 10)}"
             self.orders.append(
-                await books.create(amount, limit="10", side=chance.choice(sides), symbol=chance.choice(symbols))
+                await books.create(
+                    amount, limit="10", side=chance.choice(sides), symbol=chance.choice(symbols)
+                )
             )
             return
         order = chance.choice(self.orders)
         row = await books.order(order)
-        is_open, free = row["finished_at"] is None, row["pending_replace_seq"] is None and not row["cancel_requested"]
+        is_open, free = (
+            row["finished_at"] is None,
+            row["pending_replace_seq"] is None and not row["cancel_requested"],
+        )
         kind = chance.choice(("replace", "cancel", "report", "report", "report", "limits"))
         if kind == "replace" and is_open and free:
             replaced = await books.replace(order, str(chance.randrange(1, 150)), "10")
@@ -229,7 +247,11 @@ class RandomCourse:
             reported(E.EXPIRED, order, f"x{number}"),
             reported(E.FILL_BUST, order, f"b{number}", replaces=f"e{chance.randrange(number)}"),
         ]
-        facts = [ours(order, F.UNCERTAIN), ours(order, F.NOT_DELIVERED), ours(last, F.REPLACE_DROPPED)]
+        facts = [
+            ours(order, F.UNCERTAIN),
+            ours(order, F.NOT_DELIVERED),
+            ours(last, F.REPLACE_DROPPED),
+        ]
         if chance.random() < 0.2:
             await self.books.record(own=(chance.choice(facts),))
         else:
@@ -238,7 +260,9 @@ class RandomCourse:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_after_any_course_of_events_the_orders_say_the_same(urls: Urls, database: Database, seed: int) -> None:
+async def test_after_any_course_of_events_the_orders_say_the_same(
+    urls: Urls, database: Database, seed: int
+) -> None:
     async with open_books(urls, database) as books:
         course, check = RandomCourse(books, seed), Check(database)
         for number in range(STEPS):

@@ -28,7 +28,8 @@ STOP_LIMIT_SECONDS = 15
 
 
 class CancelledVenue(FakeVenue):
-    """Its first session waits, where it is scripted to, for something that is cancelled: as gRPC's calls may be."""
+    """Its first session waits, where it is scripted to, for something that is cancelled: as gRPC's
+    calls may be."""
 
     def __init__(self, where: str) -> None:
         super().__init__("paper")
@@ -65,7 +66,9 @@ class CancelledSession(VenueSession):
         await self._meet("submit")
         return result
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         await self._meet("lookup")
         return await super().lookup(client_order_id, broker_order_id, deadline)
 
@@ -94,7 +97,10 @@ async def test_a_session_whose_adapter_is_cancelled_is_opened_again(
 
 async def test_a_command_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
     metrics, venue = Metrics(), CancelledVenue("submit")
-    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
+    async with (
+        open_in_process(urls, venue=venue) as in_process,
+        executing(in_process, metrics=metrics),
+    ):
         await in_process.until_status(await in_process.create(), "NEW")
     assert metrics.execution_sends.labels("submit", "unknown")._value.get() == 1
     assert len(venue.arrived("submit")) == 1
@@ -102,7 +108,10 @@ async def test_a_command_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> No
 
 async def test_a_look_up_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
     metrics, venue = Metrics(), CancelledVenue("lookup")
-    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, metrics=metrics):
+    async with (
+        open_in_process(urls, venue=venue) as in_process,
+        executing(in_process, metrics=metrics),
+    ):
         venue.is_mute = True
         venue.acts.append(Act.DROP)
         await in_process.create()
@@ -133,7 +142,9 @@ class DeafSession(VenueSession):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_session_nor_the_stop(urls: Urls) -> None:
+async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_session_nor_the_stop(
+    urls: Urls,
+) -> None:
     venue = DeafVenue("paper")
     async with open_in_process(urls, venue=venue) as in_process, executing(in_process) as execution:
         try:
@@ -164,7 +175,10 @@ async def test_the_reason_for_which_the_paper_market_ended_is_logged(
         await look(self)
 
     monkeypatch.setattr(PaperBroker, "_look_at_market", fail_once)
-    async with open_in_process(urls) as in_process, executing(in_process, level="warning", integration=INTEGRATION):
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, level="warning", integration=INTEGRATION),
+    ):
         await until_connection(in_process, "connected")
         intent = await in_process.create()  # it rests, and the market is looked at
         await in_process.until_true(lambda: bool(failures))

@@ -1,4 +1,5 @@
-"""No account slows another: one whose broker is slow, whose queue is long, or whose rows another transaction holds."""
+"""No account slows another: one whose broker is slow, whose queue is long, or whose rows another
+transaction holds."""
 
 import asyncio
 import time
@@ -9,7 +10,12 @@ import asyncpg
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import ATTEMPT_LIMIT, InProcessExecution, executing, open_in_process
+from tests.execution.in_process_execution import (
+    ATTEMPT_LIMIT,
+    InProcessExecution,
+    executing,
+    open_in_process,
+)
 from tests.fakes import Act, FakeVenue, VenueSession
 from tests.intents.in_process_writer import add_account
 from trading_intents.brokers.port import CommandResult, IntegrationContext, Lookup, OrderTicket
@@ -27,7 +33,8 @@ ROUNDS = 9
 
 
 class SlowVenue(FakeVenue):
-    """Takes `call_seconds` for each CREATE of the accounts in `slow`, for each look-up of those in `slow_lookups`."""
+    """Takes `call_seconds` for each CREATE of the accounts in `slow`, for each look-up of those in
+    `slow_lookups`."""
 
     def __init__(self, calls_at_once: int = 10) -> None:
         super().__init__("paper", calls_at_once=calls_at_once)
@@ -47,7 +54,9 @@ class SlowSession(VenueSession):
             await self._delay(self._venue)
         return await super().submit(ticket, deadline)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         assert isinstance(self._venue, SlowVenue)
         if self.account_id in self._venue.slow_lookups:
             await self._delay(self._venue)
@@ -63,8 +72,11 @@ class SlowSession(VenueSession):
             venue.ended += 1
 
 
-async def time_create_and_cancel(in_process: InProcessExecution, account: UUID) -> tuple[float, float]:
-    """Seconds until a CREATE is acknowledged, and until a CANCEL has ended it, in the middle one of some rounds."""
+async def time_create_and_cancel(
+    in_process: InProcessExecution, account: UUID
+) -> tuple[float, float]:
+    """Seconds until a CREATE is acknowledged, and until a CANCEL has ended it, in the middle one of
+    some rounds."""
     creates, cancels = [], []
     for _ in range(ROUNDS):
         began = time.monotonic()
@@ -104,19 +116,22 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
         async with executing(in_process):
             await in_process.until_true(lambda: venue.under_way >= venue.capabilities.calls_at_once)
             await in_process.create(account=slow)
-            await in_process.until_status(
-                await in_process.create(account=fast), "NEW"
-            )  # claimed after all of the others
+            # Claimed after all of the others.
+            await in_process.until_status(await in_process.create(account=fast), "NEW")
             claimed = await in_process.in_process_writer.owner.fetchval(
                 "SELECT count(*) FROM outbox WHERE lane = $1 AND attempts > 0", slow
             )
             # On a slow machine some of the calls have ended meanwhile, and others have begun.
-            assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (claimed, venue.ended)
+            assert (claimed - venue.ended <= 4, venue.max_under_way) == (True, 4), (
+                claimed,
+                venue.ended,
+            )
 
 
 @pytest.mark.deadline
 async def test_calls_that_are_not_answered_delay_no_other_account(urls: Urls) -> None:
-    """An account whose broker takes more calls at once than this process has under way altogether."""
+    """An account whose broker takes more calls at once than this process has under way
+    altogether."""
     venue = SlowVenue(calls_at_once=MAX_IN_FLIGHT + 1)
     async with open_in_process(urls, accounts=2, venue=venue) as in_process:
         slow, fast = in_process.in_process_writer.accounts
@@ -148,7 +163,10 @@ async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
 async def test_a_cancel_overtakes_the_queue_of_its_own_account(urls: Urls) -> None:
     venue = SlowVenue()
     venue.call_seconds = CALL_SECONDS / 2  # its queue of a hundred takes ten times that
-    async with open_in_process(urls, venue=venue) as in_process, executing(in_process, max_age_millis=60_000):
+    async with (
+        open_in_process(urls, venue=venue) as in_process,
+        executing(in_process, max_age_millis=60_000),
+    ):
         working = await in_process.create()
         await in_process.until_status(working, "NEW")
         venue.slow.add(in_process.account)
@@ -182,7 +200,8 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
             await holder.execute(f"SELECT FROM {held} WHERE {where} FOR UPDATE", key)
             in_process.fill(their_id)  # nothing is awaited between them: both are in one batch
             in_process.fill(my_id)
-            await in_process.until_status(mine, "FILLED", LOCK_LIMIT_SECONDS - 0.4)  # nobody waited for the lock
+            # Nobody waited for the lock.
+            await in_process.until_status(mine, "FILLED", LOCK_LIMIT_SECONDS - 0.4)
             assert (await other.order(theirs))["order_status"] == "NEW"
         await holder.close()
         await other.until_status(theirs, "FILLED")
@@ -190,8 +209,12 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
 
 async def test_a_locked_order_keeps_no_other_accounts_used_up_row_from_failing(urls: Urls) -> None:
     async with open_in_process(urls, accounts=2) as in_process:
-        locked, free = [await in_process.create(account=each) for each in in_process.in_process_writer.accounts]
-        await in_process.in_process_writer.owner.execute("UPDATE outbox SET attempts = $1", ATTEMPT_LIMIT)
+        locked, free = [
+            await in_process.create(account=each) for each in in_process.in_process_writer.accounts
+        ]
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE outbox SET attempts = $1", ATTEMPT_LIMIT
+        )
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             await holder.execute("SELECT FROM orders WHERE order_id = $1 FOR UPDATE", locked)

@@ -12,7 +12,8 @@ ROWS = 5_000
 
 @pytest.fixture
 def urls(new_urls: Urls) -> Urls:
-    """Counts rows that are read: with statistics of other tests' rows the plans are not those of a new database."""
+    """Counts rows that are read: with statistics of other tests' rows the plans are not those of a
+    new database."""
     return new_urls
 
 
@@ -59,7 +60,9 @@ async def rows_read(books: Books, name: str) -> int:
     ]
     async with books.database.worker.transaction(plans="by_key") as tx:
         before: int = await tx.fetchval(ROWS_READ)
-        await record_account(tx, books.trading_client(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)])
+        await record_account(
+            tx, books.trading_client(), events, [ours(sent, F.ACCEPTED, broker_order_id=name)]
+        )
         after: int = await tx.fetchval(ROWS_READ)
     return after - before
 

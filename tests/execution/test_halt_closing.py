@@ -1,4 +1,5 @@
-"""Halts that close positions, on a venue in memory: when they make an order, for how much, and what they wait for."""
+"""Halts that close positions, on a venue in memory: when they make an order, for how much, and what
+they wait for."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -37,11 +38,19 @@ async def test_every_position_is_closed_by_a_market_order_of_the_other_side(urls
         found = await halt(in_process, close_positions=True)
         closing = await closing_orders(in_process, found, 2)
         assert (await in_process.order(still_open))["order_status"] == "CANCELLED"
-        made = [(row["symbol"], row["side"], row["quantity"]) for row in await actions(in_process, found, "CREATE")]
+        made = [
+            (row["symbol"], row["side"], row["quantity"])
+            for row in await actions(in_process, found, "CREATE")
+        ]
         assert sorted(made) == [("AAPL", "SELL", "10"), ("MSFT", "SELL", "3")]
         account_id = str(in_process.account)
-        waiting = [{"account_id": account_id, "symbol": each, "reason": "closing"} for each in ("AAPL", "MSFT")]
-        await until(in_process, found, state="closing", positions=2, positions_done=0, waiting=waiting)
+        waiting = [
+            {"account_id": account_id, "symbol": each, "reason": "closing"}
+            for each in ("AAPL", "MSFT")
+        ]
+        await until(
+            in_process, found, state="closing", positions=2, positions_done=0, waiting=waiting
+        )
         for row in await actions(in_process, found, "CREATE"):
             in_process.fill(await in_process.coid(row["intent_id"]), row["quantity"])
         await until(in_process, found, state="done", positions=2, positions_done=2, waiting=[])
@@ -83,7 +92,11 @@ async def test_closing_waits_for_the_trading_window(urls: Urls) -> None:
         found = await halt(in_process, close_positions=True)
         waiting = await until_waiting(in_process, found, "outside_trading_window")
         assert waiting == [
-            {"account_id": str(in_process.account), "symbol": "AAPL", "reason": "outside_trading_window"}
+            {
+                "account_id": str(in_process.account),
+                "symbol": "AAPL",
+                "reason": "outside_trading_window",
+            }
         ]
         assert await actions(in_process, found, "CREATE") == []
         await owner.execute("DELETE FROM symbol_times")
@@ -132,7 +145,8 @@ def reported(symbol: str, quantity: str, number: int = 1) -> BrokerEvent:
 
 @contextlib.asynccontextmanager
 async def reporting_positions(in_process: InProcessExecution) -> AsyncIterator[None]:
-    """A worker whose broker reports positions from the beginning, so that none is an opening position."""
+    """A worker whose broker reports positions from the beginning, so that none is an opening
+    position."""
     in_process.venue.positions = ()
     async with executing(in_process):
         yield
@@ -154,7 +168,9 @@ async def test_the_brokers_quantity_is_closed_once_it_has_said_it_twice(urls: Ur
         assert all(row["created_at"] - halted_at >= timedelta(seconds=5) for row in rows)
 
 
-async def test_a_symbol_that_the_broker_leaves_out_is_closed(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_symbol_that_the_broker_leaves_out_is_closed(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(model, "CONFIRM_SECONDS", 1.0)
     async with open_in_process(urls) as in_process, reporting_positions(in_process):
         await hold(in_process)
@@ -206,7 +222,9 @@ async def test_a_closing_order_that_was_sent_runs_on_after_a_resume(urls: Urls) 
 
 
 @pytest.mark.parametrize("both_close", [True, False])
-async def test_halts_of_an_account_and_its_organization_close_a_position_once(urls: Urls, both_close: bool) -> None:
+async def test_halts_of_an_account_and_its_organization_close_a_position_once(
+    urls: Urls, both_close: bool
+) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):
             await hold(in_process)
@@ -215,7 +233,10 @@ async def test_halts_of_an_account_and_its_organization_close_a_position_once(ur
         async with executing(in_process):
 
             async def made() -> list[UUID]:
-                rows = [*await actions(in_process, own, "CREATE"), *await actions(in_process, whole, "CREATE")]
+                rows = [
+                    *await actions(in_process, own, "CREATE"),
+                    *await actions(in_process, whole, "CREATE"),
+                ]
                 return [row["intent_id"] for row in rows]
 
             async def is_made() -> bool:

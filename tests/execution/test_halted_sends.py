@@ -1,4 +1,5 @@
-"""A halt and the sends: nothing that it refuses is sent from its answer on, and what was not sent says why."""
+"""A halt and the sends: nothing that it refuses is sent from its answer on, and what was not sent
+says why."""
 
 import asyncio
 
@@ -99,12 +100,19 @@ async def test_a_lost_create_that_never_arrived_is_not_sent_after_a_halt(urls: U
 
 
 async def test_nothing_is_marked_after_the_halt_is_answered(urls: Urls) -> None:
-    """While orders come in and go out, a halt begins: its answer is a line in time that no send crosses."""
-    async with open_in_process(urls, accounts=3) as in_process, executing(in_process), executing(in_process):
+    """While orders come in and go out, a halt begins: its answer is a line in time that no send
+    crosses."""
+    async with (
+        open_in_process(urls, accounts=3) as in_process,
+        executing(in_process),
+        executing(in_process),
+    ):
         owner = in_process.in_process_writer.owner
         for _ in range(5):
             intents = [
-                asyncio.create_task(in_process.create(account=in_process.in_process_writer.accounts[n % 3]))
+                asyncio.create_task(
+                    in_process.create(account=in_process.in_process_writer.accounts[n % 3])
+                )
                 for n in range(90)
             ]
             await eventually_async(lambda: _has_sent(owner), WAIT_SECONDS)
@@ -128,9 +136,13 @@ async def test_a_halt_waits_for_the_transaction_that_marks_sends_and_not_longer(
         transaction = marking.transaction()
         await transaction.start()
         organization = str(in_process.in_process_writer.organization)
-        await marking.execute("SELECT pg_advisory_xact_lock_shared($1, hashtext($2))", HALT_LOCK, organization)
+        await marking.execute(
+            "SELECT pg_advisory_xact_lock_shared($1, hashtext($2))", HALT_LOCK, organization
+        )
         task = asyncio.create_task(halt(in_process))
-        await eventually_async(lambda: in_process.in_process_writer.owner.fetchval(COUNT_BLOCKED), WAIT_SECONDS)
+        await eventually_async(
+            lambda: in_process.in_process_writer.owner.fetchval(COUNT_BLOCKED), WAIT_SECONDS
+        )
         await transaction.rollback()
         assert (await task).state == "cancelling"
         await marking.close()
@@ -140,12 +152,13 @@ async def test_while_a_halt_begins_only_cancels_are_sent(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        beginning = await asyncpg.connect(
-            urls.owner.reveal()
-        )  # may stand still in a transaction for as long as it takes
+        # May stand still in a transaction for as long as it takes.
+        beginning = await asyncpg.connect(urls.owner.reveal())
         async with beginning.transaction():
             organization = str(in_process.in_process_writer.organization)
-            await beginning.execute("SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, organization)
+            await beginning.execute(
+                "SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, organization
+            )
             waiting = await in_process.create()
             await in_process.cancel(intent)
             await in_process.until_status(intent, "CANCELLED")

@@ -1,4 +1,5 @@
-"""Halts that cancel, on a venue in memory: what gets a CANCEL, how often, and what they wait for."""
+"""Halts that cancel, on a venue in memory: what gets a CANCEL, how often, and what they wait
+for."""
 
 import contextlib
 import itertools
@@ -44,7 +45,9 @@ async def test_every_open_order_gets_one_cancel_in_the_halts_name(urls: Urls) ->
         intents = await working(in_process, 5)
         found = await halt(in_process)
         done = await until(in_process, found, state="done")
-        assert [(await in_process.order(each))["order_status"] for each in intents] == ["CANCELLED"] * 5
+        assert [(await in_process.order(each))["order_status"] for each in intents] == [
+            "CANCELLED"
+        ] * 5
         cancels = await actions(in_process, found, "CANCEL")
         assert sorted(row["intent_id"] for row in cancels) == sorted(intents)
         assert (done["orders"], done["orders_done"], done["waiting"]) == (5, 5, [])
@@ -84,8 +87,12 @@ async def test_an_unknown_order_is_cancelled_too(urls: Urls) -> None:
 async def test_an_order_that_was_accepted_late_is_found(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         await in_process.create()
-        # Recorded without a new version of the rules: the writer decides as one that read before the halt's commit.
-        owner, organization = in_process.in_process_writer.owner, in_process.in_process_writer.organization
+        # Recorded without a new version of the rules: the writer decides as one that read before
+        # the halt's commit.
+        owner, organization = (
+            in_process.in_process_writer.owner,
+            in_process.in_process_writer.organization,
+        )
         await owner.execute("UPDATE organizations SET name = 'y'")
         await owner.execute("SET session_replication_role = replica")
         await owner.execute(
@@ -111,7 +118,10 @@ async def test_a_refused_cancel_is_followed_by_others_ever_later(urls: Urls) -> 
         times = [row["created_at"] for row in await actions(in_process, found, "CANCEL")]
         assert len(times) == 4
         pauses = [after - before for before, after in itertools.pairwise(times)]
-        assert [pause >= timedelta(seconds=least) for pause, least in zip(pauses, (1, 2, 4), strict=True)] == [True] * 3
+        assert [
+            pause >= timedelta(seconds=least)
+            for pause, least in zip(pauses, (1, 2, 4), strict=True)
+        ] == [True] * 3
         assert (await in_process.order(intent))["order_status"] == "CANCELLED"
 
 
@@ -123,7 +133,11 @@ async def test_an_unanswered_cancel_is_not_followed_by_another(urls: Urls) -> No
         found = await halt(in_process)
         waiting = await until_waiting(in_process, found, "broker_disconnected")
         assert waiting == [
-            {"account_id": str(in_process.account), "order_id": str(intent), "reason": "broker_disconnected"}
+            {
+                "account_id": str(in_process.account),
+                "order_id": str(intent),
+                "reason": "broker_disconnected",
+            }
         ]
         in_process.venue.is_away = False
         await until(in_process, found, 30.0, state="done")
@@ -175,7 +189,9 @@ async def has_cancels(in_process: InProcessExecution, least: int) -> bool:
     return len(in_process.venue.arrived("cancel")) >= least
 
 
-async def test_orders_that_end_while_their_worker_does_are_counted(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_orders_that_end_while_their_worker_does_are_counted(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):
             intents = await working(in_process, 3)
@@ -244,5 +260,7 @@ async def test_a_worker_that_ends_in_between_is_followed_by_another(urls: Urls) 
                 await in_process.until(partial(has_cancels, in_process, least))
         async with executing(in_process):
             await until(in_process, found, 20.0, state="done", orders=30, orders_done=30)
-        assert sorted(row["intent_id"] for row in await actions(in_process, found, "CANCEL")) == sorted(intents)
+        assert sorted(
+            row["intent_id"] for row in await actions(in_process, found, "CANCEL")
+        ) == sorted(intents)
         assert in_process.venue.duplicates == []

@@ -1,4 +1,5 @@
-"""Commands that are claimed and not recorded yet are bounded by what is recorded, and the bound is shared fairly."""
+"""Commands that are claimed and not recorded yet are bounded by what is recorded, and the bound is
+shared fairly."""
 
 import asyncio
 from uuid import UUID
@@ -27,7 +28,9 @@ IN_FLIGHT = """
 
 async def create_in_all(in_process: InProcessExecution, orders: int) -> None:
     accounts = in_process.in_process_writer.accounts
-    await asyncio.gather(*(in_process.create(account=accounts[n % len(accounts)]) for n in range(orders)))
+    await asyncio.gather(
+        *(in_process.create(account=accounts[n % len(accounts)]) for n in range(orders))
+    )
 
 
 async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
@@ -51,7 +54,8 @@ async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
 
 
 class OrderOfArrival(FakeVenue):
-    """Notes the account of each CREATE, in the order in which they arrive, and answers when the test lets it."""
+    """Notes the account of each CREATE, in the order in which they arrive, and answers when the
+    test lets it."""
 
     def __init__(self) -> None:
         super().__init__("paper")
@@ -81,25 +85,39 @@ def two_unrecorded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All orders are there, whichever came first, before the broker answers the two that keep them waiting."""
+    """All orders are there, whichever came first, before the broker answers the two that keep them
+    waiting."""
     monkeypatch.setattr(dispatcher, "SLOW_SECONDS", 60.0)
     venue, accounts, rounds = OrderOfArrival(), 5, 3
-    async with open_in_process(urls, accounts=accounts, venue=venue) as in_process, executing(in_process) as execution:
+    async with (
+        open_in_process(urls, accounts=accounts, venue=venue) as in_process,
+        executing(in_process) as execution,
+    ):
         sessions = execution.leases.sessions
-        await in_process.until_true(lambda: sum(session.is_up for session in sessions.values()) == accounts)
+        await in_process.until_true(
+            lambda: sum(session.is_up for session in sessions.values()) == accounts
+        )
         await create_in_all(in_process, 2)
         await in_process.until_true(lambda: len(venue.accounts) == 2)
         await create_in_all(in_process, accounts * rounds)
         venue.answers.set()
         await in_process.until_rows_are("completed")
-    turns = [venue.accounts[start : start + accounts] for start in range(2, 2 + accounts * rounds, accounts)]
+    turns = [
+        venue.accounts[start : start + accounts]
+        for start in range(2, 2 + accounts * rounds, accounts)
+    ]
     assert [len(set(turn)) for turn in turns] == [accounts] * rounds, venue.accounts
 
 
 @pytest.mark.usefixtures("two_unrecorded")
-async def test_a_cancel_to_a_failing_broker_does_not_wait_for_other_accounts_orders(urls: Urls) -> None:
+async def test_a_cancel_to_a_failing_broker_does_not_wait_for_other_accounts_orders(
+    urls: Urls,
+) -> None:
     queued = 60
-    async with open_in_process(urls, accounts=2) as in_process, executing(in_process, level="critical"):
+    async with (
+        open_in_process(urls, accounts=2) as in_process,
+        executing(in_process, level="critical"),
+    ):
         other = in_process.in_process_writer.accounts[1]
         working = await in_process.create()
         await in_process.until_status(working, "NEW")

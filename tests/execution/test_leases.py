@@ -1,4 +1,5 @@
-"""Leases in the table and sessions in the process stay equal, however slow commits are, and whatever is lost."""
+"""Leases in the table and sessions in the process stay equal, however slow commits are, and
+whatever is lost."""
 
 import asyncio
 from functools import partial
@@ -54,20 +55,26 @@ async def until_renewed(in_process: InProcessExecution, times: int) -> None:
     found = set()
 
     async def is_renewed() -> bool:
-        found.add(await in_process.in_process_writer.owner.fetchval("SELECT max(expires_at) FROM workers"))
+        found.add(
+            await in_process.in_process_writer.owner.fetchval("SELECT max(expires_at) FROM workers")
+        )
         return len(found) > times
 
     await in_process.until(is_renewed)
 
 
 async def check_worked(in_process: InProcessExecution, execution: Execution) -> None:
-    """Each account has its lease and its one session, and shows it; a CREATE and a CANCEL get through."""
+    """Each account has its lease and its one session, and shows it; a CREATE and a CANCEL get
+    through."""
     leases, owner = execution.leases, in_process.in_process_writer.owner
 
     async def are_equal() -> bool:
         rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
         held = {row["account_id"]: (row["worker_id"], row["token"]) for row in rows}
-        sessions = {account_id: (leases.worker_id, session.token) for account_id, session in leases.sessions.items()}
+        sessions = {
+            account_id: (leases.worker_id, session.token)
+            for account_id, session in leases.sessions.items()
+        }
         return held == sessions and sorted(held) == sorted(in_process.in_process_writer.accounts)
 
     await in_process.until(are_equal)
@@ -83,7 +90,10 @@ async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Url
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         organization, leases = str(in_process.in_process_writer.organization), execution.leases
         await in_process.until_true(lambda: len(leases.sessions) == 1)
-        assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [True, False]
+        assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [
+            True,
+            False,
+        ]
 
 
 @pytest.mark.usefixtures("short_leases")
@@ -98,12 +108,16 @@ async def test_renewals_that_commit_slowly_end_no_session(urls: Urls) -> None:
 
 
 @pytest.mark.usefixtures("short_leases")
-async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_starts_over(urls: Urls) -> None:
+async def test_a_worker_whose_renewals_outlast_its_lease_sends_nothing_and_starts_over(
+    urls: Urls,
+) -> None:
     async with open_in_process(urls, accounts=3) as in_process, executing(in_process) as execution:
         await in_process.until_true(lambda: len(execution.leases.sessions) == 3)
         before = execution.leases.worker_id
         await make_renewals_slow(in_process, LEASE_SECONDS * 0.65)
-        await in_process.until_true(lambda: not execution.leases.sessions and not in_process.venue.sessions)
+        await in_process.until_true(
+            lambda: not execution.leases.sessions and not in_process.venue.sessions
+        )
         waiting = await in_process.create()
         assert execution.leases.claimable() == []
         await make_renewals_slow(in_process, 0)
@@ -125,7 +139,8 @@ async def test_sessions_end_with_the_lease_though_the_database_does_not_answer(u
 
 
 class SlowlyClosing(FakeVenue):
-    """Its sessions take until `may_close` to close, as the closing handshake of a websocket does."""
+    """Its sessions take until `may_close` to close, as the closing handshake of a websocket
+    does."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -143,8 +158,14 @@ class SlowlyClosingSession(VenueSession):
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_lease_that_was_taken_unanswered_while_the_old_session_closes_is_worked(urls: Urls) -> None:
-    async with executing_through(urls, venue=(venue := SlowlyClosing("paper"))) as (in_process, execution, lost):
+async def test_a_lease_that_was_taken_unanswered_while_the_old_session_closes_is_worked(
+    urls: Urls,
+) -> None:
+    async with executing_through(urls, venue=(venue := SlowlyClosing("paper"))) as (
+        in_process,
+        execution,
+        lost,
+    ):
         await until_connection(in_process, "connected")
         owner, before = in_process.in_process_writer.owner, execution.leases.worker_id
         await owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
@@ -171,11 +192,16 @@ class CancelledOnce(FakeVenue):
 
 @pytest.mark.usefixtures("soon")
 async def test_a_session_whose_task_was_cancelled_from_within_is_replaced(urls: Urls) -> None:
-    async with open_in_process(urls, venue=CancelledOnce("paper")) as in_process, executing(in_process) as execution:
+    async with (
+        open_in_process(urls, venue=CancelledOnce("paper")) as in_process,
+        executing(in_process) as execution,
+    ):
         await check_worked(in_process, execution)
 
 
-async def test_a_worker_whose_renewal_is_about_to_commit_keeps_its_leases(urls: Urls, database: Database) -> None:
+async def test_a_worker_whose_renewal_is_about_to_commit_keeps_its_leases(
+    urls: Urls, database: Database
+) -> None:
     async with open_in_process(urls) as in_process:
         slow, other, never = (id_maker(SystemClock())() for _ in range(3))
         async with database.worker.transaction() as tx:
@@ -198,9 +224,13 @@ async def test_a_worker_whose_renewal_is_about_to_commit_keeps_its_leases(urls: 
             assert not await store.renew(tx, slow)
 
 
-async def test_a_taken_lease_shows_no_connection_of_the_last_holder(urls: Urls, database: Database) -> None:
+async def test_a_taken_lease_shows_no_connection_of_the_last_holder(
+    urls: Urls, database: Database
+) -> None:
     async with open_in_process(urls) as in_process:
-        await in_process.in_process_writer.owner.execute("UPDATE accounts SET connection = 'connected'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE accounts SET connection = 'connected'"
+        )
         async with database.worker.transaction() as tx:
             await store.take(tx, id_maker(SystemClock())(), 9)
         assert await in_process.connection() == "disconnected"
@@ -210,7 +240,9 @@ async def test_a_taken_lease_shows_no_connection_of_the_last_holder(urls: Urls, 
 async def test_a_connection_that_is_shown_wrongly_is_corrected(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         await until_connection(in_process, "connected")
-        await in_process.in_process_writer.owner.execute("UPDATE accounts SET connection = 'credential_rejected'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE accounts SET connection = 'credential_rejected'"
+        )
         await until_connection(in_process, "connected")
 
 
@@ -219,7 +251,10 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
 ) -> None:
     monkeypatch.setattr(service, "CHECK_SECONDS", 0.1)
     metrics = Metrics()
-    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, metrics=metrics) as execution,
+    ):
         await until_connection(in_process, "connected")
         monkeypatch.setattr(execution.leases, "_match", lambda *_: None)  # as if it were wrong
         (session,) = execution.leases.sessions.values()
@@ -235,4 +270,6 @@ async def test_a_lease_without_a_session_and_an_order_that_waits_too_long_raise_
         await in_process.in_process_writer.owner.execute(
             "UPDATE orders SET order_status = 'UNKNOWN', lookup_due_at = now()"
         )
-        await in_process.until_true(lambda: metrics.registry.get_sample_value("ti_execution_unknown_orders") == 1)
+        await in_process.until_true(
+            lambda: metrics.registry.get_sample_value("ti_execution_unknown_orders") == 1
+        )

@@ -1,4 +1,5 @@
-"""Limits of an account that held something before us: its opening is no result of today, and counts from the start."""
+"""Limits of an account that held something before us: its opening is no result of today, and counts
+from the start."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -11,7 +12,14 @@ from msgspec.structs import replace
 
 from tests.conftest import Urls
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
-from tests.execution.test_openings import fill_order, put_price, reconcile, report, until_position, up
+from tests.execution.test_openings import (
+    fill_order,
+    put_price,
+    reconcile,
+    report,
+    until_position,
+    up,
+)
 from tests.fakes import FakeVenue
 from tests.intents.in_process_writer import PRICES
 from trading_intents.accounts.service import AccountTarget, lock_target
@@ -57,7 +65,8 @@ class LimitedAccount:
 
     async def move_price(self, price: str) -> None:
         await self.in_process.in_process_writer.owner.execute(
-            "UPDATE reference_prices SET price = $1, source = 'posted', as_of = clock_timestamp()", D(price)
+            "UPDATE reference_prices SET price = $1, source = 'posted', as_of = clock_timestamp()",
+            D(price),
         )
 
     async def refusals(self, quantity: str) -> list[str]:
@@ -69,22 +78,37 @@ class LimitedAccount:
 
 
 @contextlib.asynccontextmanager
-async def open_limited(urls: Urls, database: Database, tells_positions: bool) -> AsyncIterator[LimitedAccount]:
+async def open_limited(
+    urls: Urls, database: Database, tells_positions: bool
+) -> AsyncIterator[LimitedAccount]:
     log, venue = make_log("critical"), FakeVenue("fake", tells_positions=tells_positions)
-    async with open_in_process(urls, venue=venue) as in_process, open_signals(urls.login, log) as signals:
-        judge = LossJudge(database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log)
+    async with (
+        open_in_process(urls, venue=venue) as in_process,
+        open_signals(urls.login, log) as signals,
+    ):
+        judge = LossJudge(
+            database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log
+        )
         yield LimitedAccount(in_process, database, judge)
 
 
 @pytest.fixture(params=[True, False], ids=["reports positions", "need not report"])
-async def limited(urls: Urls, database: Database, request: pytest.FixtureRequest) -> AsyncIterator[LimitedAccount]:
+async def limited(
+    urls: Urls, database: Database, request: pytest.FixtureRequest
+) -> AsyncIterator[LimitedAccount]:
     async with open_limited(urls, database, request.param) as limited:
         yield limited
 
 
 @pytest.mark.parametrize(
     ("bought_at", "then", "loss"),
-    [("100", "50", None), ("100", "40.01", None), ("100", "40", "100"), ("10", "40", "100"), (None, "40", "100")],
+    [
+        ("100", "50", None),
+        ("100", "40.01", None),
+        ("100", "40", "100"),
+        ("10", "40", "100"),
+        (None, "40", "100"),
+    ],
 )
 async def test_what_an_opening_made_before_is_no_result_of_today(
     limited: LimitedAccount, bought_at: str | None, then: str, loss: str | None
@@ -97,11 +121,17 @@ async def test_what_an_opening_made_before_is_no_result_of_today(
     async with executing(in_process):
         await until_position(in_process, "AAPL", broker_quantity=D(10))
     await limited.move_price(then)
-    expected = [f"max_daily_loss: today's result is a loss of {loss}, and the limit is 100"] if loss else []
+    expected = (
+        [f"max_daily_loss: today's result is a loss of {loss}, and the limit is 100"]
+        if loss
+        else []
+    )
     assert await limited.losses() == expected
 
 
-async def test_a_price_that_the_report_of_an_opening_carries_is_no_result_of_today(limited: LimitedAccount) -> None:
+async def test_a_price_that_the_report_of_an_opening_carries_is_no_result_of_today(
+    limited: LimitedAccount,
+) -> None:
     """No price was known before."""
     in_process = limited.in_process
     await limited.put(max_daily_loss=D(100))
@@ -114,7 +144,8 @@ async def test_a_price_that_the_report_of_an_opening_carries_is_no_result_of_tod
 
 
 async def test_the_first_price_of_an_opening_is_no_result_of_today(limited: LimitedAccount) -> None:
-    """The report has an average price, and the symbol none: it counts nothing that day, and from the next day on."""
+    """The report has an average price, and the symbol none: it counts nothing that day, and from
+    the next day on."""
     in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
     await limited.put(max_daily_loss=D(100))
     in_process.venue.positions = (report("AAPL", "10", "p1", "100"),)
@@ -130,7 +161,9 @@ async def test_the_first_price_of_an_opening_is_no_result_of_today(limited: Limi
     assert len(await limited.losses()) == 1
 
 
-async def test_our_own_result_stays_when_the_opening_comes_later(urls: Urls, database: Database) -> None:
+async def test_our_own_result_stays_when_the_opening_comes_later(
+    urls: Urls, database: Database
+) -> None:
     async with open_limited(urls, database, tells_positions=False) as limited:
         in_process = limited.in_process
         await limited.put(max_daily_loss=D(100))
@@ -159,7 +192,9 @@ async def test_an_opening_begins_a_day_that_nobody_has_judged(limited: LimitedAc
     assert len(await limited.losses()) == 1
 
 
-async def test_a_limit_that_is_set_meanwhile_counts_the_opening_too(limited: LimitedAccount) -> None:
+async def test_a_limit_that_is_set_meanwhile_counts_the_opening_too(
+    limited: LimitedAccount,
+) -> None:
     """Its baseline is recorded, and not committed, when the opening is about to be set."""
     in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
     organization = OrganizationId(in_process.in_process_writer.organization)

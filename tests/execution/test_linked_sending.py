@@ -1,4 +1,5 @@
-"""Entries with legs at a venue in memory: sent together, looked up, cancelled and ended together."""
+"""Entries with legs at a venue in memory: sent together, looked up, cancelled and ended
+together."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -90,7 +91,9 @@ async def test_a_send_carries_the_legs(trading: InProcessExecution) -> None:
         assert trading.venue.tickets[-1].legs == ()
 
 
-async def test_a_refused_entry_ends_its_legs_and_what_is_asked_of_them(trading: InProcessExecution) -> None:
+async def test_a_refused_entry_ends_its_legs_and_what_is_asked_of_them(
+    trading: InProcessExecution,
+) -> None:
     orders = await create_group(trading)
     trading.venue.acts.append(Act.REFUSE)
     await trading.cancel(orders[1])
@@ -104,7 +107,9 @@ async def test_a_cancel_before_the_send_ends_the_group(trading: InProcessExecuti
     for order in orders:
         await trading.cancel(order)
     async with executing(trading):
-        await until_shown(trading, orders, "CANCELLED before_send", *["REJECTED entry_rejected"] * 2)
+        await until_shown(
+            trading, orders, "CANCELLED before_send", *["REJECTED entry_rejected"] * 2
+        )
         await trading.until_rows_are("completed")
     assert trading.venue.journal == []
 
@@ -118,7 +123,8 @@ async def test_a_cancel_waits_until_the_broker_names_the_leg(trading: InProcessE
         await trading.cancel(orders[1])
         await trading.in_process_writer.submit(
             trading.in_process_writer.command(
-                trading.account, Replace(str(orders[2]), Spec(OrderKind.STOP, "10", None, "91", None))
+                trading.account,
+                Replace(str(orders[2]), Spec(OrderKind.STOP, "10", None, "91", None)),
             )
         )
 
@@ -131,7 +137,11 @@ async def test_a_cancel_waits_until_the_broker_names_the_leg(trading: InProcessE
         assert [command for command, _ in trading.venue.journal] == ["submit"]
         trading.venue.accept_legs()
         await until_shown(trading, orders, "NEW", "CANCELLED", "NEW")
-        assert sorted(command for command, _ in trading.venue.journal) == ["cancel", "replace", "submit"]
+        assert sorted(command for command, _ in trading.venue.journal) == [
+            "cancel",
+            "replace",
+            "submit",
+        ]
         assert (await trading.order(orders[1]))["external_order_id"].endswith("take_profit")
 
 
@@ -151,7 +161,9 @@ async def test_a_lost_entry_is_sent_again_with_its_legs(trading: InProcessExecut
 
 
 @pytest.mark.parametrize("names_legs", [False, True])
-async def test_legs_are_found_where_answer_and_stream_are_lost(trading: InProcessExecution, names_legs: bool) -> None:
+async def test_legs_are_found_where_answer_and_stream_are_lost(
+    trading: InProcessExecution, names_legs: bool
+) -> None:
     orders = await create_group(trading)
     trading.venue.names_legs, trading.venue.is_mute = names_legs, True
     trading.venue.acts.append(Act.DROP)
@@ -161,7 +173,9 @@ async def test_legs_are_found_where_answer_and_stream_are_lost(trading: InProces
         await until_shown(trading, orders, "NEW", "NEW", "NEW")
 
 
-async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(trading: InProcessExecution) -> None:
+async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(
+    trading: InProcessExecution,
+) -> None:
     orders, metrics = await create_group(trading), Metrics()
     async with executing(trading, metrics=metrics):
         await until_shown(trading, orders, "NEW", "NEW", "NEW")
@@ -172,7 +186,10 @@ async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(trading: 
         later = "UPDATE orders SET uncovered_since = uncovered_since - interval '5 s'"
         await trading.in_process_writer.owner.execute(later)
         await until_shown(trading, orders, "FILLED unprotected", "CANCELLED", "CANCELLED")
-        assert metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "unprotected"}) == 1
+        assert (
+            metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "unprotected"})
+            == 1
+        )
 
 
 async def test_legs_are_never_stale(trading: InProcessExecution) -> None:
@@ -192,7 +209,9 @@ async def test_legs_are_never_stale(trading: InProcessExecution) -> None:
         assert trading.system_cancels == [single]
 
 
-async def test_a_restored_group_is_looked_up_and_known_by_its_names(trading: InProcessExecution) -> None:
+async def test_a_restored_group_is_looked_up_and_known_by_its_names(
+    trading: InProcessExecution,
+) -> None:
     orders = await create_group(trading)
     async with open_pools(trading.urls.login, 2, Metrics()) as database:
         assert await mark_restored(database.worker, "test", "a test", halts=False) == 3

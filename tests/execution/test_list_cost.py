@@ -1,4 +1,5 @@
-"""The cost of a page of a long list: every filter in every order reads little more than it returns."""
+"""The cost of a page of a long list: every filter in every order reads little more than it
+returns."""
 
 import asyncio
 import contextlib
@@ -48,7 +49,9 @@ class Cost:
     def add(self, plan: dict[str, Any]) -> None:
         """Rows that its scans read, those that filters removed among them."""
         if "Relation Name" in plan:
-            removed = plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+            removed = plan.get("Rows Removed by Filter", 0) + plan.get(
+                "Rows Removed by Index Recheck", 0
+            )
             self.rows += (plan["Actual Rows"] + removed) * plan["Actual Loops"]
         for part in plan.get("Plans", ()):
             self.add(part)
@@ -68,7 +71,9 @@ class ExplainingTx:
         await self._tx.execute("DEALLOCATE explained")
         (reported,) = json.loads(text)
         self._cost.add(reported["Plan"])
-        self._cost.blocks += reported["Plan"]["Shared Hit Blocks"] + reported["Plan"]["Shared Read Blocks"]
+        self._cost.blocks += (
+            reported["Plan"]["Shared Hit Blocks"] + reported["Plan"]["Shared Read Blocks"]
+        )
         self._cost.plans.append(text)
 
     async def fetch(self, query: str, *args: Any) -> Any:
@@ -121,11 +126,13 @@ def filled(request: pytest.FixtureRequest, databases: Databases) -> Iterator[tup
 
 
 async def fill(urls: Urls, rows: int) -> History:
-    """Mostly filled orders; few are rejected or open; the newest thousands are all expired; another account beside."""
+    """Mostly filled orders; few are rejected or open; the newest thousands are all expired; another
+    account beside."""
     owner = await asyncpg.connect(urls.owner.reveal())
     organization = uuid.uuid4()
     await owner.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')", organization
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+        organization,
     )
     for account in (uuid.uuid4(), uuid.uuid4()):
         await owner.execute(
@@ -189,7 +196,10 @@ def range_of(lists: LongLists, part: str, is_descending: bool) -> tuple[TimeRang
         "middle": (TimeRange(), middle.seq),
         "bounded": (TimeRange(middle.at - hour, middle.at + hour), None),
         "bounded middle": (TimeRange(middle.at - hour, middle.at + hour), middle.seq),
-        "far bounds": (TimeRange(middle.at, None) if is_descending else TimeRange(None, middle.at), None),
+        "far bounds": (
+            TimeRange(middle.at, None) if is_descending else TimeRange(None, middle.at),
+            None,
+        ),
     }[part]
 
 
@@ -197,7 +207,9 @@ def check(pool: ExplainingPool, pages: int, name: str) -> None:
     """`pages`: how many are merged."""
     cost, allowed = pool.cost, pages * (LIMIT + 1) + MAX_SEARCHED
     assert cost.rows <= allowed, f"{name}: {cost.rows} rows\n" + "\n".join(cost.plans)
-    assert cost.blocks <= allowed * MAX_BLOCKS_PER_ROW, f"{name}: {cost.blocks} blocks\n" + "\n".join(cost.plans)
+    assert cost.blocks <= allowed * MAX_BLOCKS_PER_ROW, (
+        f"{name}: {cost.blocks} blocks\n" + "\n".join(cost.plans)
+    )
 
 
 EVERYWHERE = [(part, is_descending) for part in RANGES for is_descending in (False, True)]
@@ -208,12 +220,16 @@ async def test_a_page_of_orders_reads_little_more_than_it_shows(long_lists: Long
         times, after = range_of(long_lists, part, is_descending)
         pool: Any = ExplainingPool(long_lists.database)
         wanted = dataclasses.replace(asked, created=times)
-        await Orders(pool, PRICES).list(long_lists.account, wanted, Page("", LIMIT, after, is_descending))
+        await Orders(pool, PRICES).list(
+            long_lists.account, wanted, Page("", LIMIT, after, is_descending)
+        )
         merged = 1 if wanted.listed is None else max(1, len(wanted.listed.final))
         check(pool, merged, f"{name}, {part}, {is_descending}")
 
 
-async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(long_lists: LongLists) -> None:
+async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(
+    long_lists: LongLists,
+) -> None:
     account, intent, trades = long_lists.account, long_lists.middle.id, long_lists.history.trades
     trade = trades[len(trades) // 2]
     for part, is_descending in EVERYWHERE:
@@ -226,5 +242,7 @@ async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(long_
         await Intents(pool, PRICES, Registry([])).history(account, intent, times, page)
         check(pool, 1, f"actions of an intent, {part}, {is_descending}")
         pool = ExplainingPool(long_lists.database)
-        assert await Orders(pool, PRICES).trades(account, times, Page("", LIMIT, after and trade.seq, is_descending))
+        assert await Orders(pool, PRICES).trades(
+            account, times, Page("", LIMIT, after and trade.seq, is_descending)
+        )
         check(pool, 2, f"trades, {part}, {is_descending}")

@@ -1,4 +1,5 @@
-"""Lists of actions, orders and trades, walked over HTTP: for any filters, in any order, they show what a model says."""
+"""Lists of actions, orders and trades, walked over HTTP: for any filters, in any order, they show
+what a model says."""
 
 import asyncio
 import uuid
@@ -33,7 +34,9 @@ Between = Callable[[], Awaitable[None]]
 
 
 @pytest.fixture(scope="module")
-def list_platform(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiOnlyPlatform]:
+def list_platform(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiOnlyPlatform]:
     """Of its own: its rows are put into the tables, and would not stand a check of the books."""
     with databases() as urls, open_api_platform(urls, tmp_path_factory.mktemp("lists")) as opened:
         yield opened
@@ -50,13 +53,20 @@ async def nothing() -> None: ...
 
 
 async def walk(
-    platform: ApiOnlyPlatform, history: History, path: str, query: Query, chance: Random, between: Between = nothing
+    platform: ApiOnlyPlatform,
+    history: History,
+    path: str,
+    query: Query,
+    chance: Random,
+    between: Between = nothing,
 ) -> list[Any]:
     """Every page with another limit."""
     found: list[Any] = []
     query = dict(query)
     while True:
-        page = await asyncio.to_thread(platform.read, history.account, path, limit=chance.randint(1, 60), **query)
+        page = await asyncio.to_thread(
+            platform.read, history.account, path, limit=chance.randint(1, 60), **query
+        )
         found += page["data"]
         if page["next_cursor"] is None:
             return found
@@ -72,7 +82,12 @@ def spell(chance: Random, at: datetime) -> str:
 def random_bounds(chance: Random, rows: list[Listed]) -> tuple[Query, TimeRange]:
     """At the very time of a row, or anywhere."""
     picked = sorted(
-        chance.choice((chance.choice(rows).at, START + timedelta(seconds=chance.uniform(-60, ROWS * STEP_SECONDS))))
+        chance.choice(
+            (
+                chance.choice(rows).at,
+                START + timedelta(seconds=chance.uniform(-60, ROWS * STEP_SECONDS)),
+            )
+        )
         for _ in range(2)
     )
     times = TimeRange(*(at if chance.random() < 0.6 else None for at in picked))
@@ -169,7 +184,9 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
         if len(history.actions) < 80:
             last, trade = history.actions[-1], history.trades[-1]
             at = START + timedelta(days=1, seconds=last.seq)
-            await history.add_orders([Listed(last.seq + 1, at, uuid.uuid4(), "AAPL", OrderStatus.NEW)])
+            await history.add_orders(
+                [Listed(last.seq + 1, at, uuid.uuid4(), "AAPL", OrderStatus.NEW)]
+            )
             await history.add_trades([Listed(trade.seq + 2, at, uuid.uuid4())], lambda row: False)
             await history.republish(chance.choice(history.trades), trade.seq + 3)
 
@@ -177,7 +194,11 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
     found = await walk(list_platform, history, path, query, chance, append)
     model = {"intents": history.actions, "orders": history.orders, "trades": history.trades}[path]
     key = {"intents": "seq", "orders": "order_id", "trades": "trade_id"}[path]
-    expected = [str(row.seq if path == "intents" else row.id) for row in in_order(model, {}) if row.is_in(times)]
+    expected = [
+        str(row.seq if path == "intents" else row.id)
+        for row in in_order(model, {})
+        if row.is_in(times)
+    ]
     seen = [str(row[key]) for row in found]
     assert len(history.actions) > 50
     assert set(seen) == set(expected)
@@ -194,7 +215,9 @@ async def test_a_descending_reader_sees_what_there_was_when_it_began(
 
     async def append() -> None:
         last = history.actions[-1]
-        await history.add_orders([Listed(last.seq + 1, START, uuid.uuid4(), "AAPL", OrderStatus.NEW)])
+        await history.add_orders(
+            [Listed(last.seq + 1, START, uuid.uuid4(), "AAPL", OrderStatus.NEW)]
+        )
 
     for path, name in (("intents", "seq"), ("orders", "command_seq")):
         before = [row.seq for row in history.actions]
@@ -204,14 +227,24 @@ async def test_a_descending_reader_sees_what_there_was_when_it_began(
 
 
 @pytest.mark.parametrize("path", ["intents", "orders", "trades"])
-async def test_a_cursor_belongs_to_its_filters(list_platform: ApiOnlyPlatform, history: History, path: str) -> None:
+async def test_a_cursor_belongs_to_its_filters(
+    list_platform: ApiOnlyPlatform, history: History, path: str
+) -> None:
     chance = Random(7)
     await history.add_orders(random_orders(chance, 9, STEP_SECONDS, [OrderStatus.FILLED]))
     await history.add_trades(random_trades(chance, 9, STEP_SECONDS), lambda row: False)
-    day, later = {"created_after": "2026-03-02T00:00:00Z"}, {"created_before": "2026-03-03T00:00:00Z"}
+    day, later = (
+        {"created_after": "2026-03-02T00:00:00Z"},
+        {"created_before": "2026-03-03T00:00:00Z"},
+    )
     queries: list[Query] = [{}, day, later, day | later, {"order": "desc"}, day | {"order": "desc"}]
     if path == "orders":
-        queries += [{"status": "FILLED"}, {"status": "FILLED,NEW"}, {"status": "FILLED"} | day, {"state": "CLOSED"}]
+        queries += [
+            {"status": "FILLED"},
+            {"status": "FILLED,NEW"},
+            {"status": "FILLED"} | day,
+            {"state": "CLOSED"},
+        ]
     for query in queries:
         cursor = list_platform.read(history.account, path, limit=2, **query)["next_cursor"]
         for other in queries:
@@ -227,7 +260,9 @@ async def test_the_order_in_which_statuses_are_named_does_not_matter(
     list_platform: ApiOnlyPlatform, history: History
 ) -> None:
     await history.add_orders(random_orders(Random(8), 9, STEP_SECONDS, [OrderStatus.FILLED]))
-    cursor = list_platform.read(history.account, "orders", limit=2, status="NEW,FILLED")["next_cursor"]
+    cursor = list_platform.read(history.account, "orders", limit=2, status="NEW,FILLED")[
+        "next_cursor"
+    ]
     rest = list_platform.read(history.account, "orders", status="FILLED,NEW", next_cursor=cursor)
     assert len(rest["data"]) == 7
 
@@ -241,7 +276,12 @@ BAD_TIMES = [
     "2026-02-30T12:00:00Z",
     "1772452800",
 ]
-BAD_TIMES += ["2026-03-02T24:00:00Z", "2026-03-02T12:00:60Z", "2026-03-02T12:00Z", "2026-03-02T12:00:00.Z"]
+BAD_TIMES += [
+    "2026-03-02T24:00:00Z",
+    "2026-03-02T12:00:60Z",
+    "2026-03-02T12:00Z",
+    "2026-03-02T12:00:00.Z",
+]
 BAD_TIMES += [
     "2026-03-02T12:00:00+25:00",
     "0001-01-01T00:00:00+14:00",
@@ -257,7 +297,9 @@ async def test_what_is_no_time_is_refused_at_its_name(
     for path in ("intents", "orders", "trades"):
         for name in ("created_after", "created_before"):
             answer = list_platform.get(history.account, path, None, **{name: text})
-            assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
+            assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), (
+                answer.text
+            )
             assert [error["pointer"] for error in answer.json()["errors"]] == [f"?{name}"]
 
 
@@ -271,18 +313,26 @@ async def test_the_first_and_the_last_moment_are_times(
             assert list_platform.get(history.account, path, None, **{name: text}).status_code == 200
 
 
-async def test_bounds_in_the_wrong_order_are_refused(list_platform: ApiOnlyPlatform, history: History) -> None:
+async def test_bounds_in_the_wrong_order_are_refused(
+    list_platform: ApiOnlyPlatform, history: History
+) -> None:
     await history.add_orders(random_orders(Random(10), 3, STEP_SECONDS, STATUSES))
     first, second = rfc3339(START), rfc3339(START + timedelta(microseconds=1))
     for path in ("intents", "orders", "trades"):
-        answer = list_platform.get(history.account, path, created_after=second, created_before=first)
-        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "?created_before")
+        answer = list_platform.get(
+            history.account, path, created_after=second, created_before=first
+        )
+        assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (
+            422,
+            "?created_before",
+        )
         empty = list_platform.read(history.account, path, created_after=first, created_before=first)
         assert empty == {"data": [], "next_cursor": None}
 
 
 @pytest.mark.parametrize(
-    "status", ["", "filled", "FILLED,", ",FILLED", "FILLED,FILLED", "FILLED NEW", "OPEN", "REPLACED"]
+    "status",
+    ["", "filled", "FILLED,", ",FILLED", "FILLED,FILLED", "FILLED NEW", "OPEN", "REPLACED"],
 )
 async def test_what_is_no_status_is_refused_at_its_name(
     list_platform: ApiOnlyPlatform, history: History, status: str
@@ -301,24 +351,37 @@ async def test_a_corrected_trade_is_listed_by_when_it_was_first_received(
     await shown.record(fill(sent, "e2", "6"))
     first, second = (trade["received_at"] for trade in api_platform.read(account, "trades")["data"])
     assert first < second
-    await shown.record(reported(E.FILL_CORRECT, sent, "fix/e1", exec_id="e3", replaces="e1", quantity="3", price="10"))
+    await shown.record(
+        reported(
+            E.FILL_CORRECT, sent, "fix/e1", exec_id="e3", replaces="e1", quantity="3", price="10"
+        )
+    )
 
     # Its seq no longer follows its time, and the search for a time goes by the others.
-    assert {name: row["is_retold"] for name, row in (await shown.trades(sent)).items()} == {"e1": True, "e2": False}
+    assert {name: row["is_retold"] for name, row in (await shown.trades(sent)).items()} == {
+        "e1": True,
+        "e2": False,
+    }
 
     def found(**query: Any) -> list[str]:
-        return [trade["exec_id"] for trade in api_platform.pages(account, "trades", limit=1, **query)]
+        return [
+            trade["exec_id"] for trade in api_platform.pages(account, "trades", limit=1, **query)
+        ]
 
     assert found() == ["e2", "e1"]
     assert found(order="desc") == ["e1", "e2"]
-    assert found(created_before=second) == found(created_after=first, created_before=second) == ["e1"]
+    assert (
+        found(created_before=second) == found(created_after=first, created_before=second) == ["e1"]
+    )
     assert found(created_after=second) == ["e2"]
     assert found(created_after=first, order="desc") == ["e1", "e2"]
     positions = api_platform.pages(account, "positions", order="desc")
     assert [position["symbol"] for position in positions] == ["AAPL"]
 
 
-async def test_positions_are_shown_in_both_orders(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_positions_are_shown_in_both_orders(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     (account,) = shown.accounts
     for symbol in ("MSFT", "AAPL", "BTC/USD", "Z"):
         await shown.record(fill(await shown.create("1", symbol=symbol), symbol, "1"))

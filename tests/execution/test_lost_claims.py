@@ -1,5 +1,5 @@
-"""The connection is lost while a claim commits: the server is asked how that ended, so that no order which was marked
-and not sent has to be looked up for it."""
+"""The connection is lost while a claim commits: the server is asked how that ended, so that no
+order which was marked and not sent has to be looked up for it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,7 +21,9 @@ from trading_intents.storage.grouped import has_committed
 ORDERS = 4  # fewer than an account has slots
 MARK = b"INSERT INTO commands (account_id, client_order_id"  # COMMIT is sent with it
 QUESTION = b"pg_xact_status"
-EXPIRE_CLAIMS = "UPDATE outbox SET claimed_at = claimed_at - interval '1 h' WHERE status = 'processing'"
+EXPIRE_CLAIMS = (
+    "UPDATE outbox SET claimed_at = claimed_at - interval '1 h' WHERE status = 'processing'"
+)
 MOMENT_SECONDS = 0.5
 
 HOUR_SECONDS = 3600
@@ -38,7 +40,8 @@ def lasting_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class LostClaim:
-    """Ends the connection of the first claim that marks orders, and those that ask about it while `is_mute`."""
+    """Ends the connection of the first claim that marks orders, and those that ask about it while
+    `is_mute`."""
 
     def __init__(self, verdict: Verdict, is_mute: bool = False) -> None:
         self.verdict, self.is_mute = verdict, is_mute
@@ -58,7 +61,8 @@ class LostClaim:
 async def losing_a_claim(
     urls: Urls, lost: LostClaim
 ) -> AsyncIterator[tuple[InProcessExecution, Execution, list[UUID]]]:
-    """A worker beside orders of one account, which are one claim, and the answer to that is lost."""
+    """A worker beside orders of one account, which are one claim, and the answer to that is
+    lost."""
     async with open_in_process(urls) as in_process:
         orders = [await in_process.create() for _ in range(ORDERS)]
         with proxied(urls.login, lost.look) as (_, login):
@@ -72,7 +76,9 @@ async def check_sent_once(in_process: InProcessExecution, orders: list[UUID]) ->
     assert in_process.venue.duplicates == []
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CUT_UNANSWERED, Verdict.CUT_UNSENT], ids=["committed", "not_committed"])
+@pytest.mark.parametrize(
+    "verdict", [Verdict.CUT_UNANSWERED, Verdict.CUT_UNSENT], ids=["committed", "not_committed"]
+)
 @pytest.mark.usefixtures("lasting_claims")
 async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_up(
     urls: Urls, verdict: Verdict
@@ -86,7 +92,8 @@ async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_
         assert in_process.venue.lookups == []
         owner = in_process.in_process_writer.owner
         assert await owner.fetchval("SELECT max(attempts) FROM outbox WHERE queue = 'intents'") == 1
-        assert lost.questions >= 1  # more while the server has not noticed that the connection is gone
+        # More while the server has not noticed that the connection is gone.
+        assert lost.questions >= 1
 
 
 @pytest.mark.usefixtures("lasting_claims")
@@ -97,7 +104,9 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
 
     async def ask_for_a_moment(*question: Any) -> bool | None:
         pool, organizations, transaction_id, proof, _, log = question
-        outcomes.append(await has_committed(pool, organizations, transaction_id, proof, MOMENT_SECONDS, log))
+        outcomes.append(
+            await has_committed(pool, organizations, transaction_id, proof, MOMENT_SECONDS, log)
+        )
         return outcomes[-1]
 
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)
@@ -105,7 +114,9 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     async with losing_a_claim(urls, lost) as (in_process, execution, orders):
         owner, sessions = in_process.in_process_writer.owner, execution.leases.sessions
         await in_process.until_true(lambda: outcomes == [None])
-        await in_process.until_true(lambda: not any(session.in_flight for session in sessions.values()))
+        await in_process.until_true(
+            lambda: not any(session.in_flight for session in sessions.values())
+        )
         assert in_process.venue.arrived("submit") == []
         marked = await owner.fetchval("SELECT count(*) FROM commands WHERE sent_at IS NOT NULL")
         await owner.execute(EXPIRE_CLAIMS)

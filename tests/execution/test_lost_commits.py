@@ -1,5 +1,5 @@
-"""The connection is lost while a worker commits a change of leases: no account is left without its session for that,
-and the worker can be stopped."""
+"""The connection is lost while a worker commits a change of leases: no account is left without its
+session for that, and the worker can be stopped."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 class LostAnswers:
-    """Ends every connection of the worker's pool whose COMMIT is answered, or that sends a named statement, while it is
-    on."""
+    """Ends every connection of the worker's pool whose COMMIT is answered, or that sends a named
+    statement, while it is on."""
 
     is_on = False
     statement: bytes | None = None
@@ -78,13 +78,16 @@ async def test_a_credential_that_was_noticed_unanswered_is_used(urls: Urls) -> N
         await until_connection(in_process, "connected")
 
 
-async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its_session(urls: Urls) -> None:
+async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its_session(
+    urls: Urls,
+) -> None:
     async with executing_through(urls, accounts=2) as (in_process, execution, lost):
         kept, closed = in_process.in_process_writer.accounts
         for account in (kept, closed):
             await until_connection(in_process, "connected", account)
         await in_process.in_process_writer.owner.execute(
-            "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1", closed
+            "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1",
+            closed,
         )
         sessions = execution.leases.sessions  # the closed one is not among them for long
         await in_process.until_true(lambda: closed not in sessions or sessions[closed].is_closed)
@@ -92,7 +95,10 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         await until_found(in_process, "SELECT count(*) = 1 FROM leases")
         lost.is_on = False
         await in_process.until_true(lambda: list(execution.leases.sessions) == [kept])
-        assert await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases") == 1
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT count(worker_id) FROM leases")
+            == 1
+        )
 
 
 async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(urls: Urls) -> None:

@@ -43,8 +43,12 @@ async def test_a_report_by_the_old_id_of_a_chain_is_found(books: Books) -> None:
     sent = await books.create("10", limit="5")
     await books.record(reported(E.ACCEPTED, sent, broker_order_id="b1"))
     first = await books.replace(sent, "20", limit="6")
-    await books.record(reported(E.REPLACED, None, "r1", client_order_id="NEWNAME", replaces=sent.client_order_id))
-    await books.record(reported(E.REPLACED, first, replaces=sent.client_order_id, broker_order_id="b2"))
+    await books.record(
+        reported(E.REPLACED, None, "r1", client_order_id="NEWNAME", replaces=sent.client_order_id)
+    )
+    await books.record(
+        reported(E.REPLACED, first, replaces=sent.client_order_id, broker_order_id="b2")
+    )
     await books.record(fill(None, "e1", "20", broker_order_id="b2"))
     assert (await books.order(sent))["order_status"] == "FILLED"
 
@@ -77,11 +81,14 @@ async def test_a_brokers_id_that_is_used_again_is_the_later_orders(books: Books)
     await books.record(fill(None, "e2", "3", broker_order_id="1"))
     assert (await books.order(old))["filled_quantity"] == D(10)
     assert (await books.order(new))["filled_quantity"] == D(3)
-    assert (await books.order(newer))["filled_quantity"] == 0  # reported before it was sent: of another order
+    # Reported before it was sent: of another order.
+    assert (await books.order(newer))["filled_quantity"] == 0
 
 
 async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -> None:
-    orders = [await books.create("10", symbol=symbol) for symbol in ("AAPL", "MSFT", "AAPL", "GOOG")]
+    orders = [
+        await books.create("10", symbol=symbol) for symbol in ("AAPL", "MSFT", "AAPL", "GOOG")
+    ]
     events = [
         event
         for index, sent in enumerate(orders)
@@ -92,7 +99,9 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
         )
     ]
     before = await count(books, "stream_events")
-    await asyncio.gather(*(books.record(*(events if turn % 2 else events[::-1])) for turn in range(4)))
+    await asyncio.gather(
+        *(books.record(*(events if turn % 2 else events[::-1])) for turn in range(4))
+    )
     assert await count(books, "facts") == len(events)
     assert await count(books, "trades") == 4
     assert await count(books, "stream_events") == before + 4 + 4 + 3
@@ -102,10 +111,18 @@ async def test_two_workers_that_get_the_same_report_book_it_once(books: Books) -
 
 
 async def test_reports_of_one_symbol_by_many_at_once_add_up(books: Books) -> None:
-    orders = [await books.create("10", side="BUY" if index % 2 else "SELL_SHORT") for index in range(8)]
-    await asyncio.gather(*(books.record(fill(sent, f"e{index}", "10")) for index, sent in enumerate(orders)))
+    orders = [
+        await books.create("10", side="BUY" if index % 2 else "SELL_SHORT") for index in range(8)
+    ]
+    await asyncio.gather(
+        *(books.record(fill(sent, f"e{index}", "10")) for index, sent in enumerate(orders))
+    )
     position = await books.position()
-    assert (position["quantity"], position["value_bought"], position["value_sold"]) == (0, D(400), D(400))
+    assert (position["quantity"], position["value_bought"], position["value_sold"]) == (
+        0,
+        D(400),
+        D(400),
+    )
 
 
 async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
@@ -129,7 +146,8 @@ async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) 
     for _ in range(2):
         await books.record(accepted, own=own)
     await books.record(own=own)
-    # Without the event the outcome itself is the fact; the event adds the broker's time to it later.
+    # Without the event the outcome itself is the fact; the event adds the broker's time to it
+    # later.
     await books.record(own=(ours(bare, F.ACCEPTED, broker_order_id="b2"),))
     assert (await books.order(bare))["order_status"] == "NEW"
     await books.record(reported(E.ACCEPTED, bare, broker_order_id="b2", at=2))
@@ -142,6 +160,8 @@ async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) 
 async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
     first, second = await books.create("10"), await books.create("10")
     await books.record(reported(E.ACCEPTED, first, "same"))
-    await books.record(reported(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),))
+    await books.record(
+        reported(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),)
+    )
     order = await books.order(second)
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])

@@ -104,7 +104,13 @@ def said(decision: Decision) -> str:
         ({"command": CANCEL, "lookups": 1}, "send"),
         ({"command": CANCEL, "age_seconds": 3.0}, "send"),
         (
-            {"command": CANCEL, "acknowledged": True, "age_seconds": 1e6, "account_disabled": True, "controls": OFF},
+            {
+                "command": CANCEL,
+                "acknowledged": True,
+                "age_seconds": 1e6,
+                "account_disabled": True,
+                "controls": OFF,
+            },
             "send",
         ),
         ({"order_status": "FILLED"}, "nothing"),
@@ -126,9 +132,15 @@ def said(decision: Decision) -> str:
         ),
         ({"command": REPLACE, "age_seconds": 31.0}, "REPLACE_DROPPED stale"),
         ({"controls": OFF}, "REFUSED symbol_manually_disabled"),
-        ({"command": REPLACE, "acknowledged": True, "controls": OFF}, "REPLACE_DROPPED symbol_manually_disabled"),
+        (
+            {"command": REPLACE, "acknowledged": True, "controls": OFF},
+            "REPLACE_DROPPED symbol_manually_disabled",
+        ),
         ({"limits": STRICT}, "REFUSED max_order_quantity"),
-        ({"command": REPLACE, "acknowledged": True, "limits": STRICT}, "REPLACE_DROPPED max_order_quantity"),
+        (
+            {"command": REPLACE, "acknowledged": True, "limits": STRICT},
+            "REPLACE_DROPPED max_order_quantity",
+        ),
         ({"limits": STRICT, "halt_stands": True, "closes": True}, "send"),
         ({"limits": NO_SHORTS, "ticket": SHORT}, "REFUSED allow_short"),
         ({"limits": NO_SHORTS}, "send"),
@@ -137,7 +149,10 @@ def said(decision: Decision) -> str:
         ({"claim_seconds": 2.1}, "hold"),
         ({"is_resend": True}, "send"),
         ({"is_resend": True, "age_seconds": 30.1}, "NOT_DELIVERED"),
-        ({"is_resend": True, "age_seconds": 30.1, "cancel_requested": True}, "CANCELLED_BEFORE_SEND"),
+        (
+            {"is_resend": True, "age_seconds": 30.1, "cancel_requested": True},
+            "CANCELLED_BEFORE_SEND",
+        ),
         ({"is_resend": True, "controls": OFF}, "REFUSED symbol_manually_disabled"),
         ({"is_resend": True, "acknowledged": True}, "look up: "),
         ({"is_resend": True, "acknowledged": True, "age_seconds": 30.1}, "look up: "),
@@ -198,13 +213,23 @@ UNWANTED = replace(ACCEPTED, is_unwanted=True)
         (replace(CANCELLING, cancel_id=None), WORKING, None, DURABLE, Verdict.WAITING),
         (UNWANTED, WORKING, None, DURABLE, Verdict.ALIVE),
         (replace(UNWANTED, is_pending=True), WORKING, None, DURABLE, Verdict.ALIVE),
-        (replace(UNWANTED, order_status="CANCELLED", is_unwanted=False), OVER, None, DURABLE, Verdict.KNOWN),
+        (
+            replace(UNWANTED, order_status="CANCELLED", is_unwanted=False),
+            OVER,
+            None,
+            DURABLE,
+            Verdict.KNOWN,
+        ),
         (UNWANTED, AWAY, None, DURABLE, Verdict.UNKNOWN),
         (UNWANTED, GONE, None, DURABLE, Verdict.LOST),
     ],
 )
 def test_a_look_up_comes_to_one_thing(
-    unresolved: UnresolvedOrder, order: Lookup, replaced: Lookup | None, lookup: LookupKind, expected: Verdict
+    unresolved: UnresolvedOrder,
+    order: Lookup,
+    replaced: Lookup | None,
+    lookup: LookupKind,
+    expected: Verdict,
 ) -> None:
     assert classify_lookup(unresolved, order, replaced, lookup) is expected
 

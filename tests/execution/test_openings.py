@@ -73,8 +73,11 @@ async def fill_order(
     return intent
 
 
-async def test_the_first_snapshot_says_what_was_held_before_us(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
+async def test_the_first_snapshot_says_what_was_held_before_us(
+    urls: Urls, database: Database
+) -> None:
+    # Where no price walks.
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:
         in_process.venue.positions = (
             report("AAPL", "5", "p1", "90"),
             report("MSFT", "-3", "p2"),
@@ -84,22 +87,35 @@ async def test_the_first_snapshot_says_what_was_held_before_us(urls: Urls, datab
             await until_position(in_process, "MSFT", broker_quantity=D(-3), differs=False)
             await fill_order(in_process)
             await until_position(
-                in_process, "AAPL", quantity=D(15), opening_quantity=D(5), open_cost=D(1450), differs=False
+                in_process,
+                "AAPL",
+                quantity=D(15),
+                opening_quantity=D(5),
+                open_cost=D(1450),
+                differs=False,
             )
-            await until_position(in_process, "MSFT", quantity=D(-3), uncosted_quantity=D(-3), realized_pnl=D(0))
+            await until_position(
+                in_process, "MSFT", quantity=D(-3), uncosted_quantity=D(-3), realized_pnl=D(0)
+            )
             assert await position(in_process, "IBM") is None
         assert await assert_true_books(database) == 1
 
 
-async def test_an_account_from_before_openings_gets_them_at_its_next_snapshot(urls: Urls, database: Database) -> None:
+async def test_an_account_from_before_openings_gets_them_at_its_next_snapshot(
+    urls: Urls, database: Database
+) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):
             intent = await fill_order(in_process)
             await fill_order(in_process, symbol="MSFT")
             in_process.venue.positions = (report("AAPL", "12", "p1", "90"),)
             await reconcile(in_process)
-            await until_position(in_process, "AAPL", quantity=D(12), opening_quantity=D(2), open_cost=D(1180))
-            await until_position(in_process, "MSFT", quantity=D(0), opening_quantity=D(-10), broker_quantity=D(0))
+            await until_position(
+                in_process, "AAPL", quantity=D(12), opening_quantity=D(2), open_cost=D(1180)
+            )
+            await until_position(
+                in_process, "MSFT", quantity=D(0), opening_quantity=D(-10), broker_quantity=D(0)
+            )
         events = await in_process.in_process_writer.owner.fetch(
             "SELECT symbol FROM stream_events WHERE kind = 2 ORDER BY seq"
         )
@@ -118,7 +134,12 @@ async def test_an_account_from_before_openings_gets_them_at_its_next_snapshot(ur
         order.events.append(bust)
         async with executing(in_process):
             await until_position(
-                in_process, "AAPL", quantity=D(2), opening_quantity=D(2), open_cost=D(180), differs=False
+                in_process,
+                "AAPL",
+                quantity=D(2),
+                opening_quantity=D(2),
+                open_cost=D(180),
+                differs=False,
             )
         await assert_true_books(database)
 
@@ -142,9 +163,13 @@ async def test_a_report_before_its_fill_is_no_opening_and_no_lasting_alarm(urls:
             await in_process.until_status(intent, "NEW")
             for session in in_process.venue.sessions:
                 session.received.put_nowait(report("AAPL", "10", "early"))
-            await until_position(in_process, "AAPL", quantity=D(0), opening_quantity=D(0), differs=True)
+            await until_position(
+                in_process, "AAPL", quantity=D(0), opening_quantity=D(0), differs=True
+            )
             in_process.fill(await in_process.coid(intent))
-            await until_position(in_process, "AAPL", quantity=D(10), opening_quantity=D(0), differs=False)
+            await until_position(
+                in_process, "AAPL", quantity=D(10), opening_quantity=D(0), differs=False
+            )
 
 
 async def test_a_position_that_a_snapshot_leaves_out_is_none_at_the_broker(urls: Urls) -> None:
@@ -157,7 +182,9 @@ async def test_a_position_that_a_snapshot_leaves_out_is_none_at_the_broker(urls:
                 "UPDATE trades SET received_at = received_at - interval '1 minute'"
             )
             await reconcile(in_process)
-            await until_position(in_process, "AAPL", quantity=D(10), broker_quantity=D(0), differs=True)
+            await until_position(
+                in_process, "AAPL", quantity=D(10), broker_quantity=D(0), differs=True
+            )
 
 
 async def test_a_broker_that_reports_no_positions_leaves_ours_as_they_are(urls: Urls) -> None:
@@ -165,7 +192,12 @@ async def test_a_broker_that_reports_no_positions_leaves_ours_as_they_are(urls: 
         await fill_order(in_process)
         await reconcile(in_process)
         await until_position(
-            in_process, "AAPL", quantity=D(10), opening_quantity=D(0), broker_quantity=None, differs=False
+            in_process,
+            "AAPL",
+            quantity=D(10),
+            opening_quantity=D(0),
+            broker_quantity=None,
+            differs=False,
         )
 
 
@@ -185,17 +217,27 @@ async def test_symbols_of_a_snapshot_are_read_as_ours_are(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         in_process.venue.positions = (report("A\0\x1f\ud800", "5", "p1"), report("msft", "3", "p2"))
         async with executing(in_process):
-            await until_position(in_process, "MSFT", opening_quantity=D(3), broker_quantity=D(3), differs=False)
+            await until_position(
+                in_process, "MSFT", opening_quantity=D(3), broker_quantity=D(3), differs=False
+            )
             in_process.venue.positions = (report("msft", "4", "p3"),)
             await reconcile(in_process)
-            await until_position(in_process, "MSFT", quantity=D(3), broker_quantity=D(4), differs=True)
+            await until_position(
+                in_process, "MSFT", quantity=D(3), broker_quantity=D(4), differs=True
+            )
         assert await in_process.in_process_writer.count("positions") == 1
 
 
 async def buy(in_process: InProcessExecution, quantity: str, limit: str | None = None) -> UUID:
     spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
     command = Create(Symbol("ACME"), OrderSide.BUY, RouteStrategy.SMART, spec)
-    return UUID((await in_process.submit(in_process.in_process_writer.command(in_process.account, command))).intent_id)
+    return UUID(
+        (
+            await in_process.submit(
+                in_process.in_process_writer.command(in_process.account, command)
+            )
+        ).intent_id
+    )
 
 
 async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls) -> None:
@@ -210,7 +252,9 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
 
         async def post(ask: str) -> None:
             prices = Prices(bid=D(19), ask=D(ask), bid_size=D(100), ask_size=D(100))
-            await quotes.post(OrganizationId(in_process.in_process_writer.organization), Symbol("ACME"), prices)
+            await quotes.post(
+                OrganizationId(in_process.in_process_writer.organization), Symbol("ACME"), prices
+            )
 
         await post("21")
         await in_process.until_status(await buy(in_process, "1"), "FILLED")
@@ -219,15 +263,23 @@ async def test_a_snapshot_between_a_quote_and_its_fill_loses_nothing(urls: Urls)
         session = execution.leases.sessions[in_process.account]
         async with in_process.in_process_writer.owner.transaction():
             # The venue is held up, and matches nothing meanwhile.
-            await in_process.in_process_writer.owner.execute("SELECT FROM paper_accounts FOR UPDATE")
+            await in_process.in_process_writer.owner.execute(
+                "SELECT FROM paper_accounts FOR UPDATE"
+            )
             await post("20")  # touches the limit
             for _ in range(5):
-                session.breaker.failed(asyncio.get_running_loop().time())  # its recovery takes a snapshot
+                # Its recovery takes a snapshot.
+                session.breaker.failed(asyncio.get_running_loop().time())
             session._wakeup.set()
             await until_position(in_process, "ACME", quantity=D(1), broker_quantity=D(1))
         await in_process.until_status(resting, "FILLED")
         await until_position(
-            in_process, "ACME", quantity=D(11), opening_quantity=D(0), broker_quantity=D(1), differs=False
+            in_process,
+            "ACME",
+            quantity=D(11),
+            opening_quantity=D(0),
+            broker_quantity=D(1),
+            differs=False,
         )
 
 
@@ -254,29 +306,47 @@ async def put_price(in_process: InProcessExecution, symbol: str, price: str) -> 
     )
 
 
-async def test_an_opening_without_the_brokers_price_costs_the_reference_price(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
+async def test_an_opening_without_the_brokers_price_costs_the_reference_price(
+    urls: Urls, database: Database
+) -> None:
+    # Where no price walks.
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:
         await put_price(in_process, "AAPL", "80")
         await put_price(in_process, "IBM", "70")
         in_process.venue.positions = (report("AAPL", "5", "p1"), report("IBM", "2", "p2", "60"))
         async with executing(in_process):
-            await until_position(in_process, "AAPL", opening_quantity=D(5), open_cost=D(400), uncosted_quantity=D(0))
+            await until_position(
+                in_process, "AAPL", opening_quantity=D(5), open_cost=D(400), uncosted_quantity=D(0)
+            )
             await until_position(in_process, "IBM", open_cost=D(120), broker_quantity=D(2))
         await assert_true_books(database)
 
 
-async def test_an_opening_gets_its_cost_once_a_reference_price_is_known(urls: Urls, database: Database) -> None:
-    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:  # where no price walks
-        in_process.venue.positions = (report("AAPL", "5", "p1"), report("MSFT", "-3", "p2"), report("IBM", "4", "p3"))
+async def test_an_opening_gets_its_cost_once_a_reference_price_is_known(
+    urls: Urls, database: Database
+) -> None:
+    # Where no price walks.
+    async with open_in_process(urls, venue=FakeVenue("other")) as in_process:
+        in_process.venue.positions = (
+            report("AAPL", "5", "p1"),
+            report("MSFT", "-3", "p2"),
+            report("IBM", "4", "p3"),
+        )
         async with executing(in_process):
             await until_position(in_process, "AAPL", uncosted_quantity=D(5))
             await until_position(in_process, "MSFT", uncosted_quantity=D(-3))
             await fill_order(in_process)  # 10 at 100: the first price that is known of AAPL
         await put_price(in_process, "MSFT", "20")
         async with executing(in_process, reconcile_seconds=0.5):
-            await until_position(in_process, "MSFT", open_cost=D(-60), uncosted_quantity=D(0), realized_pnl=D(0))
-            await until_position(in_process, "AAPL", quantity=D(15), open_cost=D(1500), opening_price=D(100))
-        assert (await position(in_process, "IBM"))["uncosted_quantity"] == 4, "no price of it is known"
+            await until_position(
+                in_process, "MSFT", open_cost=D(-60), uncosted_quantity=D(0), realized_pnl=D(0)
+            )
+            await until_position(
+                in_process, "AAPL", quantity=D(15), open_cost=D(1500), opening_price=D(100)
+            )
+        assert (await position(in_process, "IBM"))["uncosted_quantity"] == 4, (
+            "no price of it is known"
+        )
         rows = await in_process.in_process_writer.owner.fetch(
             "SELECT symbol FROM stream_events WHERE kind = 2 ORDER BY seq DESC LIMIT 2"
         )

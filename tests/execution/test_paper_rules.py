@@ -1,5 +1,5 @@
-"""The paper broker's rule table from outside, over HTTP alone: quotes are posted, orders placed, replaced, cancelled,
-and orders, trades and positions say what came of it."""
+"""The paper broker's rule table from outside, over HTTP alone: quotes are posted, orders placed,
+replaced, cancelled, and orders, trades and positions say what came of it."""
 
 import uuid
 from collections import defaultdict
@@ -16,14 +16,25 @@ from trading_intents.trading import amount_text
 
 SETTLED_SECONDS = 20.0
 SIDES = {"buy": "BUY", "sell": "SELL", "short": "SELL_SHORT"}
-TIMES = {"gtc": "GOOD_TILL_CANCEL", "ioc": "IMMEDIATE_OR_CANCEL", "fok": "FILL_OR_KILL", "day": "DAY"}
+TIMES = {
+    "gtc": "GOOD_TILL_CANCEL",
+    "ioc": "IMMEDIATE_OR_CANCEL",
+    "fok": "FILL_OR_KILL",
+    "day": "DAY",
+}
 
 
 def trailing(quantity: str, trail_amount: str) -> Any:
     return {"TrailingStop": {"quantity": quantity, "trail_amount": trail_amount}}
 
 
-SPECS: dict[str, Any] = {"market": market, "limit": limit, "stop": stop, "stoplimit": stop_limit, "trail": trailing}
+SPECS: dict[str, Any] = {
+    "market": market,
+    "limit": limit,
+    "stop": stop,
+    "stoplimit": stop_limit,
+    "trail": trailing,
+}
 HELD = "99x50 100x20 ->\nbuy 20 market -> 1 FILLED 20@100\n"
 
 # A step, and what the orders that it names become: their status and their trades.
@@ -235,7 +246,9 @@ class Play:
         return SPECS[kind](quantity, *rest, **more)
 
     def submit(self, body: Any) -> str:
-        intent_id: str = self.checked("POST", f"/v1/accounts/{self.account}/intents", 202, body)["intent_id"]
+        intent_id: str = self.checked("POST", f"/v1/accounts/{self.account}/intents", 202, body)[
+            "intent_id"
+        ]
         return intent_id
 
     def quote(self, text: str) -> None:
@@ -271,7 +284,9 @@ class Play:
         return " ".join([*words, *(f"{trade['quantity']}@{trade['price']}" for trade in trades)])
 
     def trades(self) -> list[Any]:
-        found: list[Any] = self.checked("GET", f"/v1/accounts/{self.account}/trades?limit=100")["data"]
+        found: list[Any] = self.checked("GET", f"/v1/accounts/{self.account}/trades?limit=100")[
+            "data"
+        ]
         return found
 
     def assert_sums(self) -> None:
@@ -283,7 +298,9 @@ class Play:
             position += Decimal(trade["quantity"]) * (1 if trade["side"] == "BUY" else -1)
         for intent_id in self.intents:
             order = self.checked("GET", f"/v1/accounts/{self.account}/orders/{intent_id}")
-            assert Decimal(order["filled_quantity"]) == filled[intent_id] <= Decimal(order["quantity"])
+            assert (
+                Decimal(order["filled_quantity"]) == filled[intent_id] <= Decimal(order["quantity"])
+            )
         held = self.checked("GET", f"/v1/accounts/{self.account}/positions")["data"]
         assert [(each["symbol"], each["quantity"]) for each in held] == (
             [(self.symbol, amount_text(position))] if filled and self.trades() else []

@@ -30,7 +30,9 @@ async def shown(books: Books) -> list[tuple[str, str]]:
 async def test_many_symbols_are_booked_in_one_transaction(books: Books) -> None:
     symbols = [f"S{number}" for number in range(30)]
     orders = [await books.create("3", symbol=symbol) for symbol in symbols]
-    await books.record(*(fill(sent, f"e{index}", "3", f"{index + 1}.5") for index, sent in enumerate(orders)))
+    await books.record(
+        *(fill(sent, f"e{index}", "3", f"{index + 1}.5") for index, sent in enumerate(orders))
+    )
     for index, symbol in enumerate(symbols):
         assert (await books.position(symbol))["open_cost"] == D(3) * D(f"{index + 1}.5")
     assert len(await shown(books)) == 30
@@ -38,19 +40,28 @@ async def test_many_symbols_are_booked_in_one_transaction(books: Books) -> None:
 
 async def test_trades_are_booked_as_they_were_reported_whatever_their_orders(books: Books) -> None:
     bought, sold = await books.create("20"), await books.create("10", side="SELL")
-    await books.record(fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "15"), fill(bought, "e3", "10", "20"))
+    await books.record(
+        fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "15"), fill(bought, "e3", "10", "20")
+    )
     position = await books.position()
     assert (position["realized_pnl"], position["open_cost"]) == (D(50), D(200))
 
 
-async def test_a_bust_sums_up_a_long_history_again(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bust_sums_up_a_long_history_again(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recording, "REBOOK_PAGE", 3)
     bought, sold = await books.create("70"), await books.create("5", side="SELL")
     await books.record(*(fill(bought, f"e{index}", "10", str(index + 1)) for index in range(7)))
     await books.record(fill(sold, "s1", "5", "10"))
-    await books.record(reported(E.FILL_BUST, bought, "bust/e6", replaces="e6"), fill(bought, "e7", "10", "8"))
+    await books.record(
+        reported(E.FILL_BUST, bought, "bust/e6", replaces="e6"), fill(bought, "e7", "10", "8")
+    )
     position = await books.position()
-    assert (position["quantity"], position["value_bought"]) == (D(65), D(10 * (1 + 2 + 3 + 4 + 5 + 6 + 8)))
+    assert (position["quantity"], position["value_bought"]) == (
+        D(65),
+        D(10 * (1 + 2 + 3 + 4 + 5 + 6 + 8)),
+    )
     assert position["realized_pnl"] == D("32.5")  # 5 sold at 10 that cost 3.5 on average
 
 
@@ -107,7 +118,9 @@ async def test_a_bust_that_the_broker_counts_already_ends_the_difference(books: 
     sent = await books.create("10")
     await books.record(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
     await books.record(counted("3", "p1"))
-    await books.record(reported(E.FILL_CORRECT, sent, "k1", exec_id="k1", replaces="e1", quantity="3", price="10"))
+    await books.record(
+        reported(E.FILL_CORRECT, sent, "k1", exec_id="k1", replaces="e1", quantity="3", price="10")
+    )
     await books.record(reported(E.FILL_BUST, sent, "bust/e2", replaces="e2"))
     assert await compared(books) == (D(3), D(3), False)
 
@@ -126,7 +139,9 @@ async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) 
     metrics, out = Metrics(), StringIO()
     odd = ["AAA\x1fBBB", "\x1e", "A\nB", "<b>", "\u202eX", "K" * 300, "A\ud800", "A\0"]
     events = [counted("2", f"p{index}", symbol) for index, symbol in enumerate(odd)]
-    log_recorded(await books.record(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics)
+    log_recorded(
+        await books.record(*events, counted("3", "good", "ok.a")), make_log("warning", out), metrics
+    )
     rows = await books.owner.fetch("SELECT symbol, broker_quantity FROM positions")
     assert [tuple(row) for row in rows] == [("OK.A", D(3))]
     kinds = {"kind": "event_left_out"}
@@ -175,7 +190,9 @@ async def test_a_fee_in_the_symbol_is_booked_once_and_ends_the_difference(books:
 
 async def test_a_bust_keeps_the_fees_that_were_taken_in_the_symbol(books: Books) -> None:
     sent = await books.create("4", symbol="BTC/USD")
-    await books.record(fill(sent, "e1", "2", "100"), fill(sent, "e2", "2", "100"), fee("0.01", "f1"))
+    await books.record(
+        fill(sent, "e1", "2", "100"), fill(sent, "e2", "2", "100"), fee("0.01", "f1")
+    )
     await books.record(reported(E.FILL_BUST, sent, "bust/e2", replaces="e2"), fee("-0.005", "f2"))
     position = await books.position("BTC/USD")
     assert (position["quantity"], position["fee_quantity"]) == (D("1.995"), D("0.005"))
@@ -183,7 +200,9 @@ async def test_a_bust_keeps_the_fees_that_were_taken_in_the_symbol(books: Books)
 
 
 async def test_a_fee_under_a_known_key_with_another_quantity_is_not_booked(books: Books) -> None:
-    await books.record(fill(await books.create("2", symbol="BTC/USD"), "e1", "2"), fee("0.005", "f1"))
+    await books.record(
+        fill(await books.create("2", symbol="BTC/USD"), "e1", "2"), fee("0.005", "f1")
+    )
     recorded = await books.record(fee("0.004", "f1"))
     assert (await books.position("BTC/USD"))["quantity"] == D("1.995")
     assert [fact.kind for fact, _ in recorded.conflicts] == [FactKind.FEE]

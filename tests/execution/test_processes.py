@@ -18,11 +18,15 @@ SETTLED_SECONDS = 20.0  # on a busy machine; no rule says how soon
 # Takes more than five seconds: a killed worker holds its leases that long.
 @pytest.mark.deadline
 def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: Path) -> None:
-    with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
+    with (
+        open_worker_processes(urls, tmp_path) as worker_processes,
+        worker_processes.worker() as first,
+    ):
         holders = "SELECT count(DISTINCT worker_id) FROM leases"
         eventually(
             lambda: (
-                worker_processes.statuses() == {} and worker_processes.tables.value("SELECT count(*) FROM leases") == 2
+                worker_processes.statuses() == {}
+                and worker_processes.tables.value("SELECT count(*) FROM leases") == 2
             ),
             SETTLED_SECONDS,
         )
@@ -32,19 +36,28 @@ def test_a_killed_workers_accounts_are_worked_by_another(urls: Urls, tmp_path: P
             killed = time.monotonic()
             worker_processes.submit_all([create(market())] * 2)
             eventually(
-                lambda: worker_processes.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - (time.monotonic() - killed)
+                lambda: worker_processes.statuses() == {"FILLED": 2},
+                TAKEOVER_SECONDS - (time.monotonic() - killed),
             )
             first.process.wait()
 
 
 @pytest.mark.deadline
 def test_a_worker_that_ends_hands_over_at_once(urls: Urls, tmp_path: Path) -> None:
-    with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker() as first:
-        eventually(lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2), SETTLED_SECONDS)
+    with (
+        open_worker_processes(urls, tmp_path) as worker_processes,
+        worker_processes.worker() as first,
+    ):
+        eventually(
+            lambda: bool(worker_processes.tables.value("SELECT count(*) FROM leases") == 2),
+            SETTLED_SECONDS,
+        )
         worker_id = worker_processes.tables.value("SELECT id FROM workers")
         with worker_processes.worker():
             assert first.stop() == 0
-            left = worker_processes.tables.value("SELECT count(*) FROM workers WHERE id = $1", worker_id)
+            left = worker_processes.tables.value(
+                "SELECT count(*) FROM workers WHERE id = $1", worker_id
+            )
             assert left == 0, "its leases are free, and need not expire"
             worker_processes.submit_all([create(market())] * 2)
             eventually(lambda: worker_processes.statuses() == {"FILLED": 2}, TAKEOVER_SECONDS - 2)
@@ -68,14 +81,20 @@ def test_an_account_says_whether_it_is_connected(urls: Urls, tmp_path: Path) -> 
             worker.process.wait()
         with worker_processes.worker():
             eventually(lambda: connection() == "connected", SETTLED_SECONDS)
-        listed = worker_processes.api.client.get("/v1/accounts", headers=worker_processes.headers).json()["data"]
+        listed = worker_processes.api.client.get(
+            "/v1/accounts", headers=worker_processes.headers
+        ).json()["data"]
         assert [account["connection"] for account in listed] == ["disconnected"]
 
 
-# Takes more than five seconds: the order becomes stale after four of them, and a worker looks once a second.
+# Takes more than five seconds: the order becomes stale after four of them, and a worker looks once
+# a second.
 @pytest.mark.deadline
 def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Path) -> None:
-    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
+    with (
+        open_worker_processes(urls, tmp_path, accounts=1) as worker_processes,
+        worker_processes.worker(),
+    ):
         until_connected(worker_processes)
         stale, other = (
             worker_processes.submit(create(limit("5", "1"))),
@@ -89,7 +108,9 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
             url, json={"stale_order_millis": 4_000}, headers=worker_processes.headers
         )
         assert answer.status_code == 200, answer.text
-        eventually(lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, SETTLED_SECONDS)
+        eventually(
+            lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, SETTLED_SECONDS
+        )
         order, records = worker_processes.orders()[stale], worker_processes.actions(stale)
         assert [(record["action_type"], record["principal_type"]) for record in records] == [
             ("CREATE", "API_KEY"),
@@ -97,14 +118,23 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
             ("CANCEL", "SYSTEM"),
         ]
         moments = [datetime.fromisoformat(record["created_at"]) for record in records]
-        assert timedelta(seconds=4) <= moments[2] - moments[1] <= timedelta(seconds=7), "from the action it reflects"
+        assert timedelta(seconds=4) <= moments[2] - moments[1] <= timedelta(seconds=7), (
+            "from the action it reflects"
+        )
         assert (order["quantity"], order["filled_quantity"]) == (6, 0)
-        assert worker_processes.journal() == {stale: ["SUBMIT", "REPLACE", "CANCEL"], other: ["SUBMIT"]}
+        assert worker_processes.journal() == {
+            stale: ["SUBMIT", "REPLACE", "CANCEL"],
+            other: ["SUBMIT"],
+        }
 
 
-def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(urls: Urls, tmp_path: Path) -> None:
+def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(
+    urls: Urls, tmp_path: Path
+) -> None:
     with (
-        open_worker_processes(urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS="1") as worker_processes,
+        open_worker_processes(
+            urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS="1"
+        ) as worker_processes,
         worker_processes.worker(),
     ):
         until_connected(worker_processes)
@@ -117,14 +147,18 @@ def test_the_setting_says_how_often_accounts_with_open_orders_are_reconciled(url
 
         def reported() -> list[tuple[str, str]]:
             url = f"/v1/accounts/{worker_processes.accounts[0]}/positions"
-            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()["data"]
+            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()[
+                "data"
+            ]
             return [(each["symbol"], each["broker_quantity"]) for each in found]
 
         eventually(lambda: reported() == [("MSFT", "7")], SETTLED_SECONDS)
 
 
 @pytest.mark.deadline
-def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(urls: Urls, tmp_path: Path) -> None:
+def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
+    urls: Urls, tmp_path: Path
+) -> None:
     with open_worker_processes(urls, tmp_path) as worker_processes, worker_processes.worker():
         locked, free = worker_processes.accounts
         until_connected(worker_processes)
@@ -134,14 +168,18 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
         holder = Tables(urls.owner)
         try:
             holder.execute("BEGIN")
-            holder.execute("SELECT FROM account_heads WHERE account_id = $1::text::uuid FOR UPDATE", locked)
+            holder.execute(
+                "SELECT FROM account_heads WHERE account_id = $1::text::uuid FOR UPDATE", locked
+            )
             for account in worker_processes.accounts:
                 url = f"/v1/controls/accounts/{account}/symbols/AAPL/time"
                 answer = worker_processes.api.client.patch(
                     url, json={"stale_order_millis": 100}, headers=worker_processes.headers
                 )
                 assert answer.status_code == 200, answer.text
-            eventually(lambda: bool(worker_processes.orders()[other]["order_status"] == "CANCELLED"), 6)
+            eventually(
+                lambda: bool(worker_processes.orders()[other]["order_status"] == "CANCELLED"), 6
+            )
             assert worker_processes.statuses() == {"NEW": 3, "CANCELLED": 1}
         finally:
             holder.close()
@@ -151,7 +189,10 @@ def test_an_account_that_is_locked_keeps_no_other_accounts_stale_orders_working(
 
 # Takes some five seconds: two back-offs, and the look-ups of workers in processes of their own.
 def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) -> None:
-    with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes, worker_processes.worker():
+    with (
+        open_worker_processes(urls, tmp_path, accounts=1) as worker_processes,
+        worker_processes.worker(),
+    ):
         until_connected(worker_processes)
         worker_processes.script("lose", command="SUBMIT", remaining=1)
         intent = worker_processes.submit(create(limit("5", "1")))
@@ -168,7 +209,9 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
         worker_processes.submit(cancel(intent))
 
         def is_cancelled() -> bool:
-            worker_processes.tables.execute("UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'")
+            worker_processes.tables.execute(
+                "UPDATE outbox SET due_at = clock_timestamp() WHERE status = 'pending'"
+            )
             return worker_processes.statuses() == {"CANCELLED": 1}
 
         eventually(is_cancelled, SETTLED_SECONDS)
@@ -177,9 +220,14 @@ def test_commands_that_never_arrived_are_sent_again(urls: Urls, tmp_path: Path) 
 
 
 @pytest.mark.deadline
-def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tmp_path: Path) -> None:
-    rarely = "86400"  # by chance an account is reconciled soon after it connects, and its fill known too early
-    with open_worker_processes(urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS=rarely) as worker_processes:
+def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(
+    urls: Urls, tmp_path: Path
+) -> None:
+    # By chance an account is reconciled soon after it connects, and its fill known too early.
+    rarely = "86400"
+    with open_worker_processes(
+        urls, tmp_path, accounts=1, EXECUTION_RECONCILE_SECONDS=rarely
+    ) as worker_processes:
         worker_processes.script("delay", millis=10_000)
         with worker_processes.worker():
             intent = worker_processes.submit(create(market()))
@@ -198,24 +246,33 @@ def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(urls: Urls, tm
         assert worker_processes.journal() == {intent: ["SUBMIT"]}
 
 
-def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(urls: Urls, tmp_path: Path) -> None:
+def test_a_symbol_with_a_resting_order_and_no_trade_has_no_position(
+    urls: Urls, tmp_path: Path
+) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
 
         def positions() -> dict[str, str]:
             url = f"/v1/accounts/{worker_processes.accounts[0]}/positions"
-            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()["data"]
+            found = worker_processes.api.client.get(url, headers=worker_processes.headers).json()[
+                "data"
+            ]
             return {position["symbol"]: position["quantity"] for position in found}
 
         with worker_processes.worker() as worker:
             resting = worker_processes.submit(create(limit("10", "1")))
             worker_processes.submit(create(market(), symbol="MSFT"))
-            eventually(lambda: worker_processes.statuses() == {"NEW": 1, "FILLED": 1}, SETTLED_SECONDS)
+            eventually(
+                lambda: worker_processes.statuses() == {"NEW": 1, "FILLED": 1}, SETTLED_SECONDS
+            )
             assert worker.stop() == 0
         with worker_processes.worker() as worker:
             until_connected(worker_processes)  # it has read what the broker reports
             assert positions() == {"MSFT": "10"}
             worker_processes.submit(cancel(resting))
-            eventually(lambda: worker_processes.statuses() == {"CANCELLED": 1, "FILLED": 1}, SETTLED_SECONDS)
+            eventually(
+                lambda: worker_processes.statuses() == {"CANCELLED": 1, "FILLED": 1},
+                SETTLED_SECONDS,
+            )
             assert worker.stop() == 0
         with worker_processes.worker():
             until_connected(worker_processes)

@@ -1,4 +1,5 @@
-"""PUT /v1/paper/quotes/{symbol} from outside: what is taken, what is refused and where, and whose it is."""
+"""PUT /v1/paper/quotes/{symbol} from outside: what is taken, what is refused and where, and whose
+it is."""
 
 import uuid
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ def tables(tenants_database: Urls) -> Iterator[Tables]:
 
 
 def put(tenants: Tenants, symbol: str, body: Any, caller: str = "key_all") -> Any:
-    return tenants.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers[caller])
+    return tenants.client.put(
+        f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers[caller]
+    )
 
 
 def new_symbol() -> str:
@@ -31,7 +34,9 @@ def new_symbol() -> str:
 
 def test_a_quote_is_stored_and_answered(tenants: Tenants) -> None:
     symbol = new_symbol()
-    answer = put(tenants, symbol, QUOTE | {"bid": "99.50", "last": "99.75", "last_size": "10.00"}, "admin")
+    answer = put(
+        tenants, symbol, QUOTE | {"bid": "99.50", "last": "99.75", "last_size": "10.00"}, "admin"
+    )
     assert (answer.status_code, answer.headers["etag"]) == (200, '"1"')
     quote = answer.json()
     assert STAMP.fullmatch(quote.pop("updated_at"))
@@ -50,7 +55,9 @@ def test_a_symbol_has_one_spelling_and_may_have_a_slash(tenants: Tenants) -> Non
     name = new_symbol()
     assert put(tenants, f"x{name.lower()}%2Fusd", QUOTE).json()["symbol"] == f"X{name}/USD"
     assert put(tenants, f"X{name}%2FUSD", QUOTE).json()["version"] == 2
-    assert put(tenants, f"X{name}%2FUSD", QUOTE, "other_key").json()["version"] == 1, "another's quotes are its own"
+    assert put(tenants, f"X{name}%2FUSD", QUOTE, "other_key").json()["version"] == 1, (
+        "another's quotes are its own"
+    )
     for symbol in ("-A", "A" * 33, "A%20B", "%C3%84"):
         answer = put(tenants, symbol, QUOTE)
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), symbol
@@ -77,7 +84,9 @@ def test_a_symbol_has_one_spelling_and_may_have_a_slash(tenants: Tenants) -> Non
         ({"size": "1"}, "/size"),
     ],
 )
-def test_a_wrong_quote_is_refused_at_its_field(tenants: Tenants, changes: dict[str, Any], pointer: str) -> None:
+def test_a_wrong_quote_is_refused_at_its_field(
+    tenants: Tenants, changes: dict[str, Any], pointer: str
+) -> None:
     answer = put(tenants, "ACME", QUOTE | changes)
     assert pointers(answer) == [pointer]
     if isinstance(changes.get("bid"), int | float):
@@ -86,9 +95,9 @@ def test_a_wrong_quote_is_refused_at_its_field(tenants: Tenants, changes: dict[s
 
 @pytest.mark.parametrize("field", QUOTE)
 def test_every_side_is_needed(tenants: Tenants, field: str) -> None:
-    assert pointers(put(tenants, "ACME", {name: value for name, value in QUOTE.items() if name != field})) == [
-        f"/{field}"
-    ]
+    assert pointers(
+        put(tenants, "ACME", {name: value for name, value in QUOTE.items() if name != field})
+    ) == [f"/{field}"]
 
 
 def test_bid_and_ask_may_meet(tenants: Tenants) -> None:
@@ -100,4 +109,6 @@ def test_only_the_last_thousand_quotes_are_kept(tenants: Tenants, tables: Tables
     put(tenants, symbol, QUOTE)
     tables.execute("UPDATE paper_symbols SET number = 1001 WHERE symbol = $1", symbol)
     assert put(tenants, symbol, QUOTE).json()["version"] == 1002
-    assert tables.fetch("SELECT number FROM paper_quotes WHERE symbol = $1", symbol) == [{"number": 1002}]
+    assert tables.fetch("SELECT number FROM paper_quotes WHERE symbol = $1", symbol) == [
+        {"number": 1002}
+    ]

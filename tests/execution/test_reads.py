@@ -72,7 +72,9 @@ POSITION_FIELDS += ["opening_quantity", "broker_quantity", "differs"]
 MARKET_FIELDS = ["market_price", "market_price_at", "market_value", "unrealized_pnl"]
 
 
-async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_an_order_has_the_contracts_fields(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     sent = await shown.create("10", limit="187.50", reference="my-17")
     (account,) = shown.accounts
     new = api_platform.read(account, f"orders/{sent.order_id}")
@@ -111,18 +113,32 @@ async def test_an_order_has_the_contracts_fields(shown: Books, api_platform: Api
         "active": True,
     } | {name: new[name] for name in ("received_at", "created_at", "updated_at")}
     assert all(MOMENT.fullmatch(new[name]) for name in ("received_at", "created_at", "updated_at"))
-    await shown.record(reported(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "10", "187.250", at=2))
+    await shown.record(
+        reported(E.ACCEPTED, sent, broker_order_id="b1", at=1),
+        fill(sent, "e1", "10", "187.250", at=2),
+    )
     answer = api_platform.get(account, f"orders/{sent.order_id}")
     done = answer.json()
     assert (answer.headers["etag"], done["version"]) == ('"2"', 2)
-    assert (done["order_state"], done["order_status"], done["average_price"]) == ("CLOSED", "FILLED", "187.25")
-    assert (done["external_order_id"], done["broker_sent_at"]) == ("b1", "2026-03-02T12:00:02.000000Z")
+    assert (done["order_state"], done["order_status"], done["average_price"]) == (
+        "CLOSED",
+        "FILLED",
+        "187.25",
+    )
+    assert (done["external_order_id"], done["broker_sent_at"]) == (
+        "b1",
+        "2026-03-02T12:00:02.000000Z",
+    )
     assert api_platform.read(account, "orders")["data"] == [done]
 
 
-async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_a_trade_and_a_position_have_the_contracts_fields(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     bought, sold = await shown.create("10", reference="in"), await shown.create("4", side="SELL")
-    await shown.record(fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12"))
+    await shown.record(
+        fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12")
+    )
     (account,) = shown.accounts
     first, second = api_platform.read(account, "trades")["data"]
     assert list(first) == TRADE_FIELDS
@@ -148,7 +164,8 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ap
     assert (second["exec_id"], second["fee"], second["broker_sent_at"]) == ("e2", None, None)
     (position,) = api_platform.read(account, "positions")["data"]
     assert list(position) == [*POSITION_FIELDS, *MARKET_FIELDS, "broker_sent_at"]
-    assert all(position.pop(name) for name in MARKET_FIELDS)  # of the walk: tests/prices says what they are
+    # Of the walk: tests/prices says what they are.
+    assert all(position.pop(name) for name in MARKET_FIELDS)
     assert position | {"received_at": ""} == {
         "symbol": "AAPL",
         "quantity": "6",
@@ -163,7 +180,11 @@ async def test_a_trade_and_a_position_have_the_contracts_fields(shown: Books, ap
     }
     await shown.record(reported(E.POSITION, None, "p1", symbol="AAPL", quantity="11"))
     (position,) = api_platform.read(account, "positions")["data"]
-    assert (position["quantity"], position["broker_quantity"], position["differs"]) == ("6", "11", True)
+    assert (position["quantity"], position["broker_quantity"], position["differs"]) == (
+        "6",
+        "11",
+        True,
+    )
 
 
 STATUSES: Mapping[str, tuple[str, str]] = {
@@ -197,23 +218,37 @@ async def bring(books: Books, status: str) -> Sent:
     return sent
 
 
-async def test_orders_are_found_by_what_is_asked_for(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_orders_are_found_by_what_is_asked_for(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     (account,) = shown.accounts
     orders = {status: await bring(shown, status) for status in STATUSES}
 
     def found(**query: Any) -> list[str]:
-        return [order["order_status"] for order in api_platform.pages(account, "orders", limit=3, **query)]
+        return [
+            order["order_status"]
+            for order in api_platform.pages(account, "orders", limit=3, **query)
+        ]
 
     assert found() == list(STATUSES)
     for state in ("OPEN", "CLOSED", "REJECTED"):
-        assert found(state=state) == [status for status, (shows, _) in STATUSES.items() if shows == state]
-        assert {order["order_state"] for order in api_platform.pages(account, "orders", state=state)} == {state}
+        assert found(state=state) == [
+            status for status, (shows, _) in STATUSES.items() if shows == state
+        ]
+        assert {
+            order["order_state"] for order in api_platform.pages(account, "orders", state=state)
+        } == {state}
     assert found(symbol="filled") == ["FILLED"]
     assert found(client_reference_id="ref NEW") == ["NEW"]
     assert found(intent_id=str(orders["UNKNOWN"].order_id)) == ["UNKNOWN"]
     assert found(symbol="NEW", state="OPEN", client_reference_id="ref NEW") == ["NEW"]
     assert found(symbol="NEW", state="CLOSED") == []
-    assert found(symbol="NEVER") == found(client_reference_id="") == found(intent_id=str(uuid.uuid4())) == []
+    assert (
+        found(symbol="NEVER")
+        == found(client_reference_id="")
+        == found(intent_id=str(uuid.uuid4()))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +276,9 @@ async def test_a_filter_that_can_mean_nothing_is_refused(
 
 
 @pytest.mark.parametrize("path", ["orders", "trades", "positions"])
-async def test_a_cursor_belongs_to_its_list(shown: Books, api_platform: ApiOnlyPlatform, path: str) -> None:
+async def test_a_cursor_belongs_to_its_list(
+    shown: Books, api_platform: ApiOnlyPlatform, path: str
+) -> None:
     first, second = await shown.create("10"), await shown.create("10", symbol="MSFT")
     await shown.record(fill(first, "e1", "1"), fill(second, "e2", "1"))
     (account,) = shown.accounts
@@ -259,7 +296,9 @@ async def test_a_cursor_belongs_to_its_list(shown: Books, api_platform: ApiOnlyP
     assert api_platform.get(account, path, limit="-1").status_code == 400
 
 
-async def test_a_filters_cursor_does_not_fit_another_filter(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_a_filters_cursor_does_not_fit_another_filter(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     for _ in range(2):
         await shown.create("10")
     (account,) = shown.accounts
@@ -268,13 +307,19 @@ async def test_a_filters_cursor_does_not_fit_another_filter(shown: Books, api_pl
     assert len(api_platform.read(account, "orders", symbol="aapl", next_cursor=cursor)["data"]) == 1
 
 
-async def test_a_reader_of_trades_sees_every_change(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_a_reader_of_trades_sees_every_change(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
     await shown.record(fill(sent, "e1", "4"), fill(sent, "e2", "6"))
     cursor = api_platform.read(account, "trades", limit=1)["next_cursor"]
     await shown.record(reported(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
-    await shown.record(reported(E.FILL_CORRECT, sent, "fix/e2", exec_id="e3", replaces="e2", quantity="5", price="10"))
+    await shown.record(
+        reported(
+            E.FILL_CORRECT, sent, "fix/e2", exec_id="e3", replaces="e2", quantity="5", price="10"
+        )
+    )
     rest = api_platform.read(account, "trades", next_cursor=cursor)["data"]
     assert [(trade["exec_id"], trade["quantity"], trade["flags"]) for trade in rest] == [
         ("e1", "0", ["busted"]),
@@ -292,11 +337,21 @@ async def test_a_final_order_changes_only_with_a_flag_that_the_contract_names(
     await shown.record(reported(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
     order = api_platform.read(account, f"orders/{sent.order_id}")
     assert (order["order_status"], order["flags"]) == ("NEW", ["conflicting_execution"])
-    named = api_platform.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"]["enum"]
-    assert sorted(named) == ["conflicting_execution", "late_fill", "overfill", "resurrected", "unprotected"]
+    named = api_platform.client.get("/openapi.json").json()["components"]["schemas"]["OrderFlag"][
+        "enum"
+    ]
+    assert sorted(named) == [
+        "conflicting_execution",
+        "late_fill",
+        "overfill",
+        "resurrected",
+        "unprotected",
+    ]
 
 
-async def test_what_is_not_there_or_not_ones_own_is_not_found(shown: Books, api_platform: ApiOnlyPlatform) -> None:
+async def test_what_is_not_there_or_not_ones_own_is_not_found(
+    shown: Books, api_platform: ApiOnlyPlatform
+) -> None:
     sent = await shown.create("10")
     (account,) = shown.accounts
     other = api_platform.open_account()

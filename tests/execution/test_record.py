@@ -1,4 +1,5 @@
-"""The records of a broker's reports: facts, orders, trades, positions, stats and stream, each once."""
+"""The records of a broker's reports: facts, orders, trades, positions, stats and stream, each
+once."""
 
 from datetime import UTC, datetime
 from io import StringIO
@@ -27,37 +28,76 @@ async def status(books: Books, sent: Sent) -> tuple[str, str, list[str]]:
 async def test_an_order_is_accepted_and_filled(books: Books) -> None:
     sent = await books.create("10", reference="mine")
     result = CommandResult(
-        outcome=Outcome.ACKED, broker_order_id="b1", updates=(reported(E.ACCEPTED, sent, broker_order_id="b1", at=1),)
+        outcome=Outcome.ACKED,
+        broker_order_id="b1",
+        updates=(reported(E.ACCEPTED, sent, broker_order_id="b1", at=1),),
     )
     await books.record(
-        *result.updates, own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result)
+        *result.updates,
+        own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result),
     )
     row = await books.order(sent)
     assert (row["order_status"], row["external_order_id"], row["version"]) == ("NEW", "b1", 2)
     assert (row["finished_at"], row["broker_sent_at"].second) == (None, 1)
-    await books.record(fill(sent, "e1", "4", "10", at=2), fill(sent, "e2", "6", "11", at=3, fee="0.5"))
+    await books.record(
+        fill(sent, "e1", "4", "10", at=2), fill(sent, "e2", "6", "11", at=3, fee="0.5")
+    )
     row = await books.order(sent)
-    assert (row["order_status"], row["filled_quantity"], row["average_price"]) == ("FILLED", D(10), D("10.6"))
-    assert (row["version"], row["broker_sent_at"].second, row["received_at"]) == (3, 3, row["finished_at"])
+    assert (row["order_status"], row["filled_quantity"], row["average_price"]) == (
+        "FILLED",
+        D(10),
+        D("10.6"),
+    )
+    assert (row["version"], row["broker_sent_at"].second, row["received_at"]) == (
+        3,
+        3,
+        row["finished_at"],
+    )
     assert await books.filled(sent) == [("e1", "4", "10"), ("e2", "6", "11")]
     position = await books.position()
-    assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (D(10), D(106), D("-0.5"))
+    assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (
+        D(10),
+        D(106),
+        D("-0.5"),
+    )
 
 
 async def test_every_change_is_an_event_and_a_trade_has_its_seq(books: Books) -> None:
     sent = await books.create("10", reference="mine")
     await books.record(
-        reported(E.ACCEPTED, sent, broker_order_id="b1"), fill(sent, "e1", "10", "10.50", at=2, fee="0.10")
+        reported(E.ACCEPTED, sent, broker_order_id="b1"),
+        fill(sent, "e1", "10", "10.50", at=2, fee="0.10"),
     )
     pending, order, trade, position = await books.events()
     assert kinds([pending, order, trade, position]) == ["Order", "Order", "Trade", "Position"]
-    assert (pending.version, order.version, order.filled_quantity, order.average_price) == (1, 2, "10", "10.5")
-    assert (order.external_order_id, order.client_reference_id, list(order.flags)) == ("b1", "mine", [])
-    assert (trade.client_order_id, trade.command_seq, trade.order_quantity) == (sent.client_order_id, sent.seq, "10")
+    assert (pending.version, order.version, order.filled_quantity, order.average_price) == (
+        1,
+        2,
+        "10",
+        "10.5",
+    )
+    assert (order.external_order_id, order.client_reference_id, list(order.flags)) == (
+        "b1",
+        "mine",
+        [],
+    )
+    assert (trade.client_order_id, trade.command_seq, trade.order_quantity) == (
+        sent.client_order_id,
+        sent.seq,
+        "10",
+    )
     assert (trade.exec_id, trade.quantity, trade.price, trade.fee) == ("e1", "10", "10.5", "0.1")
-    assert (trade.cumulative_quantity, trade.leaves_quantity, trade.client_reference_id) == ("10", "0", "mine")
+    assert (trade.cumulative_quantity, trade.leaves_quantity, trade.client_reference_id) == (
+        "10",
+        "0",
+        "mine",
+    )
     assert trade.order_id == trade.intent_id == str(sent.order_id)
-    assert (position.quantity, position.average_cost, position.realized_pnl) == ("10", "10.5", "-0.1")
+    assert (position.quantity, position.average_cost, position.realized_pnl) == (
+        "10",
+        "10.5",
+        "-0.1",
+    )
     assert (position.value_bought, position.value_sold, position.broker) == ("105", "0", "paper")
     row = (await books.trades(sent))["e1"]
     assert str(row["trade_id"]) == trade.trade_id
@@ -131,7 +171,8 @@ async def test_reports_out_of_order_are_put_in_order(books: Books) -> None:
     assert (await books.trades(sent))[gap]["flags"] == ["gap", "replaced"]
     assert (await books.position())["open_cost"] == D(106)
     seqs = {exec_id: row["seq"] for exec_id, row in (await books.trades(sent)).items()}
-    assert seqs["e2"] < min(seqs["e1"], seqs[gap])  # a reader who follows the seqs sees both changes
+    # A reader who follows the seqs sees both changes.
+    assert seqs["e2"] < min(seqs["e1"], seqs[gap])
 
 
 async def test_a_cancel_and_a_fill_cross(books: Books) -> None:
@@ -145,7 +186,9 @@ async def test_a_cancel_and_a_fill_cross(books: Books) -> None:
     assert await status(books, sent) == ("CANCELLED", "4", [])
     full = await books.create("10")
     refused = await books.cancel(full)
-    await books.record(reported(E.CANCEL_REJECTED, refused, reason="too late"), fill(full, "e2", "10"))
+    await books.record(
+        reported(E.CANCEL_REJECTED, refused, reason="too late"), fill(full, "e2", "10")
+    )
     assert await status(books, full) == ("FILLED", "10", [])
 
 
@@ -156,7 +199,11 @@ async def test_a_refused_cancel_leaves_the_order_working(books: Books) -> None:
     assert await status(books, sent) == ("PENDING_CANCEL", "0", [])
     await books.record(own=(ours(cancel, F.CANCEL_DROPPED),))
     row = await books.order(sent)
-    assert (row["order_status"], row["reason"], row["cancel_requested"]) == ("NEW", "cancel_not_delivered", False)
+    assert (row["order_status"], row["reason"], row["cancel_requested"]) == (
+        "NEW",
+        "cancel_not_delivered",
+        False,
+    )
 
 
 async def test_a_chain_of_replaces_shows_the_last_confirmed_version(books: Books) -> None:
@@ -164,12 +211,24 @@ async def test_a_chain_of_replaces_shows_the_last_confirmed_version(books: Books
     await books.record(reported(E.ACCEPTED, sent, broker_order_id="b1"))
     first = await books.replace(sent, "20", limit="6")
     row = await books.order(sent)
-    assert (row["order_status"], row["quantity"], row["pending_replace_seq"]) == ("PENDING_REPLACE", D(10), first.seq)
+    assert (row["order_status"], row["quantity"], row["pending_replace_seq"]) == (
+        "PENDING_REPLACE",
+        D(10),
+        first.seq,
+    )
     replaced = reported(E.REPLACED, first, broker_order_id="b2", replaces=sent.client_order_id)
     await books.record(fill(sent, "e1", "4", "5"), replaced)
     row = await books.order(sent)
-    assert (row["order_status"], row["quantity"], row["limit_price"]) == ("PARTIALLY_FILLED", D(20), D(6))
-    assert (row["command_seq"], row["external_order_id"], row["pending_replace_seq"]) == (first.seq, "b2", None)
+    assert (row["order_status"], row["quantity"], row["limit_price"]) == (
+        "PARTIALLY_FILLED",
+        D(20),
+        D(6),
+    )
+    assert (row["command_seq"], row["external_order_id"], row["pending_replace_seq"]) == (
+        first.seq,
+        "b2",
+        None,
+    )
     second = await books.replace(sent, "30", limit="7")
     await books.record(reported(E.REPLACE_REJECTED, second, reason="no"))
     row = await books.order(sent)
@@ -224,12 +283,18 @@ async def test_a_corrected_trade_has_its_new_numbers(books: Books) -> None:
     bought, sold = await books.create("10"), await books.create("5", side="SELL")
     await books.record(fill(bought, "e1", "10", "10"), fill(sold, "e2", "5", "12"))
     assert (await books.position())["realized_pnl"] == D(10)
-    correction = reported(E.FILL_CORRECT, bought, "fix/e1", exec_id="e3", replaces="e1", quantity="10", price="11")
+    correction = reported(
+        E.FILL_CORRECT, bought, "fix/e1", exec_id="e3", replaces="e1", quantity="10", price="11"
+    )
     await books.record(correction)
     assert await status(books, bought) == ("FILLED", "10", ["conflicting_execution"])
     assert await books.filled(bought) == [("e1", "10", "11")]
     position = await books.position()
-    assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (D(5), D(55), D(5))
+    assert (position["quantity"], position["open_cost"], position["realized_pnl"]) == (
+        D(5),
+        D(55),
+        D(5),
+    )
 
 
 async def test_an_execution_with_other_numbers_keeps_the_first_and_is_flagged(books: Books) -> None:
@@ -266,31 +331,41 @@ async def test_stats_count_what_happened(books: Books) -> None:
     counted = {(row["measure"], row["key"]): row["amount"] for row in rows}
     latency = [amount for (measure, _), amount in counted.items() if measure == "ack_millis"]
     assert latency == [1]
-    assert {key: amount for key, amount in counted.items() if key[0] not in ("ack_millis", "action", "symbol")} == {
-        ("finished", "CANCELLED"): 1
-    }
+    assert {
+        key: amount
+        for key, amount in counted.items()
+        if key[0] not in ("ack_millis", "action", "symbol")
+    } == {("finished", "CANCELLED"): 1}
 
 
 async def test_unreadable_text_stops_nothing(books: Books) -> None:
     sent = await books.create("10")
-    await books.record(reported(E.REJECTED, sent, "odd\0key\ud800", reason="bad\0\udfff" + "x" * 1000))
+    await books.record(
+        reported(E.REJECTED, sent, "odd\0key\ud800", reason="bad\0\udfff" + "x" * 1000)
+    )
     row = await books.order(sent)
     assert row["order_status"] == "REJECTED"
     assert row["reason"].startswith("bad??x")
     assert len(row["reason"]) == 500
 
 
-async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(books: Books) -> None:
+async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(
+    books: Books,
+) -> None:
     odd = "\0\x1e\ud800\n"
     taken, refused = await books.create("10"), await books.create("10")
     acked = CommandResult(outcome=Outcome.ACKED, broker_order_id=f"b{odd}")
     rejected = CommandResult(outcome=Outcome.REJECTED, message=f"no{odd}")
     for sent, result in ((taken, acked), (refused, rejected)):
-        await books.record(own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result))
+        await books.record(
+            own=answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, result)
+        )
     assert (await books.order(refused))["reason"] == "no????"
     await books.record(fill(None, "e1", "4", broker_order_id=f"b{odd}"))
     assert await status(books, taken) == ("PARTIALLY_FILLED", "4", [])
-    await books.record(fill(None, "e2", "4", client_order_id=f"somebody else's{odd}"), fill(taken, "e3", "6"))
+    await books.record(
+        fill(None, "e2", "4", client_order_id=f"somebody else's{odd}"), fill(taken, "e3", "6")
+    )
     assert await status(books, taken) == ("FILLED", "10", [])
 
 
@@ -305,15 +380,21 @@ async def test_an_execution_under_another_orders_key_raises_an_alert(books: Book
 
 
 async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books) -> None:
-    """As from a venue that begins to count again: its second order has lost something, the first has not."""
+    """As from a venue that begins to count again: its second order has lost something, the first
+    has not."""
     metrics, out = Metrics(), StringIO()
 
     async def record(*events: BrokerEvent) -> float | None:
         log_recorded(await books.record(*events), make_log("error", out), metrics)
-        return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
+        return metrics.registry.get_sample_value(
+            "ti_execution_alerts_total", {"kind": "conflicting_execution"}
+        )
 
     first, second = await books.create("10"), await books.create("10")
-    await record(reported(E.ACCEPTED, first, "1"), reported(E.FILL, first, "2", exec_id="x2", quantity="4", price="10"))
+    await record(
+        reported(E.ACCEPTED, first, "1"),
+        reported(E.FILL, first, "2", exec_id="x2", quantity="4", price="10"),
+    )
     again = reported(E.ACCEPTED, second, "1"), reported(E.CANCELLED, second, "2")
     assert await record(*again) == 2
     assert await record(*again) == 2
@@ -331,19 +412,26 @@ async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) ->
     before = await books.order(second)
     assert await status(books, first) == await status(books, second) == ("FILLED", "10", [])
     recorded = await books.record(
-        *(reported(E.REPLACED, new, replaces=old.client_order_id) for old, new in ((first, larger), (second, dearer)))
+        *(
+            reported(E.REPLACED, new, replaces=old.client_order_id)
+            for old, new in ((first, larger), (second, dearer))
+        )
     )
     assert await status(books, first) == ("PARTIALLY_FILLED", "10", ["resurrected"])
     assert recorded.resurrected == (first.order_id,)
     assert await books.order(second) == before
 
 
-async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(books: Books) -> None:
+async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(
+    books: Books,
+) -> None:
     metrics, out = Metrics(), StringIO()
 
     async def record(*events: BrokerEvent) -> float | None:
         log_recorded(await books.record(*events), make_log("error", out), metrics)
-        return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "conflicting_execution"})
+        return metrics.registry.get_sample_value(
+            "ti_execution_alerts_total", {"kind": "conflicting_execution"}
+        )
 
     sent = await books.create("10")
     assert await record(fill(sent, "e1", "4"), fill(sent, "e1", "4")) == 0
@@ -351,7 +439,12 @@ async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(
     assert await record(fill(sent, "e1", "5")) == 1
     listed = reported(E.FILL, sent, "listed/e1", exec_id="e1", quantity="6", price="10")
     assert await record(listed) == 2
-    assert await record(reported(E.FILL_CORRECT, sent, "k", exec_id="k", replaces="e1", quantity="3", price="9")) == 2
+    assert (
+        await record(
+            reported(E.FILL_CORRECT, sent, "k", exec_id="k", replaces="e1", quantity="3", price="9")
+        )
+        == 2
+    )
     assert await status(books, sent) == ("PARTIALLY_FILLED", "3", ["conflicting_execution"])
     assert out.getvalue().count(str(sent.order_id)) == 2
 
@@ -382,5 +475,7 @@ async def test_a_venues_clock_that_runs_ahead_moves_no_day(books: Books) -> None
     await books.record(ahead, fill(sold, "e2", "5", "12"))
     row = await books.position()
     assert (row["day"], row["day_pnl"]) == (datetime.now(UTC).date(), D(10))
-    await books.record(fill(bought, "e3", "1", "10"), reported(E.FILL_BUST, sold, "bust", replaces="e2"))
+    await books.record(
+        fill(bought, "e3", "1", "10"), reported(E.FILL_BUST, sold, "bust", replaces="e2")
+    )
     assert (await books.position())["day"] == datetime.now(UTC).date()

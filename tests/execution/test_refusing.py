@@ -40,10 +40,13 @@ async def make_older(in_process: InProcessExecution, seconds: int) -> None:
     """All that was recorded, by so much."""
     owner = in_process.in_process_writer.owner
     async with owner.transaction():
-        # A trigger forbids it. To disable that would change the schema, and cost the next test a new database.
+        # A trigger forbids it. To disable that would change the schema, and cost the next test a
+        # new database.
         await owner.execute("SET LOCAL session_replication_role = replica")
         for table in ("actions", "outbox"):
-            await owner.execute(f"UPDATE {table} SET created_at = created_at - make_interval(secs => $1)", seconds)
+            await owner.execute(
+                f"UPDATE {table} SET created_at = created_at - make_interval(secs => $1)", seconds
+            )
 
 
 @pytest.mark.parametrize("reason", DISABLINGS)
@@ -129,8 +132,12 @@ async def test_while_the_broker_is_away_only_what_needs_no_broker_is_settled(url
         await in_process.cancel(cancelled)
         async with executing(in_process):
             assert (await in_process.until_status(old, "EXPIRED"))["reason"] == "stale"
-            assert (await in_process.until_status(cancelled, "CANCELLED"))["reason"] == "before_send"
-            assert [(row["status"], row["attempts"]) for row in await in_process.rows(young)] == [("pending", 0)]
+            assert (await in_process.until_status(cancelled, "CANCELLED"))[
+                "reason"
+            ] == "before_send"
+            assert [(row["status"], row["attempts"]) for row in await in_process.rows(young)] == [
+                ("pending", 0)
+            ]
             assert await in_process.connection() == "disconnected"
             in_process.venue.is_away = False
             await in_process.until_status(young, "NEW")
@@ -157,7 +164,9 @@ async def test_a_short_sale_that_is_no_longer_allowed_is_not_sent(urls: Urls) ->
         spec = Spec(OrderKind.LIMIT, "10", "100", None, None)
         orders = {
             side: await in_process.submit(
-                writer.command(in_process.account, Create(Symbol("AAPL"), side, RouteStrategy.SMART, spec))
+                writer.command(
+                    in_process.account, Create(Symbol("AAPL"), side, RouteStrategy.SMART, spec)
+                )
             )
             for side in (OrderSide.SELL, OrderSide.SELL_SHORT)
         }
@@ -166,6 +175,8 @@ async def test_a_short_sale_that_is_no_longer_allowed_is_not_sent(urls: Urls) ->
             """ SELECT id, organization_id, 'AAPL', '{"allow_short": false}', true FROM accounts"""
         )
         async with executing(in_process):
-            order = await in_process.until_status(UUID(orders[OrderSide.SELL_SHORT].intent_id), "REJECTED")
+            order = await in_process.until_status(
+                UUID(orders[OrderSide.SELL_SHORT].intent_id), "REJECTED"
+            )
             assert order["reason"] == "allow_short"
             await in_process.until_status(UUID(orders[OrderSide.SELL].intent_id), "NEW")

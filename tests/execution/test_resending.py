@@ -1,5 +1,5 @@
-"""Commands that are sent a second time: a CREATE that provably never arrived, under its own id; a CANCEL whose answer
-was lost, each time under another."""
+"""Commands that are sent a second time: a CREATE that provably never arrived, under its own id; a
+CANCEL whose answer was lost, each time under another."""
 
 import asyncio
 from uuid import UUID
@@ -107,7 +107,9 @@ async def test_a_replace_waits_for_the_create_that_is_sent_again(urls: Urls) -> 
         assert [command for command, _ in in_process.venue.journal] == ["submit", "replace"]
 
 
-async def test_a_create_that_arrived_after_all_is_found_by_its_refused_repetition(urls: Urls) -> None:
+async def test_a_create_that_arrived_after_all_is_found_by_its_refused_repetition(
+    urls: Urls,
+) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         in_process.venue.is_mute = True
         intent = await lose_create(in_process)
@@ -154,7 +156,9 @@ class HeldVenue(FakeVenue):
 
 
 class HeldSession(VenueSession):
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         found = await super().lookup(client_order_id, broker_order_id, deadline)
         assert isinstance(self._venue, HeldVenue)
         await self._venue.notify_committed.wait()
@@ -176,8 +180,13 @@ async def test_a_look_up_from_before_another_one_proves_nothing(urls: Urls) -> N
         venue.notify_committed.set()
         await in_process.until_true(lambda: not execution._reconciler._looking)
         assert (await in_process.order(intent))["order_status"] == "UNKNOWN"
-        assert [row["status"] for row in await in_process.rows(intent)] == ["completed"], "not queued again"
-        assert await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands") is not None
+        assert [row["status"] for row in await in_process.rows(intent)] == ["completed"], (
+            "not queued again"
+        )
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT sent_at FROM commands")
+            is not None
+        )
 
 
 @pytest.mark.usefixtures("retried_soon")
@@ -257,10 +266,16 @@ async def test_a_cancel_that_ten_attempts_could_not_deliver_raises_an_alert(urls
 
         async def is_used_up() -> bool:
             await in_process.make_due()
-            return [row["status"] for row in await in_process.rows(intent)] == ["completed", "failed"]
+            return [row["status"] for row in await in_process.rows(intent)] == [
+                "completed",
+                "failed",
+            ]
 
         await in_process.until(is_used_up)
-        assert (len(in_process.venue.lost), alerts(metrics, "cancel_not_delivered")) == (ATTEMPTS, 0)
+        assert (len(in_process.venue.lost), alerts(metrics, "cancel_not_delivered")) == (
+            ATTEMPTS,
+            0,
+        )
         await until_missed(in_process)
         assert (await in_process.order(intent))["order_status"] == "PENDING_CANCEL"
         await prove_absent(in_process)
@@ -277,7 +292,8 @@ async def test_a_refused_cancel_is_not_sent_again(urls: Urls) -> None:
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts += [Act.LOSE, Act.REFUSE]
         await in_process.cancel(intent)
-        order = await in_process.until_status(intent, "NEW", PROOF_SECONDS - 2)  # by the refusal, not by a look-up
+        # By the refusal, not by a look-up.
+        order = await in_process.until_status(intent, "NEW", PROOF_SECONDS - 2)
         assert order["reason"] == "cancel_not_delivered"
         await in_process.until_rows_are("completed")
         assert len(in_process.venue.arrived("cancel")) == 1
@@ -290,9 +306,13 @@ async def test_a_broker_that_fails_holds_no_repeated_cancel(urls: Urls) -> None:
         in_process.venue.fails_snapshots = True
         in_process.venue.acts += [Act.FAIL] * 5
         others = [await in_process.create() for _ in range(5)]
-        await in_process.until_true(lambda: execution.leases.sessions[in_process.account].breaker.is_open)
+        await in_process.until_true(
+            lambda: execution.leases.sessions[in_process.account].breaker.is_open
+        )
         in_process.venue.acts.append(Act.LOSE)
         await in_process.cancel(intent)
         await in_process.until_status(intent, "CANCELLED")
         assert len(in_process.venue.arrived("submit")) == 1
-        assert {(await in_process.order(other))["order_status"] for other in others} == {"PENDING_NEW"}
+        assert {(await in_process.order(other))["order_status"] for other in others} == {
+            "PENDING_NEW"
+        }

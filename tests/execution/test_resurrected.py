@@ -1,4 +1,5 @@
-"""Orders that a broker has though they were shown as ended: open again, counted as such, and cancelled."""
+"""Orders that a broker has though they were shown as ended: open again, counted as such, and
+cancelled."""
 
 from decimal import Decimal
 from typing import Any
@@ -36,14 +37,17 @@ def refused_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def refuse(self: VenueSession, ticket: OrderTicket, deadline: float) -> CommandResult:
         await submit(self, ticket, deadline)
-        return CommandResult(outcome=Outcome.REJECTED, code="40310000", message="insufficient buying power")
+        return CommandResult(
+            outcome=Outcome.REJECTED, code="40310000", message="insufficient buying power"
+        )
 
     monkeypatch.setattr(VenueSession, "submit", refuse)
 
 
 @pytest.fixture
 def waiting_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look-up that the venue leaves unanswered stays so for the test: the platform's own CANCEL would follow it."""
+    """A look-up that the venue leaves unanswered stays so for the test: the platform's own CANCEL
+    would follow it."""
     monkeypatch.setattr(session, "LOOKUP_SECONDS", 600.0)
 
 
@@ -58,7 +62,9 @@ async def until_open(it: InProcessExecution, intent: Any) -> Any:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("filled", ["0", "3"])
-async def test_an_order_that_was_given_up_and_arrives_late_is_cancelled(urls: Urls, filled: str) -> None:
+async def test_an_order_that_was_given_up_and_arrives_late_is_cancelled(
+    urls: Urls, filled: str
+) -> None:
     metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
     async with open_in_process(urls, venue=venue) as it, executing(it, metrics=metrics):
         it.venue.acts.append(Act.LOSE)
@@ -70,9 +76,13 @@ async def test_an_order_that_was_given_up_and_arrives_late_is_cancelled(urls: Ur
         arrive(it, it.venue.lost[await it.coid(intent)], filled)
         order = await it.until_status(intent, "CANCELLED")
         assert order["filled_quantity"] == Decimal(filled)
-        assert order["flags"] == (["late_fill", "resurrected"] if filled != "0" else ["resurrected"])
+        assert order["flags"] == (
+            ["late_fill", "resurrected"] if filled != "0" else ["resurrected"]
+        )
         assert [command for command, _ in it.venue.journal] == ["submit", "cancel"]
-        assert len({*it.venue.lost, *it.venue.arrived("cancel")}) == 3, "each CANCEL has an id of its own"
+        assert len({*it.venue.lost, *it.venue.arrived("cancel")}) == 3, (
+            "each CANCEL has an id of its own"
+        )
         assert alerts(metrics, "resurrected") == 1
 
 
@@ -110,7 +120,9 @@ async def test_a_halt_cancels_an_order_that_was_refused_and_works(urls: Urls) ->
 
 
 @pytest.mark.usefixtures("retried_soon")
-async def test_an_order_that_was_cancelled_unsent_and_arrives_is_cancelled_at_the_broker(urls: Urls) -> None:
+async def test_an_order_that_was_cancelled_unsent_and_arrives_is_cancelled_at_the_broker(
+    urls: Urls,
+) -> None:
     async with open_in_process(urls) as it, executing(it):
         it.venue.acts += [Act.FAIL] * 3
         intent = await it.create()
@@ -141,7 +153,9 @@ async def test_a_refused_cancel_of_an_unwanted_order_is_followed_by_another(urls
 
         async def is_cancelled() -> bool:
             """As if the seconds until the next CANCEL had passed."""
-            await it.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '10 s'")
+            await it.in_process_writer.owner.execute(
+                "UPDATE commands SET sent_at = sent_at - interval '10 s'"
+            )
             await it.in_process_writer.owner.execute(
                 "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookups > 0"
             )
@@ -162,12 +176,16 @@ async def test_a_bust_of_a_filled_order_follows_its_broker(urls: Urls, bust_reop
         venue.bust(await it.coid(intent))
 
         async def is_flat() -> bool:
-            return bool(await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0)
+            return bool(
+                await it.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0
+            )
 
         await it.until(is_flat)
         order = await it.order(intent)
         assert (order["filled_quantity"], order["flags"]) == (0, ["conflicting_execution"])
-        answer = await it.in_process_writer.submit(it.in_process_writer.command(it.account, Cancel(str(intent))))
+        answer = await it.in_process_writer.submit(
+            it.in_process_writer.command(it.account, Cancel(str(intent)))
+        )
         if bust_reopens:
             await it.until_status(intent, "CANCELLED")
         else:

@@ -36,7 +36,9 @@ async def kept(
         found = [page async for page in retained_positions(tx, organization, account, environment)]
         positions = [event for page in found for event in page]
     assert all(len(page) <= events.RETAINED_PAGE for page in (*pages, *found))
-    return [_message(event).broker_order for event in orders], [_message(event).broker_position for event in positions]
+    return [_message(event).broker_order for event in orders], [
+        _message(event).broker_position for event in positions
+    ]
 
 
 def _message(event: Event) -> TradingEvent:
@@ -47,7 +49,9 @@ async def age(books: Books, table: str, column: str) -> None:
     await books.owner.execute(f"UPDATE {table} SET {column} = {column} - interval '61 minutes'")
 
 
-async def test_working_orders_and_open_positions_are_retained_and_others_for_an_hour(books: Books) -> None:
+async def test_working_orders_and_open_positions_are_retained_and_others_for_an_hour(
+    books: Books,
+) -> None:
     working, done, sold = (
         await books.create("10"),
         await books.create("10"),
@@ -55,12 +59,20 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
     )
     bought = await books.create("10", symbol="MSFT")
     await books.record(
-        reported(E.ACCEPTED, working), fill(done, "e1", "10"), fill(bought, "e2", "10"), fill(sold, "e3", "10")
+        reported(E.ACCEPTED, working),
+        fill(done, "e1", "10"),
+        fill(bought, "e2", "10"),
+        fill(sold, "e3", "10"),
     )
     orders, positions = await kept(books)
     assert orders[0].order_id == str(working.order_id)  # what works comes first
-    assert {order.order_id for order in orders} == {str(each.order_id) for each in (working, done, sold, bought)}
-    assert [(position.symbol, position.quantity) for position in positions] == [("AAPL", "10"), ("MSFT", "0")]
+    assert {order.order_id for order in orders} == {
+        str(each.order_id) for each in (working, done, sold, bought)
+    }
+    assert [(position.symbol, position.quantity) for position in positions] == [
+        ("AAPL", "10"),
+        ("MSFT", "0"),
+    ]
     await age(books, "orders", "finished_at")
     await age(books, "positions", "received_at")
     orders, positions = await kept(books)
@@ -71,7 +83,8 @@ async def test_working_orders_and_open_positions_are_retained_and_others_for_an_
 async def test_the_retained_state_is_the_last_that_was_published(books: Books) -> None:
     sent = await books.create("10", reference="mine")
     await books.record(
-        reported(E.ACCEPTED, sent, broker_order_id="b1", at=1), fill(sent, "e1", "4", "2.5", at=2, fee="1")
+        reported(E.ACCEPTED, sent, broker_order_id="b1", at=1),
+        fill(sent, "e1", "4", "2.5", at=2, fee="1"),
     )
     orders, positions = await kept(books)
     published_of = {type(event).__name__: event for event in await books.events()}
@@ -143,8 +156,12 @@ async def test_a_reader_of_trades_misses_none_that_commits_late(books: Books) ->
         after: int | None = None
         while True:
             ended = done.is_set()
-            async with books.database.service.transaction([books.organization], read_only=True) as tx:
-                rows = await store.list_trades(tx, books.accounts[0], TimeRange(), Page("", 4, after))
+            async with books.database.service.transaction(
+                [books.organization], read_only=True
+            ) as tx:
+                rows = await store.list_trades(
+                    tx, books.accounts[0], TimeRange(), Page("", 4, after)
+                )
             seen.extend(row["exec_id"] for row in rows)
             after = rows[-1]["seq"] if rows else after
             if ended and not rows:

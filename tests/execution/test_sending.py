@@ -1,4 +1,5 @@
-"""A command's way to the broker and back: what each answer makes of it, and that nothing is sent twice."""
+"""A command's way to the broker and back: what each answer makes of it, and that nothing is sent
+twice."""
 
 import pytest
 
@@ -30,7 +31,9 @@ async def prove_absent(in_process: InProcessExecution) -> None:
 async def until_missed(in_process: InProcessExecution) -> None:
     async def missed() -> bool:
         return bool(
-            await in_process.in_process_writer.owner.fetchval("SELECT count(*) FROM orders WHERE absent_at IS NOT NULL")
+            await in_process.in_process_writer.owner.fetchval(
+                "SELECT count(*) FROM orders WHERE absent_at IS NOT NULL"
+            )
         )
 
     await in_process.until(missed)
@@ -42,7 +45,11 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
         await in_process.until_status(intent, "NEW")
         in_process.fill(await in_process.coid(intent))
         order = await in_process.until_status(intent, "FILLED")
-        assert (order["filled_quantity"], order["average_price"], order["external_order_id"]) == (10, 100, "v1")
+        assert (order["filled_quantity"], order["average_price"], order["external_order_id"]) == (
+            10,
+            100,
+            "v1",
+        )
         assert in_process.venue.journal == [("submit", await in_process.coid(intent))]
         await in_process.until_rows_are("completed")
         await in_process.until_connected()  # shown a moment after the first command was sent
@@ -51,12 +58,17 @@ async def test_an_order_is_sent_acknowledged_and_filled(urls: Urls) -> None:
 async def test_a_worker_that_lost_its_prepared_statements_records_all_the_same(urls: Urls) -> None:
     """Each part meets the loss with one command or one event."""
     metrics = Metrics()
-    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics) as execution:
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, metrics=metrics) as execution,
+    ):
         await in_process.until_status(await in_process.create(), "NEW")
 
         async def deallocate() -> None:
             for part in (execution._dispatcher, execution._recorder):
-                await (await part._transactions._pipeline.connect()).run([Statement("DEALLOCATE ALL")])
+                await (await part._transactions._pipeline.connect()).run(
+                    [Statement("DEALLOCATE ALL")]
+                )
 
         await deallocate()
         intent = await in_process.create()
@@ -121,7 +133,9 @@ async def test_a_create_that_never_arrived_is_proved_so_twice(urls: Urls) -> Non
 
 
 @pytest.mark.usefixtures("soon")
-async def test_without_durable_look_ups_an_order_stays_unknown_and_raises_an_alert(urls: Urls) -> None:
+async def test_without_durable_look_ups_an_order_stays_unknown_and_raises_an_alert(
+    urls: Urls,
+) -> None:
     metrics = Metrics()
     async with open_in_process(urls) as in_process:
         in_process.venue.hides = True
@@ -148,14 +162,21 @@ async def test_used_up_attempts_end_the_row_and_the_order_together(urls: Urls) -
         intent = await in_process.create()
         order = await in_process.until_status(intent, "REJECTED")
         assert order["reason"] == "not_delivered"
-        assert [(row["status"], row["attempts"]) for row in await in_process.rows(intent)] == [("failed", 2)]
+        assert [(row["status"], row["attempts"]) for row in await in_process.rows(intent)] == [
+            ("failed", 2)
+        ]
         assert in_process.venue.journal == []
 
 
 @pytest.mark.parametrize("limited", ["create", "replace", "cancel"])
-async def test_a_command_that_a_rate_limit_refuses_uses_up_no_attempt(urls: Urls, limited: str) -> None:
+async def test_a_command_that_a_rate_limit_refuses_uses_up_no_attempt(
+    urls: Urls, limited: str
+) -> None:
     metrics = Metrics()
-    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=1, metrics=metrics):
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, attempt_limit=1, metrics=metrics),
+    ):
         refusals = [Act.LIMIT] * 3
         if limited == "create":
             in_process.venue.acts += refusals
@@ -163,7 +184,11 @@ async def test_a_command_that_a_rate_limit_refuses_uses_up_no_attempt(urls: Urls
         if limited != "create":
             await in_process.until_status(intent, "NEW")
             in_process.venue.acts += refusals
-            await (in_process.cancel(intent) if limited == "cancel" else in_process.replace(intent, "12"))
+            await (
+                in_process.cancel(intent)
+                if limited == "cancel"
+                else in_process.replace(intent, "12")
+            )
         await in_process.put_off(intent)
         waiting = [(row["status"], row["attempts"]) for row in await in_process.rows(intent)][-1]
         assert waiting == ("pending", 0)
@@ -206,10 +231,17 @@ async def test_replace_and_cancel_follow_their_order(urls: Urls) -> None:
         seq = await in_process.replace(intent, "7")
         order = await in_process.until_status(intent, "NEW")
         assert (order["quantity"], order["command_seq"]) == (7, seq)
-        assert (sent.ticket.orig_client_order_id, sent.ticket.broker_order_id) == (created.client_order_id, "v1")
+        assert (sent.ticket.orig_client_order_id, sent.ticket.broker_order_id) == (
+            created.client_order_id,
+            "v1",
+        )
         await in_process.cancel(intent)
         await in_process.until_status(intent, "CANCELLED")
-        assert [command for command, _ in in_process.venue.journal] == ["submit", "replace", "cancel"]
+        assert [command for command, _ in in_process.venue.journal] == [
+            "submit",
+            "replace",
+            "cancel",
+        ]
         cancelled = in_process.venue.tickets[-1]
         named = cancelled.orig_client_order_id, cancelled.broker_order_id
         assert named == (sent.ticket.client_order_id, "v1")
@@ -246,7 +278,9 @@ async def test_a_command_that_was_taken_and_is_never_answered_is_looked_up(urls:
         await in_process.cancel(intent)
         await in_process.until_rows_are("completed")
         assert (await in_process.order(intent))["order_status"] == "PENDING_CANCEL"
-        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '10 s'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE commands SET sent_at = sent_at - interval '10 s'"
+        )
         await in_process.until_status(intent, "CANCELLED")
 
 
@@ -273,7 +307,10 @@ async def test_a_lost_answer_to_a_replace_is_found_out(urls: Urls) -> None:
         await in_process.replace(intent, "7")
         order = await in_process.until_status(intent, "NEW")
         assert order["quantity"] == 7
-        assert in_process.venue.lookups == [await in_process.coid(intent), await in_process.coid(intent, "REPLACE")]
+        assert in_process.venue.lookups == [
+            await in_process.coid(intent),
+            await in_process.coid(intent, "REPLACE"),
+        ]
 
 
 async def test_a_replace_that_never_arrived_is_dropped(urls: Urls) -> None:
@@ -303,7 +340,10 @@ async def test_a_cancel_that_is_refused_leaves_the_order_working(urls: Urls) -> 
 
 async def test_a_cancel_whose_attempts_are_used_up_raises_an_alert(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_in_process(urls) as in_process, executing(in_process, attempt_limit=1, metrics=metrics):
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, attempt_limit=1, metrics=metrics),
+    ):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
         in_process.venue.acts.append(Act.FAIL)
@@ -315,7 +355,9 @@ async def test_a_cancel_whose_attempts_are_used_up_raises_an_alert(urls: Urls) -
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order(urls: Urls) -> None:
+async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order(
+    urls: Urls,
+) -> None:
     async with open_in_process(urls) as in_process:
         unsent, sent = await in_process.create(), await in_process.create()
         await in_process.in_process_writer.owner.execute(
@@ -353,7 +395,9 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
         await in_process.in_process_writer.owner.execute(
             "UPDATE orders SET order_status = 'PENDING_NEW', external_order_id = NULL"
         )
-        await in_process.in_process_writer.owner.execute("UPDATE outbox SET status = 'pending', finished_at = NULL")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE outbox SET status = 'pending', finished_at = NULL"
+        )
         assert execution.leases.sessions
         await in_process.until_status(intent, "NEW")
         assert len(in_process.venue.journal) == 1
@@ -363,7 +407,8 @@ async def test_a_command_that_was_marked_and_never_answered_is_only_looked_up(ur
 async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answer(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The due look-ups are read while the order's own is under way, and acted upon once that has ended."""
+    """The due look-ups are read while the order's own is under way, and acted upon once that has
+    ended."""
     monkeypatch.setattr(session, "LOOKUP_SECONDS", 60.0)  # it waits until the test lets it go
     async with open_in_process(urls) as in_process, executing(in_process):
         owner, venue = in_process.in_process_writer.owner, in_process.venue
@@ -378,7 +423,8 @@ async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answe
         venue.answers_lookups.clear()
         first = await in_process.create()
         await in_process.until_true(lambda: len(venue.lookups) == 1)
-        await owner.execute("BEGIN; LOCK TABLE symbol_times IN ACCESS EXCLUSIVE MODE")  # is read after the look-ups
+        # Is read after the look-ups.
+        await owner.execute("BEGIN; LOCK TABLE symbol_times IN ACCESS EXCLUSIVE MODE")
         await in_process.until(reader_waits)
         venue.answers_lookups.set()
         await in_process.until_status(first, "NEW")
@@ -393,7 +439,9 @@ async def test_an_order_that_ended_while_nobody_listened_is_found_out(urls: Urls
         async with executing(in_process):
             intent = await in_process.create()
             await in_process.until_status(intent, "NEW")
-        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE commands SET sent_at = sent_at - interval '1 min'"
+        )
         in_process.venue.end(await in_process.coid(intent), EventKind.EXPIRED)
         async with executing(in_process):
             await in_process.until_status(intent, "EXPIRED")

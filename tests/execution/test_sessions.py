@@ -1,4 +1,5 @@
-"""Sessions: opened, reconciled, closed; what their state lets through; and which worker holds them."""
+"""Sessions: opened, reconciled, closed; what their state lets through; and which worker holds
+them."""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -7,7 +8,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.conftest import Urls
-from tests.execution.in_process_execution import MAX_AGE_MILLIS, InProcessExecution, executing, open_in_process
+from tests.execution.in_process_execution import (
+    MAX_AGE_MILLIS,
+    InProcessExecution,
+    executing,
+    open_in_process,
+)
 from tests.execution.test_sending import alerts
 from tests.fakes import Act, FakeVenue, VenueSession
 from trading_intents.brokers.paper.broker import INTEGRATION
@@ -19,7 +25,9 @@ from trading_intents.execution.sessions.store import LEASE_SECONDS
 from trading_intents.telemetry import Metrics
 
 
-async def until_connection(in_process: InProcessExecution, state: str, account: UUID | None = None) -> None:
+async def until_connection(
+    in_process: InProcessExecution, state: str, account: UUID | None = None
+) -> None:
     async def reached() -> bool:
         return await in_process.connection(account) == state
 
@@ -47,7 +55,9 @@ async def set_credential(in_process: InProcessExecution, secret: str) -> None:
         credential,
         secret.encode(),
     )
-    await owner.execute("UPDATE accounts SET has_credential = true, link_generation = link_generation + 1")
+    await owner.execute(
+        "UPDATE accounts SET has_credential = true, link_generation = link_generation + 1"
+    )
 
 
 async def test_a_session_that_ends_is_opened_again_and_reconciled(urls: Urls) -> None:
@@ -96,10 +106,15 @@ async def test_an_order_that_was_sent_just_before_the_session_ended_is_looked_up
 
 
 async def test_open_orders_are_reconciled_now_and_then(urls: Urls) -> None:
-    async with open_in_process(urls, accounts=2) as in_process, executing(in_process, reconcile_seconds=0.5):
+    async with (
+        open_in_process(urls, accounts=2) as in_process,
+        executing(in_process, reconcile_seconds=0.5),
+    ):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
-        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE commands SET sent_at = sent_at - interval '1 min'"
+        )
         await end_unheard(in_process, intent)
         await in_process.until_status(intent, "CANCELLED")
         reconciled = in_process.venue.snapshots
@@ -133,18 +148,25 @@ class HangingSession(VenueSession):
         return await super().snapshot(since)
 
 
-async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconcile(urls: Urls) -> None:
+async def test_a_broker_that_answers_no_snapshot_delays_no_other_accounts_reconcile(
+    urls: Urls,
+) -> None:
     venue = HangingVenue("paper")
     async with (
         open_in_process(urls, accounts=2, venue=venue) as in_process,
         executing(in_process, reconcile_seconds=0.3),
     ):
-        intents = [await in_process.create(account=account) for account in in_process.in_process_writer.accounts]
+        intents = [
+            await in_process.create(account=account)
+            for account in in_process.in_process_writer.accounts
+        ]
         for intent in intents:
             await in_process.until_status(intent, "NEW")
         venue.hanging = in_process.in_process_writer.accounts[0]
         await in_process.until_true(lambda: venue.failed_snapshots == 1)
-        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE commands SET sent_at = sent_at - interval '1 min'"
+        )
         await end_unheard(in_process, intents[1])
         await in_process.until_status(intents[1], "CANCELLED", 5)
         assert venue.failed_snapshots == 1
@@ -180,12 +202,17 @@ async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
 @pytest.mark.usefixtures("soon")
 async def test_an_order_that_the_broker_lost_raises_one_alert(urls: Urls) -> None:
     metrics = Metrics()
-    async with open_in_process(urls) as in_process, executing(in_process, metrics=metrics, reconcile_seconds=0.2):
+    async with (
+        open_in_process(urls) as in_process,
+        executing(in_process, metrics=metrics, reconcile_seconds=0.2),
+    ):
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
         coid = await in_process.coid(intent)
         lost = in_process.venue.orders.pop(coid)
-        await in_process.in_process_writer.owner.execute("UPDATE commands SET sent_at = sent_at - interval '1 min'")
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE commands SET sent_at = sent_at - interval '1 min'"
+        )
         await in_process.until_true(lambda: bool(in_process.venue.lookups))
         hurry = "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
 
@@ -220,9 +247,14 @@ async def test_a_broker_that_is_away_is_tried_until_it_is_back(urls: Urls) -> No
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_refused_credential_waits_for_another(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01,))  # of a credential that worked; this one never did
-    async with open_in_process(urls, venue=FakeVenue("paper", credential_fields=("token",))) as in_process:
+async def test_a_refused_credential_waits_for_another(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a credential that worked; this one never did.
+    monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01,))
+    async with open_in_process(
+        urls, venue=FakeVenue("paper", credential_fields=("token",))
+    ) as in_process:
         async with executing(in_process):
             await until_connection(in_process, "credential_missing")
             in_process.venue.refuses_login = True
@@ -232,7 +264,10 @@ async def test_a_refused_credential_waits_for_another(urls: Urls, monkeypatch: p
             assert len(in_process.venue.contexts) == 1, "not tried again with the same one"
             await set_credential(in_process, "new")
             await until_connection(in_process, "connected")
-        assert [context.secrets["token"].reveal() for context in in_process.venue.contexts] == ["old", "new"]
+        assert [context.secrets["token"].reveal() for context in in_process.venue.contexts] == [
+            "old",
+            "new",
+        ]
 
 
 async def test_a_credential_that_worked_is_tried_until_it_works_again(
@@ -281,7 +316,9 @@ async def test_a_closed_account_has_no_session_and_no_lease(urls: Urls) -> None:
         await in_process.in_process_writer.owner.execute(
             "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1"
         )
-        await in_process.until_true(lambda: not execution.leases.sessions and not in_process.venue.sessions)
+        await in_process.until_true(
+            lambda: not execution.leases.sessions and not in_process.venue.sessions
+        )
         assert await in_process.in_process_writer.count("leases") == 0
 
 
@@ -347,12 +384,16 @@ async def test_a_worker_whose_clock_is_wrong_sends_all_the_same(urls: Urls, seco
 
 
 @pytest.mark.parametrize("seconds", [-31, 0, 31])
-async def test_a_ticket_ends_at_the_orders_age_whatever_the_wall_clock_says(urls: Urls, seconds: int) -> None:
+async def test_a_ticket_ends_at_the_orders_age_whatever_the_wall_clock_says(
+    urls: Urls, seconds: int
+) -> None:
     clock = ShiftedClock(seconds)
     async with open_in_process(urls) as in_process:
         intent = await in_process.create()
         age = "UPDATE actions SET created_at = created_at - interval '10 s'"
-        await in_process.in_process_writer.owner.execute(f"SET session_replication_role = replica; {age}")
+        await in_process.in_process_writer.owner.execute(
+            f"SET session_replication_role = replica; {age}"
+        )
         before = clock.monotonic()
         async with executing(in_process, clock=clock):
             await in_process.until_status(intent, "NEW")
@@ -372,10 +413,14 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
         async with executing(in_process) as second:
             await in_process.until_true(lambda: holders(first, second) == [3, 3])
             assert not set(first.leases.sessions) & set(second.leases.sessions)
-            intents = [await in_process.create(account=account) for account in in_process.in_process_writer.accounts]
+            intents = [
+                await in_process.create(account=account)
+                for account in in_process.in_process_writer.accounts
+            ]
             for intent in intents:
                 await in_process.until_status(intent, "NEW")
-        await in_process.until_true(lambda: holders(first) == [6], LEASE_SECONDS - 1)  # none of them had to expire
+        # None of them had to expire.
+        await in_process.until_true(lambda: holders(first) == [6], LEASE_SECONDS - 1)
         assert len(in_process.venue.arrived("submit")) == 6
 
 
@@ -383,8 +428,12 @@ async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls:
     async with open_in_process(urls) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [1])
         name, opened = first.leases.worker_id, next(iter(first.leases.sessions.values()))
-        await in_process.in_process_writer.owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
-        await in_process.until_true(lambda: first.leases.worker_id != name and holders(first) == [1])
+        await in_process.in_process_writer.owner.execute(
+            "UPDATE workers SET expires_at = clock_timestamp()"
+        )
+        await in_process.until_true(
+            lambda: first.leases.worker_id != name and holders(first) == [1]
+        )
         assert next(iter(first.leases.sessions.values())) is not opened
         intent = await in_process.create()
         await in_process.until_status(intent, "NEW")
@@ -394,7 +443,10 @@ async def test_a_new_account_is_worked_at_once(urls: Urls) -> None:
     async with open_in_process(urls, accounts=2) as in_process, executing(in_process) as execution:
         await in_process.until_true(lambda: holders(execution) == [2])
         intents = await asyncio.gather(
-            *(in_process.create(account=account) for account in in_process.in_process_writer.accounts)
+            *(
+                in_process.create(account=account)
+                for account in in_process.in_process_writer.accounts
+            )
         )
         for intent in intents:
             await in_process.until_status(intent, "NEW", 5)

@@ -19,19 +19,26 @@ IDS = {"order_id", "account_id", "trade_id", "client_order_id"}
 
 
 async def history(books: Books, account: int) -> tuple[list[Sent], list[BrokerEvent]]:
-    """Two orders, one of them replaced, busted and corrected, the other cancelled after a missed fill."""
+    """Two orders, one of them replaced, busted and corrected, the other cancelled after a missed
+    fill."""
     first = await books.create("100", limit="10", account=account)
     second = await books.create("50", account=account, symbol="MSFT")
     await books.record(reported(E.ACCEPTED, first, "a1"), account=account)
-    replaced = await books.submit(Replace(str(first.order_id), Spec(OrderKind.LIMIT, "90", "11", None, None)), account)
+    replaced = await books.submit(
+        Replace(str(first.order_id), Spec(OrderKind.LIMIT, "90", "11", None, None)), account
+    )
     events = [
         reported(E.ACCEPTED, first, "a1"),
         fill(first, "e1", "10", "9.5", cum_quantity="10", at=1, fee="0.1"),
         fill(first, "e2", "20", "9.7", cum_quantity="30", at=2),
-        reported(E.REPLACED, replaced, "r1", 3, replaces=first.client_order_id, broker_order_id="b2"),
+        reported(
+            E.REPLACED, replaced, "r1", 3, replaces=first.client_order_id, broker_order_id="b2"
+        ),
         fill(replaced, "e3", "30", "9.9", cum_quantity="60", at=4),
         reported(E.FILL_BUST, first, "k1", 5, replaces="e1"),
-        reported(E.FILL_CORRECT, first, "k2", 6, exec_id="e2c", replaces="e2", quantity="20", price="9.6"),
+        reported(
+            E.FILL_CORRECT, first, "k2", 6, exec_id="e2c", replaces="e2", quantity="20", price="9.6"
+        ),
         fill(replaced, "e4", "40", "10", at=7),
         reported(E.ACCEPTED, second, "a2", broker_order_id="b3"),
         fill(second, "m1", "5", "300", cum_quantity="5", at=1),
@@ -52,7 +59,8 @@ async def rows(books: Books, orders: list[Sent], account: int) -> dict[str, Any]
         found[f"order {index}"] = plain(await books.order(sent), MOMENTS | IDS)
         live = {name: row for name, row in (await books.trades(sent)).items() if row["quantity"]}
         found[f"trades {index}"] = {
-            name: plain(row, MOMENTS | IDS | {"seq", "booking", "is_retold"}) | {"flags": row["flags"]}
+            name: plain(row, MOMENTS | IDS | {"seq", "booking", "is_retold"})
+            | {"flags": row["flags"]}
             for name, row in live.items()
         }
     for symbol in ("AAPL", "MSFT"):
@@ -65,8 +73,14 @@ async def test_no_shuffle_changes_the_rows(urls: Urls, database: Database) -> No
         orders, events = await history(books, 0)
         await books.record(*events, account=0)
         expected = await rows(books, orders, 0)
-        assert (expected["order 0"]["order_status"], expected["order 0"]["filled_quantity"]) == ("FILLED", 90)
-        assert (expected["order 1"]["order_status"], expected["order 1"]["filled_quantity"]) == ("CANCELLED", 15)
+        assert (expected["order 0"]["order_status"], expected["order 0"]["filled_quantity"]) == (
+            "FILLED",
+            90,
+        )
+        assert (expected["order 1"]["order_status"], expected["order 1"]["filled_quantity"]) == (
+            "CANCELLED",
+            15,
+        )
         for account in range(1, SHUFFLES + 1):
             chance = random.Random(account)
             orders, events = await history(books, account)

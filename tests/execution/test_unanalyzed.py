@@ -1,4 +1,5 @@
-"""Tables that nobody has analyzed: the plans that were made while they were empty read no more when they are large."""
+"""Tables that nobody has analyzed: the plans that were made while they were empty read no more when
+they are large."""
 
 import contextlib
 import uuid
@@ -67,7 +68,11 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
     "outbox": ("finished_at IS NOT NULL AND lane = $1", {"order_key": "gen_random_uuid()"}),
     "commands": (
         "broker_order_id IS NOT NULL AND account_id = $1",
-        {"client_order_id": "'old' || n", "order_id": "gen_random_uuid()", "broker_order_id": "'old' || n"},
+        {
+            "client_order_id": "'old' || n",
+            "order_id": "gen_random_uuid()",
+            "broker_order_id": "'old' || n",
+        },
     ),
     "facts": (
         "kind = 'FILL' AND account_id = $1",
@@ -95,14 +100,23 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
         "account_id = $1 AND resumed_at IS NOT NULL",
         {"id": "gen_random_uuid()", "created_at": OLD, "resumed_at": OLD},
     ),
-    "stats_buckets": ("account_id = $1 AND width_seconds = 60", {"start": "now() - (5000 + n) * interval '1 min'"}),
+    "stats_buckets": (
+        "account_id = $1 AND width_seconds = 60",
+        {"start": "now() - (5000 + n) * interval '1 min'"},
+    ),
     "paper_orders": (
         "account_id = $1 AND status = 'FILLED'",
         {"number": "n", "broker_order_id": "'old' || n", "client_order_id": "'old' || n"},
     ),
     "paper_events": (
         "account_id = $1",
-        {"seq": "n", "number": "n", "broker_order_id": "'old' || n", "recorded_at": OLD, "venue_time": OLD},
+        {
+            "seq": "n",
+            "number": "n",
+            "broker_order_id": "'old' || n",
+            "recorded_at": OLD,
+            "venue_time": OLD,
+        },
     ),
     "paper_journal": (
         "account_id = $1 AND NOT duplicate",
@@ -114,7 +128,10 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
     "paper_accounts": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "balances": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
     "daily_baselines": ("account_id = $1", {"account_id": "gen_random_uuid()"}),
-    "trading_limits": ("owner_id = $1", {"owner_id": "gen_random_uuid()", "rules": """'{"max_open_orders": 9}'"""}),
+    "trading_limits": (
+        "owner_id = $1",
+        {"owner_id": "gen_random_uuid()", "rules": """'{"max_open_orders": 9}'"""},
+    ),
     "reference_prices": ("$1::uuid IS NOT NULL", {"symbol": "'OLD' || n"}),
     "paper_symbols": ("$1::uuid IS NOT NULL", {"symbol": "'OLD' || n"}),
     "paper_quotes": ("$1::uuid IS NOT NULL", {"symbol": "'OLD' || n"}),
@@ -123,8 +140,8 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
 
 @dataclass
 class ExplainedTrading:
-    """Accounts on a platform whose statements are explained: one without limits, one with, and one whose orders are
-    looked up."""
+    """Accounts on a platform whose statements are explained: one without limits, one with, and one
+    whose orders are looked up."""
 
     tenants: Tenants
     tables: Tables
@@ -154,7 +171,9 @@ class ExplainedTrading:
             self.tables.execute(f"ALTER TABLE {row['oid']} SET (autovacuum_enabled = false)")
 
     def call(self, method: str, path: str, body: Any = None, caller: str = "key_all") -> Any:
-        answer = self.tenants.client.request(method, path, json=body, headers=self.tenants.callers[caller])
+        answer = self.tenants.client.request(
+            method, path, json=body, headers=self.tenants.callers[caller]
+        )
         assert answer.status_code < 300, (path, answer.status_code, answer.text)
         return answer.json()
 
@@ -162,7 +181,9 @@ class ExplainedTrading:
         """Everything that a command of an account may lead to."""
         self.call("PUT", "/v1/paper/quotes/AAPL", QUOTE)
         with ThreadPoolExecutor() as threads:
-            trading = [threads.submit(self.execute, client) for client in (self.plain, self.limited)]
+            trading = [
+                threads.submit(self.execute, client) for client in (self.plain, self.limited)
+            ]
             for each in (*trading, threads.submit(self.look_up, self.unsure)):
                 each.result()
         self.follow(self.plain)
@@ -171,7 +192,9 @@ class ExplainedTrading:
 
     def execute(self, client: TradingClient) -> None:
         with ThreadPoolExecutor() as threads:
-            filled = list(threads.map(lambda n: post(client, create(market(str(n)))), range(1, TOGETHER + 1)))
+            filled = list(
+                threads.map(lambda n: post(client, create(market(str(n)))), range(1, TOGETHER + 1))
+            )
         key = uuid.uuid4().hex
         working = post(client, create(limit("1", "1")), key)
         assert post(client, create(limit("1", "1")), key) == working
@@ -202,7 +225,8 @@ class ExplainedTrading:
         intent_id = post(client, create(limit("7", "7")))
         until(client, [intent_id], "NEW")
         client.tables.execute(
-            "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE order_id = $1::text::uuid", intent_id
+            "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE order_id = $1::text::uuid",
+            intent_id,
         )
         done = "SELECT lookup_due_at IS NULL FROM orders WHERE order_id = $1::text::uuid"
         eventually(lambda: client.tables.value(done, intent_id), WAIT_SECONDS)
@@ -222,8 +246,14 @@ class ExplainedTrading:
         """Primes a stream, and resumes it after the last event that was followed before."""
         path = f"/v1/accounts/{client.account['id']}/events"
         for headers in ({}, {"last-event-id": self.cursor} if self.cursor else {}):
-            with self.tenants.client.stream("GET", path, headers=client.headers | headers) as events:
-                ids = (line.removeprefix("id: ") for line in events.iter_lines() if line.startswith("id: "))
+            with self.tenants.client.stream(
+                "GET", path, headers=client.headers | headers
+            ) as events:
+                ids = (
+                    line.removeprefix("id: ")
+                    for line in events.iter_lines()
+                    if line.startswith("id: ")
+                )
                 self.cursor = next(ids)
 
     def grow(self, rows: int) -> None:
@@ -282,7 +312,9 @@ def trading(databases: Databases, tmp_path: Path) -> Iterator[ExplainedTrading]:
         yield trading
 
 
-def compare(small: dict[str, StatementCost], large: dict[str, StatementCost], most: float) -> Iterator[str]:
+def compare(
+    small: dict[str, StatementCost], large: dict[str, StatementCost], most: float
+) -> Iterator[str]:
     """The statements that read that many rows or blocks more."""
     for statement, cost in large.items():
         before = small.get(statement)
@@ -291,8 +323,11 @@ def compare(small: dict[str, StatementCost], large: dict[str, StatementCost], mo
             yield f"{statement}\n{read}\n{cost.plan}"
 
 
-# Takes more than five seconds: the server explains each statement of everything that an account can do, three times.
-@pytest.mark.parametrize("statistics", ["none", pytest.param("of small tables", marks=pytest.mark.chaos)])
+# Takes more than five seconds: the server explains each statement of everything that an account can
+# do, three times.
+@pytest.mark.parametrize(
+    "statistics", ["none", pytest.param("of small tables", marks=pytest.mark.chaos)]
+)
 @pytest.mark.parametrize("rows", [4_000, pytest.param(50_000, marks=pytest.mark.chaos)])
 def test_a_statement_that_was_planned_on_small_tables_reads_no_more_of_large_ones(
     trading: ExplainedTrading, rows: int, statistics: str

@@ -1,4 +1,5 @@
-"""An API process and workers in processes of their own, on paper accounts; workers are killed, stopped and started."""
+"""An API process and workers in processes of their own, on paper accounts; workers are killed,
+stopped and started."""
 
 import asyncio
 import contextlib
@@ -50,7 +51,8 @@ class WorkerProcesses:
             yield platform
 
     def try_to_submit(self, body: Body, account: str | None = None) -> httpx.Response:
-        """A worker that is stopped in the middle of a transaction keeps the API from its locks for some seconds."""
+        """A worker that is stopped in the middle of a transaction keeps the API from its locks for
+        some seconds."""
         url = f"{self.api.url}/v1/accounts/{account or self.accounts[0]}/intents"
         headers = self.headers | {"idempotency-key": uuid4().hex}
         for _ in range(SUBMIT_TRIES):
@@ -71,7 +73,12 @@ class WorkerProcesses:
             return list(threads.map(self.submit, bodies, accounts))
 
     def script(
-        self, kind: str, chance: str = "1", command: str | None = None, millis: int = 0, remaining: int | None = None
+        self,
+        kind: str,
+        chance: str = "1",
+        command: str | None = None,
+        millis: int = 0,
+        remaining: int | None = None,
     ) -> None:
         """Makes the paper broker fail in this way, on all accounts."""
         for account in self.accounts:
@@ -98,7 +105,8 @@ class WorkerProcesses:
         return found
 
     def statuses(self, with_reason: bool = False) -> dict[str, int]:
-        """The number of orders by status; `with_reason` counts `REJECTED not_delivered` apart from `REJECTED`."""
+        """The number of orders by status; `with_reason` counts `REJECTED not_delivered` apart from
+        `REJECTED`."""
         rows = self.tables.fetch(
             """
             SELECT concat_ws(' ', order_status, CASE WHEN $1::boolean THEN reason END) AS status, count(*)
@@ -115,11 +123,16 @@ class WorkerProcesses:
         return count
 
     def journal(self) -> dict[str, list[str]]:
-        """The commands of each intent that the broker took, in their order; each by its own id, or by its order."""
+        """The commands of each intent that the broker took, in their order; each by its own id, or
+        by its order."""
         commands = self.tables.fetch("SELECT client_order_id, order_id FROM commands")
-        owners: dict[object, str] = {row["client_order_id"]: str(row["order_id"]) for row in commands}
+        owners: dict[object, str] = {
+            row["client_order_id"]: str(row["order_id"]) for row in commands
+        }
         found: dict[str, list[str]] = {}
-        for row in self.tables.fetch("SELECT * FROM paper_journal WHERE NOT duplicate ORDER BY account_id, seq"):
+        for row in self.tables.fetch(
+            "SELECT * FROM paper_journal WHERE NOT duplicate ORDER BY account_id, seq"
+        ):
             order = row["account_id"], row["number"]
             intent = owners.get(row["client_order_id"]) or owners[order]
             if row["command"] == "SUBMIT":
@@ -130,7 +143,9 @@ class WorkerProcesses:
     def assert_ids_taken_once(self) -> None:
         """Only a CREATE comes under an id that was used, and is refused."""
         journal = self.tables.fetch("SELECT * FROM paper_journal ORDER BY account_id, seq")
-        taken = [(row["account_id"], row["client_order_id"]) for row in journal if not row["duplicate"]]
+        taken = [
+            (row["account_id"], row["client_order_id"]) for row in journal if not row["duplicate"]
+        ]
         assert len(taken) == len(set(taken))
         assert {row["command"] for row in journal if row["duplicate"]} <= {"SUBMIT"}
 
@@ -149,13 +164,22 @@ class WorkerProcesses:
 
 
 @contextlib.contextmanager
-def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **settings: str) -> Iterator[WorkerProcesses]:
-    chosen = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()} | settings
+def open_worker_processes(
+    urls: Urls, folder: Path, accounts: int = 2, **settings: str
+) -> Iterator[WorkerProcesses]:
+    chosen = (
+        PLENTY
+        | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+        | settings
+    )
     with serving(folder, **{"ROLES": "api"} | chosen) as api:
         document = {
             "external_id": "o",
             "entitlements": ["controls_premium"],
-            "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
+            "accounts": [
+                {"name": f"a{n}", "broker": "paper", "environment": "paper"}
+                for n in range(accounts)
+            ],
             "api_keys": [key("k", "paper", EVERY_PERMISSION)],
         }
         made = api.provision({"organizations": [document]})["organizations"][0]
@@ -171,7 +195,9 @@ def open_worker_processes(urls: Urls, folder: Path, accounts: int = 2, **setting
 class Mortals:
     """Workers that are killed or stopped again and again until the test lets them live."""
 
-    def __init__(self, worker_processes: WorkerProcesses, number: int, pauses: bool = False) -> None:
+    def __init__(
+        self, worker_processes: WorkerProcesses, number: int, pauses: bool = False
+    ) -> None:
         self._processes, self._number, self._pauses = worker_processes, number, pauses
         self.over = threading.Event()
         self.released = threading.Event()
@@ -218,7 +244,9 @@ class Mortals:
 
 def until_connected(worker_processes: WorkerProcesses) -> None:
     eventually(
-        lambda: bool(worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")),
+        lambda: bool(
+            worker_processes.tables.value("SELECT bool_and(connection = 'connected') FROM accounts")
+        ),
         CONNECTED_SECONDS,
     )
 
@@ -230,8 +258,8 @@ def until_sessions_equal_leases(
     limit_seconds: float = EQUAL_SECONDS,
     has_broker: bool = True,
 ) -> None:
-    """Of the workers that live: each account has one lease and one session, and is shown as connected, if its broker
-    can be reached."""
+    """Of the workers that live: each account has one lease and one session, and is shown as
+    connected, if its broker can be reached."""
     valid = "SELECT count(*) FROM leases JOIN workers w ON w.id = worker_id WHERE expires_at > clock_timestamp()"
     connected = "SELECT count(*) FROM accounts WHERE connection = 'connected'"
     found: tuple[float, ...] = ()
@@ -248,7 +276,9 @@ def until_sessions_equal_leases(
     try:
         eventually(is_equal, limit_seconds)
     except AssertionError:
-        raise AssertionError(f"sessions, leases, connected: {found}, of {accounts} accounts") from None
+        raise AssertionError(
+            f"sessions, leases, connected: {found}, of {accounts} accounts"
+        ) from None
 
 
 def _count_sessions(worker: Platform) -> float:

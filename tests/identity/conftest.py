@@ -68,7 +68,8 @@ def verifier(make_verifier: MakeVerifier, settings: Settings) -> TokenVerifier:
 
 @pytest.fixture
 def refused(verifier: TokenVerifier, logged: io.StringIO) -> Refused:
-    """Refuses a token, makes sure that the caller learns nothing, and returns the cause from the log."""
+    """Refuses a token, makes sure that the caller learns nothing, and returns the cause from the
+    log."""
 
     async def refuse(token: str) -> str:
         with pytest.raises(Unauthorized) as caught:

@@ -1,4 +1,5 @@
-"""An OpenID Connect issuer on loopback for tests: its own keys, its key set over HTTP, a count of what was fetched."""
+"""An OpenID Connect issuer on loopback for tests: its own keys, its key set over HTTP, a count of
+what was fetched."""
 
 import base64
 import json
@@ -48,7 +49,8 @@ def rsa_key(kid: str = "rsa", bits: int = 2048) -> SigningKey:
 
 
 def encode(header: Mapping[str, Any], claims: object, sign: Callable[[bytes], bytes]) -> str:
-    """A token with exactly this header, whatever it says. Claims given as bytes are taken as they are."""
+    """A token with exactly this header, whatever it says. Claims given as bytes are taken as they
+    are."""
     payload = claims if isinstance(claims, bytes) else json.dumps(claims).encode()
     message = _base64(json.dumps(header).encode()) + b"." + _base64(payload)
     return (message + b"." + _base64(sign(message))).decode()
@@ -66,7 +68,9 @@ class Issuer:
         self.open.set()
         self._clock = clock
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self.jwks_url = self.url + KEYS_PATH
 
@@ -75,7 +79,10 @@ class Issuer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -111,7 +118,11 @@ def _handler_of(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             issuer.paths.append(self.path)
             issuer.open.wait(MAX_HOLD_SECONDS)
-            body = json.dumps({"keys": issuer.published}).encode() if issuer.body is None else issuer.body
+            body = (
+                json.dumps({"keys": issuer.published}).encode()
+                if issuer.body is None
+                else issuer.body
+            )
             self.send_response(issuer.status)
             for name, value in issuer.headers.items():
                 self.send_header(name, value)

@@ -51,7 +51,9 @@ async def test_an_unexpected_error_does_not_end_background_work(
     else:
         running = asyncio.create_task(keep_resuming(cast(Pool, failing), None, "local", log))
     again = asyncio.create_task(failing.used_again.wait())
-    done, _ = await asyncio.wait([again, running], timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(
+        [again, running], timeout=WAIT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
     running.cancel()
     await asyncio.wait([running])
     assert done == {again}

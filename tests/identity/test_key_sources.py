@@ -1,5 +1,5 @@
-"""The sources of verification keys: which keys are taken, how often they are fetched, and what an absent issuer
-means."""
+"""The sources of verification keys: which keys are taken, how often they are fetched, and what an
+absent issuer means."""
 
 import asyncio
 import gzip
@@ -58,7 +58,9 @@ async def test_a_thousand_random_kids_cause_two_fetches(issuer: Issuer, refused:
     assert issuer.fetches == 2
 
 
-async def test_a_thousand_random_kids_at_once_cause_two_fetches(issuer: Issuer, source: JwksSource) -> None:
+async def test_a_thousand_random_kids_at_once_cause_two_fetches(
+    issuer: Issuer, source: JwksSource
+) -> None:
     found = await asyncio.gather(*(source.find(f"kid-{number}") for number in range(1_000)))
     assert found == [None] * 1_000
     assert issuer.fetches == 2
@@ -76,7 +78,9 @@ async def test_an_unknown_kid_may_ask_again_after_a_minute(
     assert issuer.fetches == 3
 
 
-async def test_a_new_key_is_found_by_everyone_who_brings_it(issuer: Issuer, source: JwksSource) -> None:
+async def test_a_new_key_is_found_by_everyone_who_brings_it(
+    issuer: Issuer, source: JwksSource
+) -> None:
     await source.find("ed")
     issuer.published.append(ed25519_key("new").public())
     found = await asyncio.gather(*(source.find("new") for _ in range(50)))
@@ -93,9 +97,14 @@ async def test_a_removed_key_stops_working_when_the_keys_are_refreshed(
     assert await refused(issuer.token()) == "unknown kid"
 
 
-async def test_a_caller_that_goes_away_does_not_take_the_keys_from_others(issuer: Issuer, source: JwksSource) -> None:
+async def test_a_caller_that_goes_away_does_not_take_the_keys_from_others(
+    issuer: Issuer, source: JwksSource
+) -> None:
     issuer.open.clear()
-    impatient, patient = asyncio.create_task(source.find("ed")), asyncio.create_task(source.find("ed"))
+    impatient, patient = (
+        asyncio.create_task(source.find("ed")),
+        asyncio.create_task(source.find("ed")),
+    )
     await asyncio.sleep(0)
     impatient.cancel()
     issuer.open.set()
@@ -147,7 +156,9 @@ async def test_without_any_keys_the_answer_is_unavailable_and_recovers(
     await verifier.verify(issuer.token())
 
 
-async def test_an_issuer_that_refuses_connections_is_unavailable(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_an_issuer_that_refuses_connections_is_unavailable(
+    issuer: Issuer, verifier: TokenVerifier
+) -> None:
     issuer.close()
     with pytest.raises(Unavailable):
         await verifier.verify(issuer.token())
@@ -155,7 +166,15 @@ async def test_an_issuer_that_refuses_connections_is_unavailable(issuer: Issuer,
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 100_000, b'{"keys": []}' + b" " * MAX_KEY_SET_BYTES],
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"keys": {}}',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"keys": []}' + b" " * MAX_KEY_SET_BYTES,
+    ],
     ids=lambda body: repr(body[:12]),
 )
 async def test_an_answer_that_is_no_key_set_changes_nothing(
@@ -233,7 +252,12 @@ def test_of_two_keys_with_one_kid_the_first_is_taken() -> None:
     assert read_key_set(json.dumps({"keys": keys}).encode())["ed"].key == first.key
 
 
-@given(st.dictionaries(st.sampled_from(["kty", "crv", "kid", "x", "y", "n", "e", "alg", "use"]), ANY_TEXT | st.none()))
+@given(
+    st.dictionaries(
+        st.sampled_from(["kty", "crv", "kid", "x", "y", "n", "e", "alg", "use"]),
+        ANY_TEXT | st.none(),
+    )
+)
 def test_no_key_breaks_reading(jwk: dict[str, Any]) -> None:
     for key in (ED, EC, RSA):
         read_key(key.public() | jwk)
@@ -250,9 +274,18 @@ def test_no_key_breaks_reading(jwk: dict[str, Any]) -> None:
         ({"PROVIDER_NAME": "acme", "JWKS_URL": "https://acme.example/jwks"}, "IDENTITY_ISSUER"),
         ({"JWKS_URL": "https://acme.example/jwks"}, "IDENTITY_JWKS_URL"),
         ({"USERS_URL": "https://acme.example/users"}, "IDENTITY_USERS_URL"),
-        ({"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "http://acme.example/jwks"}, "IDENTITY_JWKS_URL"),
-        ({"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "file:///etc/passwd"}, "IDENTITY_JWKS_URL"),
-        ({"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "http://[::1/jwks"}, "IDENTITY_JWKS_URL"),
+        (
+            {"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "http://acme.example/jwks"},
+            "IDENTITY_JWKS_URL",
+        ),
+        (
+            {"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "file:///etc/passwd"},
+            "IDENTITY_JWKS_URL",
+        ),
+        (
+            {"PROVIDER_NAME": "acme", "ISSUER": "i", "JWKS_URL": "http://[::1/jwks"},
+            "IDENTITY_JWKS_URL",
+        ),
     ],
 )
 def test_a_half_configured_issuer_is_refused_at_start(environ: dict[str, str], named: str) -> None:
@@ -260,7 +293,9 @@ def test_a_half_configured_issuer_is_refused_at_start(environ: dict[str, str], n
         load({f"{PREFIX}IDENTITY_{name}": value for name, value in environ.items()})
 
 
-@pytest.mark.parametrize("url", ["https://acme.example/jwks", "http://127.0.0.1:9/jwks", "http://[::1]:9/jwks"])
+@pytest.mark.parametrize(
+    "url", ["https://acme.example/jwks", "http://127.0.0.1:9/jwks", "http://[::1]:9/jwks"]
+)
 def test_a_fully_configured_issuer_is_taken(url: str) -> None:
     environ = {"PROVIDER_NAME": "acme", "ISSUER": "https://acme.example", "JWKS_URL": url}
     assert load({f"{PREFIX}IDENTITY_{n}": v for n, v in environ.items()}).identity_jwks_url == url

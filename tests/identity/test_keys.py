@@ -21,7 +21,8 @@ from trading_intents.trading import Environment
 
 ENVIRONMENTS = list(Environment)
 PAPER_KEY = "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTUV2cbmyG"
-# From code points, lone surrogates included: st.text() first builds a table, for seconds on a fresh machine.
+# From code points, lone surrogates included: st.text() first builds a table, for seconds on a fresh
+# machine.
 ANY_TEXT = st.lists(st.integers(0, 0x10FFFF).map(chr)).map("".join)
 OTHER_CHARACTERS = ALPHABET + " _-.\x00\u0660\u00e9\U0001f511"
 
@@ -35,7 +36,9 @@ def test_a_made_key_is_one_with_a_hint_of_its_end(environment: Environment) -> N
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_a_key_has_the_published_shape(environment: Environment) -> None:
-    assert re.fullmatch(rf"tip_{environment}_[0-9A-Za-z]{{32}}[0-9A-Za-z]{{6}}", make_key(environment).reveal())
+    assert re.fullmatch(
+        rf"tip_{environment}_[0-9A-Za-z]{{32}}[0-9A-Za-z]{{6}}", make_key(environment).reveal()
+    )
 
 
 def test_the_checksum_never_changes_for_keys_already_given_out() -> None:
@@ -92,14 +95,20 @@ def test_another_spelling_is_no_key(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTU1iFRTI", "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTUVW1PKD5F"]
+    "text",
+    [
+        "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTU1iFRTI",
+        "tip_paper_0123456789ABCDEFGHIJKLMNOPQRSTUVW1PKD5F",
+    ],
 )
 def test_a_right_checksum_does_not_excuse_a_wrong_length(text: str) -> None:
     assert not is_key(text)
 
 
 @pytest.mark.timeout(2)
-@pytest.mark.parametrize("filler", ["a", "tip_", "tip_paper_", "\u0660", "\x00", "\ud800"], ids=ascii)
+@pytest.mark.parametrize(
+    "filler", ["a", "tip_", "tip_paper_", "\u0660", "\x00", "\ud800"], ids=ascii
+)
 def test_a_megabyte_is_refused_a_thousand_times_a_second(filler: str) -> None:
     text = "tip_paper_" + filler * (1_000_000 // len(filler))
     assert not any(is_key(text) for _ in range(1_000))
@@ -112,7 +121,9 @@ def test_no_text_breaks_parsing_or_digesting(text: str) -> None:
 
 
 @given(st.text(alphabet=ALPHABET, min_size=38, max_size=38), st.sampled_from(ENVIRONMENTS))
-def test_a_guess_in_the_right_shape_has_the_wrong_checksum(body: str, environment: Environment) -> None:
+def test_a_guess_in_the_right_shape_has_the_wrong_checksum(
+    body: str, environment: Environment
+) -> None:
     assert not is_key(f"tip_{environment}_{body}")
 
 
@@ -129,5 +140,7 @@ def test_a_client_secret_is_no_api_key_and_never_repeats() -> None:
 
 
 def test_the_checksum_uses_the_whole_alphabet_and_nothing_else() -> None:
-    seen = {c for _ in range(1_000) for c in make_key(Environment.PAPER).reveal()[-CHECKSUM_LENGTH:]}
+    seen = {
+        c for _ in range(1_000) for c in make_key(Environment.PAPER).reveal()[-CHECKSUM_LENGTH:]
+    }
     assert seen == set(ALPHABET)

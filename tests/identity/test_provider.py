@@ -91,8 +91,12 @@ def test_a_key_that_others_can_reach_is_refused(tmp_path: Path, mode: int) -> No
 OTHER_KIND = p256_key().private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", OTHER_KIND], ids=["empty", "nonsense", "another kind"])
-def test_a_file_that_is_no_such_key_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", OTHER_KIND], ids=["empty", "nonsense", "another kind"]
+)
+def test_a_file_that_is_no_such_key_is_refused_and_left_alone(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / KEY_FILE
     path.touch(0o600)
     path.write_bytes(content)
@@ -113,25 +117,35 @@ def test_a_data_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 async def test_a_user_token_says_who_and_for_which_organization(
     provider: EmbeddedProvider, clock: ManualClock, log: Log
 ) -> None:
-    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "admin").reveal())
+    claims = await provider.verifier(log).verify(
+        provider.issue_user_token("ada", "org_acme", "admin").reveal()
+    )
     assert (claims.is_service, claims.subject) == (False, "ada")
     assert (claims.organization, claims.role) == ("org_acme", "admin")
     assert (claims.expires_at - clock.now()).total_seconds() == TOKEN_SECONDS == 15 * 60
 
 
 async def test_a_user_token_may_name_no_organization(provider: EmbeddedProvider, log: Log) -> None:
-    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", None, None).reveal())
+    claims = await provider.verifier(log).verify(
+        provider.issue_user_token("ada", None, None).reveal()
+    )
     assert (claims.organization, claims.role, claims.scopes) == (None, None, frozenset())
 
 
 @pytest.mark.parametrize("scopes", [set(), {Scope.INTENT_READ}, set(Scope)], ids=len)
-async def test_a_service_token_carries_its_scopes(provider: EmbeddedProvider, log: Log, scopes: set[Scope]) -> None:
-    claims = await provider.verifier(log).verify(provider.issue_service_token("reporter", scopes).reveal())
+async def test_a_service_token_carries_its_scopes(
+    provider: EmbeddedProvider, log: Log, scopes: set[Scope]
+) -> None:
+    claims = await provider.verifier(log).verify(
+        provider.issue_service_token("reporter", scopes).reveal()
+    )
     assert (claims.is_service, claims.subject, set(claims.scopes)) == (True, "reporter", scopes)
 
 
 def test_a_token_is_an_access_token_as_rfc_9068_has_it(provider: EmbeddedProvider) -> None:
-    tokens = [provider.issue_service_token("reporter", [Scope.INTENT_READ]).reveal() for _ in range(2)]
+    tokens = [
+        provider.issue_service_token("reporter", [Scope.INTENT_READ]).reveal() for _ in range(2)
+    ]
     header = jwt.get_unverified_header(tokens[0])
     assert header == {"alg": "EdDSA", "typ": "at+jwt", "kid": provider.jwks()["keys"][0]["kid"]}
     one, other = (jwt.decode(token, options={"verify_signature": False}) for token in tokens)
@@ -158,7 +172,9 @@ async def test_only_the_type_that_we_issue_is_taken(
     claims = jwt.decode(token, options={"verify_signature": False})
     kid = provider.jwks()["keys"][0]["kid"]
     signed: dict[str, str] = {
-        name: encode({"alg": "EdDSA", "kid": kid, "typ": name}, claims, SigningKey(kid, "EdDSA", key).sign)
+        name: encode(
+            {"alg": "EdDSA", "kid": kid, "typ": name}, claims, SigningKey(kid, "EdDSA", key).sign
+        )
         for name in (typ, "at+jwt")
     }
     await provider.verifier(log).verify(signed["at+jwt"])
@@ -206,7 +222,9 @@ async def test_a_token_of_another_issuer_is_refused_though_the_key_is_the_same(
             await one.verifier(log).verify(stranger.issue_user_token("ada", None, None).reveal())
 
 
-async def test_an_issuer_that_is_set_is_required(tmp_path: Path, clock: ManualClock, log: Log) -> None:
+async def test_an_issuer_that_is_set_is_required(
+    tmp_path: Path, clock: ManualClock, log: Log
+) -> None:
     named = make_provider(tmp_path, clock, identity_issuer="https://trading.example")
     other = make_provider(tmp_path, clock)
     await named.verifier(log).verify(named.issue_user_token("ada", None, None).reveal())
@@ -268,5 +286,7 @@ async def test_settings_for_external_claims_do_not_change_the_embedded_tokens(
     tmp_path: Path, clock: ManualClock, log: Log
 ) -> None:
     provider = make_provider(tmp_path, clock, identity_claim_role="sub", identity_claim_kind="role")
-    claims = await provider.verifier(log).verify(provider.issue_user_token("ada", "org_acme", "service").reveal())
+    claims = await provider.verifier(log).verify(
+        provider.issue_user_token("ada", "org_acme", "service").reveal()
+    )
     assert (claims.is_service, claims.role) == (False, "service")

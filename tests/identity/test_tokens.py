@@ -1,4 +1,5 @@
-"""Every way to talk a token past the verifier that we know of, through a real issuer on loopback."""
+"""Every way to talk a token past the verifier that we know of, through a real issuer on
+loopback."""
 
 import base64
 import dataclasses
@@ -17,7 +18,12 @@ from tests.identity.conftest import MakeVerifier, Refused
 from tests.identity.issuer import Issuer, SigningKey, ed25519_key, encode, p256_key, rsa_key
 from trading_intents.config import Settings
 from trading_intents.identity.model import Claims, Scope
-from trading_intents.identity.tokens import LEEWAY_SECONDS, MAX_KID_CHARACTERS, MAX_TOKEN_CHARACTERS, TokenVerifier
+from trading_intents.identity.tokens import (
+    LEEWAY_SECONDS,
+    MAX_KID_CHARACTERS,
+    MAX_TOKEN_CHARACTERS,
+    TokenVerifier,
+)
 
 BAD_SIGNATURE = "signature or algorithm does not fit the key"
 ALGORITHMS = ("EdDSA", "ES256", "RS256")
@@ -27,7 +33,11 @@ ALGORITHMS = ("EdDSA", "ES256", "RS256")
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 async def test_a_token_of_each_algorithm_verifies(
-    issuer: Issuer, verifier: TokenVerifier, clock: ManualClock, keys: dict[str, SigningKey], algorithm: str
+    issuer: Issuer,
+    verifier: TokenVerifier,
+    clock: ManualClock,
+    keys: dict[str, SigningKey],
+    algorithm: str,
 ) -> None:
     assert await verifier.verify(issuer.token(key=keys[algorithm])) == Claims(
         is_service=False,
@@ -48,11 +58,15 @@ async def test_an_external_issuer_may_name_the_type_or_not(
 
 
 @pytest.mark.parametrize("aud", ["trading-intents", ["other", "trading-intents"]])
-async def test_the_audience_may_be_one_of_several(issuer: Issuer, verifier: TokenVerifier, aud: Any) -> None:
+async def test_the_audience_may_be_one_of_several(
+    issuer: Issuer, verifier: TokenVerifier, aud: Any
+) -> None:
     await verifier.verify(issuer.token(issuer.claims(aud=aud)))
 
 
-async def test_a_user_may_have_no_organization_and_no_role(issuer: Issuer, verifier: TokenVerifier) -> None:
+async def test_a_user_may_have_no_organization_and_no_role(
+    issuer: Issuer, verifier: TokenVerifier
+) -> None:
     claims = await verifier.verify(issuer.token(issuer.claims(organization=None, role="")))
     assert (claims.organization, claims.role) == (None, None)
 
@@ -62,7 +76,8 @@ async def test_an_unknown_role_is_kept_as_it_is(issuer: Issuer, verifier: TokenV
 
 
 @pytest.mark.parametrize(
-    "scope", ["intent:read openid credential:read", ["intent:read", "credential:read", "INTENT:EDIT"]]
+    "scope",
+    ["intent:read openid credential:read", ["intent:read", "credential:read", "INTENT:EDIT"]],
 )
 async def test_a_service_account_has_the_scopes_that_we_know(
     issuer: Issuer, verifier: TokenVerifier, scope: Any
@@ -73,7 +88,9 @@ async def test_a_service_account_has_the_scopes_that_we_know(
 
 
 async def test_scopes_of_a_user_grant_nothing(issuer: Issuer, verifier: TokenVerifier) -> None:
-    claims = await verifier.verify(issuer.token(issuer.claims(scope="credential:read", kind="Service")))
+    claims = await verifier.verify(
+        issuer.token(issuer.claims(scope="credential:read", kind="Service"))
+    )
     assert (claims.is_service, claims.scopes) == (False, frozenset())
 
 
@@ -90,12 +107,23 @@ async def test_claims_are_found_by_exact_name_or_dotted_path(
             identity_kind_service="client-credentials",
         )
     )
-    answered: dict[str, Any] = {"https://example.com/org": "o1", "resource": {"trading": {"role": "member"}}}
+    answered: dict[str, Any] = {
+        "https://example.com/org": "o1",
+        "resource": {"trading": {"role": "member"}},
+    }
     claims = await verifier.verify(issuer.token(issuer.claims(**answered)))
     assert (claims.organization, claims.role) == ("o1", "member")
-    answered = {"gty": "client-credentials", "permissions": ["stream:read"], "resource": "no object"}
+    answered = {
+        "gty": "client-credentials",
+        "permissions": ["stream:read"],
+        "resource": "no object",
+    }
     claims = await verifier.verify(issuer.token(issuer.claims(**answered)))
-    assert (claims.is_service, claims.scopes, claims.role) == (True, frozenset({Scope.STREAM_READ}), None)
+    assert (claims.is_service, claims.scopes, claims.role) == (
+        True,
+        frozenset({Scope.STREAM_READ}),
+        None,
+    )
 
 
 # Forged algorithms and headers
@@ -103,7 +131,9 @@ async def test_claims_are_found_by_exact_name_or_dotted_path(
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "nOnE", "", None, ["EdDSA"], 1])
 @pytest.mark.parametrize("signature", [b"", b"x"])
-async def test_alg_none_is_refused_in_any_case(issuer: Issuer, refused: Refused, alg: Any, signature: bytes) -> None:
+async def test_alg_none_is_refused_in_any_case(
+    issuer: Issuer, refused: Refused, alg: Any, signature: bytes
+) -> None:
     header = {"alg": alg, "typ": "JWT", "kid": "ed"}
     assert await refused(encode(header, issuer.claims(), lambda _: signature)) == BAD_SIGNATURE
 
@@ -115,7 +145,10 @@ async def test_a_public_key_is_no_shared_secret(
 ) -> None:
     key = keys[algorithm]
     public = key.private.public_key()
-    spellings = [public.public_bytes(form, PublicFormat.SubjectPublicKeyInfo) for form in (Encoding.PEM, Encoding.DER)]
+    spellings = [
+        public.public_bytes(form, PublicFormat.SubjectPublicKeyInfo)
+        for form in (Encoding.PEM, Encoding.DER)
+    ]
     for secret in [*spellings, json.dumps(key.public()).encode()]:
 
         def sign(message: bytes, secret: bytes = secret) -> bytes:
@@ -146,10 +179,14 @@ async def test_a_critical_header_is_refused(
     issuer: Issuer, refused: Refused, keys: dict[str, SigningKey], crit: Any
 ) -> None:
     header = {"alg": "EdDSA", "typ": "JWT", "kid": "ed", "crit": crit, "exp": 1}
-    assert await refused(encode(header, issuer.claims(), keys["EdDSA"].sign)) == "no readable header"
+    assert (
+        await refused(encode(header, issuer.claims(), keys["EdDSA"].sign)) == "no readable header"
+    )
 
 
-async def test_a_critical_header_that_the_library_knows_is_refused_too(issuer: Issuer, refused: Refused) -> None:
+async def test_a_critical_header_that_the_library_knows_is_refused_too(
+    issuer: Issuer, refused: Refused
+) -> None:
     assert "crit" in await refused(issuer.token(crit=["b64"], b64=True))
 
 
@@ -165,13 +202,24 @@ async def test_a_key_that_the_token_brings_along_is_never_looked_at(
     answered: Any = {"jwk": stranger.public(), "x5c": ["MIIB"]}.get(name, issuer.url + "/evil")
     assert await refused(issuer.token(key=stranger, **{name: answered})) == "unknown kid"
     assert await refused(issuer.token(key=stranger, kid="ed", **{name: answered})) == BAD_SIGNATURE
-    await verifier.verify(issuer.token(**{name: answered}))  # signed by a published key it is just noise
+    # Signed by a published key it is just noise.
+    await verifier.verify(issuer.token(**{name: answered}))
     assert set(issuer.paths) == {"/jwks"}
 
 
 @pytest.mark.parametrize(
     "kid",
-    ["../../etc/passwd", "/dev/null", "' OR '1'='1", "ed'--", "http://127.0.0.1/jwks", "ed\x00", "ED", " ed", "\ud800"],
+    [
+        "../../etc/passwd",
+        "/dev/null",
+        "' OR '1'='1",
+        "ed'--",
+        "http://127.0.0.1/jwks",
+        "ed\x00",
+        "ED",
+        " ed",
+        "\ud800",
+    ],
     ids=ascii,
 )
 async def test_a_kid_is_only_a_name(issuer: Issuer, refused: Refused, kid: str) -> None:
@@ -180,9 +228,13 @@ async def test_a_kid_is_only_a_name(issuer: Issuer, refused: Refused, kid: str) 
 
 
 @pytest.mark.parametrize(
-    "kid", [None, "", "k" * (MAX_KID_CHARACTERS + 1), 1, ["ed"], {"ed": 1}, True], ids=lambda kid: str(kid)[:9]
+    "kid",
+    [None, "", "k" * (MAX_KID_CHARACTERS + 1), 1, ["ed"], {"ed": 1}, True],
+    ids=lambda kid: str(kid)[:9],
 )
-async def test_a_kid_of_no_acceptable_form_is_not_even_looked_for(issuer: Issuer, refused: Refused, kid: Any) -> None:
+async def test_a_kid_of_no_acceptable_form_is_not_even_looked_for(
+    issuer: Issuer, refused: Refused, kid: Any
+) -> None:
     assert await refused(issuer.token(kid=kid)) in ("no acceptable kid", "no readable header")
     assert issuer.fetches == 0
 
@@ -192,26 +244,43 @@ async def test_a_kid_of_no_acceptable_form_is_not_even_looked_for(issuer: Issuer
 
 @pytest.mark.parametrize(
     ("name", "cause"),
-    [("iss", "another issuer"), ("aud", "aud is neither"), ("exp", "exp is no acceptable time"), ("sub", "no sub")],
+    [
+        ("iss", "another issuer"),
+        ("aud", "aud is neither"),
+        ("exp", "exp is no acceptable time"),
+        ("sub", "no sub"),
+    ],
 )
-async def test_a_required_claim_must_be_there(issuer: Issuer, refused: Refused, name: str, cause: str) -> None:
+async def test_a_required_claim_must_be_there(
+    issuer: Issuer, refused: Refused, name: str, cause: str
+) -> None:
     assert cause in await refused(issuer.token(issuer.claims(**{name: None})))
     assert cause in await refused(issuer.token(issuer.claims() | {name: None}))
 
 
 @pytest.mark.parametrize("name", ["iss", "aud", "exp", "sub"])
 @pytest.mark.parametrize("value", ["", [], {}, 0, False, ["other", 1]], ids=repr)
-async def test_a_required_claim_must_be_of_its_form(issuer: Issuer, refused: Refused, name: str, value: Any) -> None:
+async def test_a_required_claim_must_be_of_its_form(
+    issuer: Issuer, refused: Refused, name: str, value: Any
+) -> None:
     await refused(issuer.token(issuer.claims(**{name: value})))
 
 
 @pytest.mark.parametrize("iss", ["{}/", "{}.evil.example", " {}", "HTTP{}", "other"])
-async def test_the_issuer_is_compared_to_the_letter(issuer: Issuer, refused: Refused, iss: str) -> None:
-    assert await refused(issuer.token(issuer.claims(iss=iss.format(issuer.url)))) == "another issuer"
+async def test_the_issuer_is_compared_to_the_letter(
+    issuer: Issuer, refused: Refused, iss: str
+) -> None:
+    assert (
+        await refused(issuer.token(issuer.claims(iss=iss.format(issuer.url)))) == "another issuer"
+    )
 
 
-@pytest.mark.parametrize("aud", ["other", "trading-intents ", ["Trading-Intents"], "trading-intents-admin", []])
-async def test_the_audience_is_compared_to_the_letter(issuer: Issuer, refused: Refused, aud: Any) -> None:
+@pytest.mark.parametrize(
+    "aud", ["other", "trading-intents ", ["Trading-Intents"], "trading-intents-admin", []]
+)
+async def test_the_audience_is_compared_to_the_letter(
+    issuer: Issuer, refused: Refused, aud: Any
+) -> None:
     assert await refused(issuer.token(issuer.claims(aud=aud))) == "another audience"
 
 
@@ -238,64 +307,114 @@ async def test_a_token_of_the_future_waits_for_its_time(
 @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
 @pytest.mark.parametrize(
     "text",
-    ["-1", "1e18", "1e308", '"1767628800"', "true", "{}", "[1]", "18446744073709551616", "253402300800"],
+    [
+        "-1",
+        "1e18",
+        "1e308",
+        '"1767628800"',
+        "true",
+        "{}",
+        "[1]",
+        "18446744073709551616",
+        "253402300800",
+    ],
 )
-async def test_a_time_out_of_range_is_refused(issuer: Issuer, refused: Refused, name: str, text: str) -> None:
+async def test_a_time_out_of_range_is_refused(
+    issuer: Issuer, refused: Refused, name: str, text: str
+) -> None:
     claims = json.dumps(issuer.claims(**{name: "HERE"})).replace('"HERE"', text)
     assert await refused(issuer.token(claims.encode())) == f"{name} is no acceptable time"
 
 
-@pytest.mark.parametrize("text", ["1e999", "NaN", "Infinity", "-Infinity", "9" * 5000], ids=lambda text: text[:9])
-async def test_a_number_that_is_none_is_refused(issuer: Issuer, refused: Refused, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["1e999", "NaN", "Infinity", "-Infinity", "9" * 5000], ids=lambda text: text[:9]
+)
+async def test_a_number_that_is_none_is_refused(
+    issuer: Issuer, refused: Refused, text: str
+) -> None:
     claims = json.dumps(issuer.claims(exp="HERE")).replace('"HERE"', text)
     assert await refused(issuer.token(claims.encode())) == "payload is no JSON"
 
 
-async def test_a_time_may_have_a_fraction(issuer: Issuer, verifier: TokenVerifier, clock: ManualClock) -> None:
+async def test_a_time_may_have_a_fraction(
+    issuer: Issuer, verifier: TokenVerifier, clock: ManualClock
+) -> None:
     exp = clock.now().timestamp() + 0.5
-    assert (await verifier.verify(issuer.token(issuer.claims(exp=exp)))).expires_at.timestamp() == exp
+    assert (
+        await verifier.verify(issuer.token(issuer.claims(exp=exp)))
+    ).expires_at.timestamp() == exp
 
 
 @pytest.mark.parametrize("name", ["sub", "organization", "role", "kind"])
 @pytest.mark.parametrize(
-    "value", ["a\x00b", "a\nb", "\u202e", "x" * 256, 7, ["admin"], {"a": 1}, True], ids=lambda value: ascii(value)[:9]
+    "value",
+    ["a\x00b", "a\nb", "\u202e", "x" * 256, 7, ["admin"], {"a": 1}, True],
+    ids=lambda value: ascii(value)[:9],
 )
 async def test_a_claim_that_is_no_clean_text_is_refused(
     issuer: Issuer, refused: Refused, name: str, value: Any
 ) -> None:
-    assert await refused(issuer.token(issuer.claims(**{name: value}))) == f"{name} is no acceptable text"
+    assert (
+        await refused(issuer.token(issuer.claims(**{name: value})))
+        == f"{name} is no acceptable text"
+    )
 
 
 @pytest.mark.parametrize("scope", [7, {"intent:read": 1}, ["intent:read", 7], True])
-async def test_scopes_of_another_form_are_refused(issuer: Issuer, refused: Refused, scope: Any) -> None:
-    assert "scope is neither" in await refused(issuer.token(issuer.claims(kind="service", scope=scope)))
+async def test_scopes_of_another_form_are_refused(
+    issuer: Issuer, refused: Refused, scope: Any
+) -> None:
+    assert "scope is neither" in await refused(
+        issuer.token(issuer.claims(kind="service", scope=scope))
+    )
 
 
-@pytest.mark.parametrize("mark", [{"nonce": "n"}, {"at_hash": "h"}, {"typ": "ID"}, {"token_use": "id"}, {"events": {}}])
-async def test_an_id_token_is_no_access_token(issuer: Issuer, refused: Refused, mark: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "mark", [{"nonce": "n"}, {"at_hash": "h"}, {"typ": "ID"}, {"token_use": "id"}, {"events": {}}]
+)
+async def test_an_id_token_is_no_access_token(
+    issuer: Issuer, refused: Refused, mark: dict[str, Any]
+) -> None:
     assert await refused(issuer.token(issuer.claims(**mark))) == "an id token"
     assert await refused(issuer.token(issuer.claims(**mark), typ=None)) == "an id token"
 
 
-async def test_an_id_token_for_a_client_has_another_audience(issuer: Issuer, refused: Refused) -> None:
-    assert await refused(issuer.token(issuer.claims(aud="web-client", azp="trading-intents"))) == "another audience"
+async def test_an_id_token_for_a_client_has_another_audience(
+    issuer: Issuer, refused: Refused
+) -> None:
+    assert (
+        await refused(issuer.token(issuer.claims(aud="web-client", azp="trading-intents")))
+        == "another audience"
+    )
 
 
-@pytest.mark.parametrize("typ", ["id_token", "id+jwt", "logout+jwt", "dpop+jwt", "secevent+jwt", 1, ["JWT"]])
-async def test_a_token_of_another_type_is_refused(issuer: Issuer, refused: Refused, typ: Any) -> None:
+@pytest.mark.parametrize(
+    "typ", ["id_token", "id+jwt", "logout+jwt", "dpop+jwt", "secevent+jwt", 1, ["JWT"]]
+)
+async def test_a_token_of_another_type_is_refused(
+    issuer: Issuer, refused: Refused, typ: Any
+) -> None:
     assert await refused(issuer.token(typ=typ)) == "not the type of an access token"
 
 
 # Tokens that are none
 
 
-@pytest.mark.parametrize("payload", [b"", b"[]", b"1", b"null", b"{", b'{"sub": "\xff"}', b"[" * 3000, b'{"a":' * 900])
-async def test_a_payload_that_is_no_object_is_refused(issuer: Issuer, refused: Refused, payload: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload", [b"", b"[]", b"1", b"null", b"{", b'{"sub": "\xff"}', b"[" * 3000, b'{"a":' * 900]
+)
+async def test_a_payload_that_is_no_object_is_refused(
+    issuer: Issuer, refused: Refused, payload: bytes
+) -> None:
     assert "payload is no" in await refused(issuer.token(payload))
 
 
-async def test_a_token_over_the_size_limit_is_refused_before_it_is_read(issuer: Issuer, refused: Refused) -> None:
-    assert "too long" in await refused(issuer.token(issuer.claims(padding="x" * MAX_TOKEN_CHARACTERS)))
+async def test_a_token_over_the_size_limit_is_refused_before_it_is_read(
+    issuer: Issuer, refused: Refused
+) -> None:
+    assert "too long" in await refused(
+        issuer.token(issuer.claims(padding="x" * MAX_TOKEN_CHARACTERS))
+    )
     assert "too long" in await refused("x" * 10_000_000)
     assert issuer.fetches == 0
 
@@ -320,7 +439,9 @@ async def test_a_token_over_the_size_limit_is_refused_before_it_is_read(issuer: 
         lambda token: "W10.e30.AA",
     ],
 )
-async def test_a_damaged_token_is_refused(issuer: Issuer, refused: Refused, change: Callable[[str], str]) -> None:
+async def test_a_damaged_token_is_refused(
+    issuer: Issuer, refused: Refused, change: Callable[[str], str]
+) -> None:
     await refused(change(issuer.token()))
 
 

@@ -1,5 +1,5 @@
-"""A credential that this process verified within 15 minutes passes the limit of failed credentials; one that has failed
-since does not."""
+"""A credential that this process verified within 15 minutes passes the limit of failed credentials;
+one that has failed since does not."""
 
 import asyncio
 from uuid import uuid4
@@ -32,7 +32,8 @@ async def organization_id(owner_url: Secret) -> OrganizationId:
     connection = await asyncpg.connect(owner_url.reveal())
     made = OrganizationId(uuid4())
     await connection.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'provider', 'o', 'o')", made
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'provider', 'o', 'o')",
+        made,
     )
     await connection.close()
     return made
@@ -62,7 +63,9 @@ async def test_a_key_is_verified_for_15_minutes_after_each_look_up(
     assert not callers.is_verified(key)
 
 
-async def test_a_token_is_verified_until_it_fails(callers: Callers, issuer: Issuer, clock: ManualClock) -> None:
+async def test_a_token_is_verified_until_it_fails(
+    callers: Callers, issuer: Issuer, clock: ManualClock
+) -> None:
     token = issuer.token(issuer.claims(exp=int(clock.now().timestamp()) + 2 * QUARTER_HOUR))
     await callers.by_token(token)
     clock.advance(QUARTER_HOUR)

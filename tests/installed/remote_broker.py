@@ -1,5 +1,6 @@
-"""A broker for tests that want one beside paper: it has live accounts, needs a credential, and cannot be reached. The
-folder is on the path of every platform that a test starts, as if the package were installed."""
+"""A broker for tests that want one beside paper: it has live accounts, needs a credential, and
+cannot be reached. The folder is on the path of every platform that a test starts, as if the package
+were installed."""
 
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -58,7 +59,9 @@ class RemoteBroker:
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return CommandResult(outcome=Outcome.NOT_SENT, message=AWAY)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
         return LookupUnknown(AWAY)
 
     async def events(self) -> AsyncIterator[BrokerEvent | StreamGap]:

@@ -1,4 +1,5 @@
-"""Desks on a platform that executes nothing, a second process beside it, and an organization without any plan."""
+"""Desks on a platform that executes nothing, a second process beside it, and an organization
+without any plan."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -71,6 +72,9 @@ def plain(tenants: Tenants) -> Tenants:
 def second(tenants: Tenants, tenants_database: Urls) -> Iterator[Platform]:
     """Another API process on the same database."""
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    urls = {
+        "DATABASE_URL": tenants_database.login.reveal(),
+        "DATABASE_OWNER_URL": tenants_database.owner.reveal(),
+    }
     with serving(data_dir, **urls, **PLENTY, ROLES="api") as platform:
         yield platform

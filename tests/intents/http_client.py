@@ -1,4 +1,5 @@
-"""An account and whoever trades on it over HTTP: the bodies, the calls, and the tables as a superuser sees them."""
+"""An account and whoever trades on it over HTTP: the bodies, the calls, and the tables as a
+superuser sees them."""
 
 import asyncio
 import json
@@ -31,8 +32,13 @@ def stop(quantity: Any = "10", stop_price: Any = "180", **more: Any) -> Body:
     return {"Stop": {"quantity": quantity, "stop_price": stop_price} | more}
 
 
-def stop_limit(quantity: Any = "10", stop_price: Any = "180", limit_price: Any = "179", **more: Any) -> Body:
-    return {"StopLimit": {"quantity": quantity, "stop_price": stop_price, "limit_price": limit_price} | more}
+def stop_limit(
+    quantity: Any = "10", stop_price: Any = "180", limit_price: Any = "179", **more: Any
+) -> Body:
+    return {
+        "StopLimit": {"quantity": quantity, "stop_price": stop_price, "limit_price": limit_price}
+        | more
+    }
 
 
 def create(spec: Any = None, symbol: Any = "AAPL", order_side: Any = "BUY", **more: Any) -> Body:
@@ -53,10 +59,14 @@ class Tables:
 
     def __init__(self, url: Secret) -> None:
         self._loop = asyncio.new_event_loop()
-        self._connection: asyncpg.Connection = self._loop.run_until_complete(asyncpg.connect(url.reveal()))
+        self._connection: asyncpg.Connection = self._loop.run_until_complete(
+            asyncpg.connect(url.reveal())
+        )
 
     def fetch(self, query: str, *args: object) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._loop.run_until_complete(self._connection.fetch(query, *args))]
+        return [
+            dict(row) for row in self._loop.run_until_complete(self._connection.fetch(query, *args))
+        ]
 
     def value(self, query: str, *args: object) -> Any:
         return self._loop.run_until_complete(self._connection.fetchval(query, *args))
@@ -99,13 +109,16 @@ class TradingClient:
         return record
 
     def refused(self, body: Body, **headers: str) -> tuple[int, str]:
-        """The status and code, of a command that writes nothing (but for what the controls refuse)."""
+        """The status and code, of a command that writes nothing (but for what the controls
+        refuse)."""
         before = self.tables.counts()
         answer = self.submit(body, **headers)
         problem = answer.json()
         assert answer.headers["content-type"] == "application/problem+json"
         after = self.tables.counts()
-        assert after.pop("refusals") - before.pop("refusals") == (problem["code"] == "control_rejected")
+        assert after.pop("refusals") - before.pop("refusals") == (
+            problem["code"] == "control_rejected"
+        )
         assert after == before, {t: (before[t], after[t]) for t in after if before[t] != after[t]}
         return answer.status_code, problem["code"]
 
@@ -113,7 +126,9 @@ class TradingClient:
         return self.client.get(self.url + tail, headers=self.headers, params=query)
 
     def order(self, intent_id: str) -> Body:
-        (row,) = self.tables.fetch("SELECT * FROM orders WHERE order_id = $1::text::uuid", intent_id)
+        (row,) = self.tables.fetch(
+            "SELECT * FROM orders WHERE order_id = $1::text::uuid", intent_id
+        )
         return row
 
     def set_order(self, intent_id: str, status: str) -> None:
@@ -131,12 +146,14 @@ class TradingClient:
 
     def queued(self) -> list[Body]:
         return self.tables.fetch(
-            "SELECT * FROM outbox WHERE queue = 'intents' AND lane = $1::text::uuid ORDER BY id", self.account["id"]
+            "SELECT * FROM outbox WHERE queue = 'intents' AND lane = $1::text::uuid ORDER BY id",
+            self.account["id"],
         )
 
     def events(self) -> list[Any]:
         rows = self.tables.fetch(
-            "SELECT payload FROM stream_events WHERE account_id = $1::text::uuid ORDER BY seq", self.account["id"]
+            "SELECT payload FROM stream_events WHERE account_id = $1::text::uuid ORDER BY seq",
+            self.account["id"],
         )
         return [trading_pb2.TradingEvent.FromString(row["payload"]) for row in rows]
 
@@ -162,7 +179,9 @@ def open_trading_client(
     trading_client = TradingClient(tenants.client, tenants.callers[caller], answer.json(), tables)
     if body["broker"] in ("remote", "alpaca"):
         url = f"/v1/accounts/{trading_client.account['id']}/credentials"
-        stored = tenants.client.post(url, json={"secrets": REMOTE_SECRETS}, headers=tenants.callers[admin])
+        stored = tenants.client.post(
+            url, json={"secrets": REMOTE_SECRETS}, headers=tenants.callers[admin]
+        )
         assert stored.status_code == 201, stored.text
     return trading_client
 

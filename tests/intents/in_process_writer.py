@@ -50,15 +50,21 @@ class InProcessWriter:
     key: UUID
     accounts: list[UUID]
 
-    def create(self, account: UUID, symbol: str = "AAPL", reference: str | None = None) -> Submission:
+    def create(
+        self, account: UUID, symbol: str = "AAPL", reference: str | None = None
+    ) -> Submission:
         spec = Spec(OrderKind.MARKET, "1", None, None, None)
-        return self.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec), reference)
+        return self.command(
+            account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec), reference
+        )
 
     def cancel(self, account: UUID, intent_id: str) -> Submission:
         return self.command(account, Cancel(intent_id))
 
     def command(self, account: UUID, command: Command, reference: str | None = None) -> Submission:
-        return Submission(str(account), str(self.organization), str(self.key), command, reference, None, None)
+        return Submission(
+            str(account), str(self.organization), str(self.key), command, reference, None, None
+        )
 
     async def submit(self, submission: Submission) -> Receipt | PlatformError:
         try:
@@ -80,10 +86,14 @@ class InProcessWriter:
 
 @contextlib.asynccontextmanager
 async def open_in_process_writer(
-    login: Secret, owner_url: Secret, accounts: int = 3, run: bool = True, integration: Integration | None = None
+    login: Secret,
+    owner_url: Secret,
+    accounts: int = 3,
+    run: bool = True,
+    integration: Integration | None = None,
 ) -> AsyncIterator[InProcessWriter]:
-    """`login` may lead through a proxy; the owner's way is always clear. The accounts are of the integration, else of
-    the paper broker."""
+    """`login` may lead through a proxy; the owner's way is always clear. The accounts are of the
+    integration, else of the paper broker."""
     log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
     async with (
         open_owner(owner_url) as owner,
@@ -132,10 +142,14 @@ async def add_account(owner: asyncpg.Connection, organization: UUID, broker: str
         broker,
     )
     await owner.execute(
-        "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)", account, organization
+        "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)",
+        account,
+        organization,
     )
     return account
 
 
 def codes(outcomes: list[Any]) -> list[str]:
-    return [outcome.code if isinstance(outcome, PlatformError) else "recorded" for outcome in outcomes]
+    return [
+        outcome.code if isinstance(outcome, PlatformError) else "recorded" for outcome in outcomes
+    ]

@@ -1,4 +1,5 @@
-"""History that a superuser rewrote, behind every right and trigger, is found and the first bad action named."""
+"""History that a superuser rewrote, behind every right and trigger, is found and the first bad
+action named."""
 
 import asyncio
 import contextlib
@@ -34,7 +35,8 @@ Verifier = Callable[[TradingClient], Verified]
 
 @pytest.fixture
 def forger(tables: Tables) -> Iterator[Tables]:
-    """A superuser for whom the append-only trigger does not run. No damaged log is left to the other tests."""
+    """A superuser for whom the append-only trigger does not run. No damaged log is left to the
+    other tests."""
     sound = tables.fetch("SELECT account_id FROM account_heads")
     tables.execute("SET session_replication_role = replica")
     yield tables
@@ -86,7 +88,10 @@ def change(forger: Tables, trading_client: TradingClient, statement: str) -> Non
 def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: TradingClient) -> None:
     done = tenants.platform.run("audit", "verify", *only(full_client))
     first, *rest = done.stdout.splitlines()
-    assert (done.returncode, first) == (0, f"1 accounts, {ACTIONS} actions followed, 0 accounts damaged")
+    assert (done.returncode, first) == (
+        0,
+        f"1 accounts, {ACTIONS} actions followed, 0 accounts damaged",
+    )
     assert "Not proved" in "".join(rest)
 
 
@@ -101,8 +106,14 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "UPDATE actions SET hash = repeat('a', 64) WHERE account_id = $account AND seq = 8",
             "action 8: its record or its hash was changed",
         ),
-        ("DELETE FROM actions WHERE account_id = $account AND seq = 5", "action 5: it is missing: the next one is 6"),
-        ("DELETE FROM actions WHERE account_id = $account AND seq = 1", "action 1: it is missing: the next one is 2"),
+        (
+            "DELETE FROM actions WHERE account_id = $account AND seq = 5",
+            "action 5: it is missing: the next one is 6",
+        ),
+        (
+            "DELETE FROM actions WHERE account_id = $account AND seq = 1",
+            "action 1: it is missing: the next one is 2",
+        ),
         (
             """
             UPDATE actions SET seq = 9004 WHERE account_id = $account AND seq = 4;
@@ -119,12 +130,18 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "DELETE FROM actions WHERE account_id = $account",
             "action 1: it is missing: the log is cut off, its head is at 8",
         ),
-        ("UPDATE account_heads SET seq = 6 WHERE account_id = $account", "action 7: it is beyond the head"),
+        (
+            "UPDATE account_heads SET seq = 6 WHERE account_id = $account",
+            "action 7: it is beyond the head",
+        ),
         (
             "UPDATE account_heads SET hash = repeat('a', 64) WHERE account_id = $account",
             "action 8: its hash is not the head's",
         ),
-        ("DELETE FROM account_heads WHERE account_id = $account", "action 8: the account has lost its head"),
+        (
+            "DELETE FROM account_heads WHERE account_id = $account",
+            "action 8: the account has lost its head",
+        ),
         (
             f"DELETE FROM actions WHERE account_id = $account AND seq > 5; {HEAD_BACK}",
             "action 6: it is missing: the log is cut off, an order names action 8",
@@ -174,8 +191,16 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "action 7: its record cannot be read",
         ),
         *(
-            (f"UPDATE stream_events SET payload = {payload} WHERE account_id = $account", "action 1: event ")
-            for payload in ("''", "'garbage'", "payload || '\\xff'", "convert_to(gen_random_uuid()::text, 'UTF8')")
+            (
+                f"UPDATE stream_events SET payload = {payload} WHERE account_id = $account",
+                "action 1: event ",
+            )
+            for payload in (
+                "''",
+                "'garbage'",
+                "payload || '\\xff'",
+                "convert_to(gen_random_uuid()::text, 'UTF8')",
+            )
         ),
     ],
 )
@@ -193,17 +218,29 @@ def test_a_chain_that_was_rewritten_as_a_whole_is_found_by_a_head_kept_elsewhere
     kept = str(tmp_path / "heads")
     (tmp_path / "heads").write_text(tenants.platform.run("audit", "anchor").stdout)
     full_client.accepted(create())
-    assert answered(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), "appended since: no damage"
+    assert answered(tenants, full_client, *only(full_client, "--against", kept)) == (0, ""), (
+        "appended since: no damage"
+    )
     rewrite(full_client, forger)
-    assert (verified(full_client).bad_seq, verified(full_client).wrong) == (2, "its event has another quantity")
+    assert (verified(full_client).bad_seq, verified(full_client).wrong) == (
+        2,
+        "its event has another quantity",
+    )
     change(forger, full_client, "DELETE FROM stream_events WHERE account_id = $account")
-    assert verified(full_client).bad_seq is None, "nothing in the database shows it once the events are gone"
+    assert verified(full_client).bad_seq is None, (
+        "nothing in the database shows it once the events are gone"
+    )
     code, said = answered(tenants, full_client, *only(full_client, "--against", kept))
     assert (code, said.partition(":")[0]) == (1, "action 8")
     change(forger, full_client, "DELETE FROM actions WHERE account_id = $account")
-    change(forger, full_client, f"DELETE FROM account_heads WHERE account_id = $account; {NO_ORDERS}")
+    change(
+        forger, full_client, f"DELETE FROM account_heads WHERE account_id = $account; {NO_ORDERS}"
+    )
     code, said = answered(tenants, full_client, *only(full_client, "--against", kept))
-    assert (code, said) == (1, "action 1: it is missing: the log is cut off, the kept head was at 8")
+    assert (code, said) == (
+        1,
+        "action 1: it is missing: the log is cut off, the kept head was at 8",
+    )
 
 
 def rewrite(trading_client: TradingClient, forger: Tables) -> None:
@@ -216,7 +253,9 @@ def rewrite(trading_client: TradingClient, forger: Tables) -> None:
         last = chain(last, record.encode())
         update = "UPDATE actions SET record = $3, hash = $4 WHERE account_id = $1::text::uuid AND seq = $2"
         forger.execute(update, account_id, row["seq"], record, last)
-    forger.execute("UPDATE account_heads SET hash = $2 WHERE account_id = $1::text::uuid", account_id, last)
+    forger.execute(
+        "UPDATE account_heads SET hash = $2 WHERE account_id = $1::text::uuid", account_id, last
+    )
 
 
 def test_what_cannot_be_verified_is_said_in_a_line(tenants: Tenants, tmp_path: Path) -> None:
@@ -238,11 +277,18 @@ def test_all_accounts_are_verified_and_each_damaged_one_named(
         trading_client.accepted(create())
         trading_client.accepted(create())
     change(forger, cut, "DELETE FROM actions WHERE account_id = $account AND seq = 2")
-    change(forger, edited, "UPDATE actions SET record = record || ' ' WHERE account_id = $account AND seq = 1")
+    change(
+        forger,
+        edited,
+        "UPDATE actions SET record = record || ' ' WHERE account_id = $account AND seq = 1",
+    )
     done = tenants.platform.run("audit", "verify")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head is at 2" in lines
+    assert (
+        f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head is at 2"
+        in lines
+    )
     assert f"account {edited.account['id']}, action 1: its record or its hash was changed" in lines
     assert good.account["id"] not in done.stdout
 

@@ -1,4 +1,5 @@
-"""Accounts with limits that need state: their rules are cached, and each change of them is met by the next order."""
+"""Accounts with limits that need state: their rules are cached, and each change of them is met by
+the next order."""
 
 import contextlib
 import functools
@@ -22,7 +23,12 @@ from trading_intents.errors import ControlRejected
 from trading_intents.intents.writing import statements
 from trading_intents.storage.pipeline import Statement
 
-LIMITS = {"max_open_orders": 1_000, "max_orders_per_minute": 1_000, "max_daily_loss": "50", "max_order_quantity": "5"}
+LIMITS = {
+    "max_open_orders": 1_000,
+    "max_orders_per_minute": 1_000,
+    "max_daily_loss": "50",
+    "max_order_quantity": "5",
+}
 
 
 @pytest.fixture
@@ -38,7 +44,10 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
                 msgspec.json.encode(LIMITS).decode(),
             )
         for _ in range(2):  # the first begins to count
-            assert codes(await local.submit_all([local.create(each) for each in local.accounts])) == ["recorded"] * 3
+            assert (
+                codes(await local.submit_all([local.create(each) for each in local.accounts]))
+                == ["recorded"] * 3
+            )
         yield local
 
 
@@ -51,7 +60,9 @@ async def reasons(local: InProcessWriter, account: int = 0) -> list[str]:
 async def set_limits(local: InProcessWriter, **changed: Any) -> None:
     await local.owner.execute(
         "UPDATE trading_limits SET rules = $1 WHERE owner_id = $2",
-        msgspec.json.encode({name: value for name, value in (LIMITS | changed).items() if value is not None}).decode(),
+        msgspec.json.encode(
+            {name: value for name, value in (LIMITS | changed).items() if value is not None}
+        ).decode(),
         local.accounts[0],
     )
 
@@ -62,7 +73,10 @@ async def test_rules_that_have_not_changed_are_not_read_again(
     reads = Mock(side_effect=statements.read_rules)
     monkeypatch.setattr(statements, "read_rules", reads)
     for _ in range(3):
-        assert codes(await local.submit_all([local.create(each) for each in local.accounts])) == ["recorded"] * 3
+        assert (
+            codes(await local.submit_all([local.create(each) for each in local.accounts]))
+            == ["recorded"] * 3
+        )
     assert reads.call_count == 0
     await local.owner.execute("UPDATE api_keys SET permissions = '{intent:edit,intent:read}'")
     for _ in range(2):
@@ -121,8 +135,12 @@ async def test_a_changed_limit_holds_for_the_next_order(local: InProcessWriter) 
 
 
 @pytest.mark.parametrize("scope", ["organization", "symbol"])
-async def test_a_limit_of_another_level_holds_for_the_next_order(local: InProcessWriter, scope: str) -> None:
-    owner, symbol = (local.organization, "") if scope == "organization" else (local.accounts[0], "AAPL")
+async def test_a_limit_of_another_level_holds_for_the_next_order(
+    local: InProcessWriter, scope: str
+) -> None:
+    owner, symbol = (
+        (local.organization, "") if scope == "organization" else (local.accounts[0], "AAPL")
+    )
     assert await reasons(local) == []
     await local.owner.execute(
         "INSERT INTO trading_limits (owner_id, symbol, organization_id, rules, needs_tracking)"
@@ -179,7 +197,9 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
         with contextlib.closing(Tables(urls.owner)) as tables:
             tables.execute(opening)
 
-    def open_and_read(limits: LimitTracking, subjects: Collection[LimitedSubject]) -> list[Statement]:
+    def open_and_read(
+        limits: LimitTracking, subjects: Collection[LimitedSubject]
+    ) -> list[Statement]:
         with ThreadPoolExecutor(1) as threads:
             threads.submit(commit_opening).result()
         return read(limits, subjects)
@@ -198,12 +218,17 @@ async def test_a_new_time_zone_begins_the_day_anew(local: InProcessWriter) -> No
 
 async def test_a_days_baseline_is_no_change_of_the_rules(local: InProcessWriter) -> None:
     before = await local.owner.fetchval("SELECT version FROM rule_versions")
-    await local.owner.execute("UPDATE daily_baselines SET halted = true, result = 1, recorded_at = now()")
+    await local.owner.execute(
+        "UPDATE daily_baselines SET halted = true, result = 1, recorded_at = now()"
+    )
     assert await local.owner.fetchval("SELECT version FROM rule_versions") == before
 
 
-async def test_a_version_that_another_server_gives_again_is_not_believed(local: InProcessWriter) -> None:
-    """A standby that had not got the last change takes over: its next change gets the same number."""
+async def test_a_version_that_another_server_gives_again_is_not_believed(
+    local: InProcessWriter,
+) -> None:
+    """A standby that had not got the last change takes over: its next change gets the same
+    number."""
     assert await reasons(local) == []
     version = await local.owner.fetchval("SELECT version FROM rule_versions")
     await set_limits(local, max_order_quantity="0.5")
@@ -214,6 +239,8 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(local: 
 
 def test_baselines_are_locked_by_account() -> None:
     """In every process."""
-    baseline: Any = msgspec.convert({"day": "2026-03-01", "timezone": "UTC", "result": "0"}, DailyBaseline)
+    baseline: Any = msgspec.convert(
+        {"day": "2026-03-01", "timezone": "UTC", "result": "0"}, DailyBaseline
+    )
     rows = baseline_rows(dict.fromkeys([("c", "1"), ("a", "2"), ("b", "1"), ("d", "0")], baseline))
     assert [row[:2] for row in rows] == [("a", "2"), ("b", "1"), ("c", "1"), ("d", "0")]

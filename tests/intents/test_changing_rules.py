@@ -1,4 +1,5 @@
-"""Rules that change at random, met by two processes: each order is judged by the rules that hold when it is sent."""
+"""Rules that change at random, met by two processes: each order is judged by the rules that hold
+when it is sent."""
 
 import json
 import random
@@ -45,14 +46,17 @@ class ExpectedRules:
             asked = {
                 "max_order_quantity": quantity,
                 "max_open_orders": sum(self.open[account, each] for each in counted) + 1,
-                "max_daily_loss": self.losses.get(account, 0) + 1,  # reached at the limit, not beyond it
+                # Reached at the limit, not beyond it.
+                "max_daily_loss": self.losses.get(account, 0) + 1,
             }
             found |= {name for name, most in limits.items() if asked[name] > most}
         return found
 
 
 @pytest.fixture
-async def pair(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[InProcessWriter, InProcessWriter]]:
+async def pair(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[InProcessWriter, InProcessWriter]]:
     """Two processes, of which both write for the first one's accounts."""
     async with (
         open_in_process_writer(urls.login, urls.owner) as first,
@@ -61,16 +65,22 @@ async def pair(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tup
         yield first, second
 
 
-async def change_rules(local: InProcessWriter, expected: ExpectedRules, chance: random.Random) -> None:
+async def change_rules(
+    local: InProcessWriter, expected: ExpectedRules, chance: random.Random
+) -> None:
     account, symbol = chance.choice(local.accounts), chance.choice(SYMBOLS)
     if chance.random() < 0.3:
         expected.losses[account] = chance.choice((0, 49, 50))
-        await local.owner.execute(PUT_BASELINE, account, local.organization, expected.losses[account])
+        await local.owner.execute(
+            PUT_BASELINE, account, local.organization, expected.losses[account]
+        )
         return
     level = chance.choice(((local.organization, ""), (account, ""), (account, symbol)))
     if chance.random() < 0.4:
         expected.limits.pop(level, None)
-        await local.owner.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", *level)
+        await local.owner.execute(
+            "DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", *level
+        )
         return
     limits = {"max_order_quantity": chance.randint(2, 5)}
     if chance.random() < 0.5:
@@ -78,8 +88,12 @@ async def change_rules(local: InProcessWriter, expected: ExpectedRules, chance: 
     if chance.random() < 0.5 and level == (account, ""):
         limits["max_daily_loss"] = 50
     expected.limits[level] = limits
-    texts = {name: most if name == "max_open_orders" else str(most) for name, most in limits.items()}
-    await local.owner.execute(PUT_LIMITS, *level, local.organization, json.dumps(texts), len(limits) > 1)
+    texts = {
+        name: most if name == "max_open_orders" else str(most) for name, most in limits.items()
+    }
+    await local.owner.execute(
+        PUT_LIMITS, *level, local.organization, json.dumps(texts), len(limits) > 1
+    )
 
 
 def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) -> Submission:
@@ -87,7 +101,9 @@ def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) ->
     return local.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(2, 10))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(2, 10))]
+)
 async def test_each_order_is_judged_by_the_rules_that_hold(
     pair: tuple[InProcessWriter, InProcessWriter], seed: int
 ) -> None:
@@ -101,12 +117,18 @@ async def test_each_order_is_judged_by_the_rules_that_hold(
             writer.writer._dependencies.pipeline.close()
         orders, refused = list[Submission](), list[set[str]]()
         for _ in range(chance.choice((1, 2, 8))):
-            account, symbol, quantity = chance.choice(local.accounts), chance.choice(SYMBOLS), chance.randint(1, 4)
+            account, symbol, quantity = (
+                chance.choice(local.accounts),
+                chance.choice(SYMBOLS),
+                chance.randint(1, 4),
+            )
             orders.append(create(local, account, symbol, quantity))
             refused.append(expected.reasons(account, symbol, quantity))
             expected.open[account, symbol] += not refused[-1]
         answers = await writer.submit_all(orders)
-        assert [set(each.reasons) if isinstance(each, ControlRejected) else set() for each in answers] == refused
+        assert [
+            set(each.reasons) if isinstance(each, ControlRejected) else set() for each in answers
+        ] == refused
         assert set(codes(answers)) <= {"recorded", "control_rejected"}
         outcomes.update(map(bool, refused))
     assert min(outcomes.values()) > STEPS // 10, "both happen often"

@@ -1,5 +1,5 @@
-"""The connection is cut exactly at COMMIT, before it arrives or before it is answered: no caller gets a wrong
-answer."""
+"""The connection is cut exactly at COMMIT, before it arrives or before it is answered: no caller
+gets a wrong answer."""
 
 import asyncio
 import itertools
@@ -29,7 +29,8 @@ ANSWER_LIMIT_SECONDS = 10
 
 
 class CutAtCommit:
-    """Cuts COMMITs of the writer, which leave together with its writes, while there are cuts left to make."""
+    """Cuts COMMITs of the writer, which leave together with its writes, while there are cuts left
+    to make."""
 
     def __init__(self) -> None:
         self.made = dict.fromkeys(Verdict, 0)
@@ -69,11 +70,16 @@ async def in_process_writer(urls: Urls, cut: CutAtCommit) -> AsyncIterator[InPro
 
 @pytest.fixture
 def cut_platform(urls: Urls, tmp_path: Path, cut: CutAtCommit) -> Iterator[Platform]:
-    """One API process whose way to PostgreSQL is cut at COMMIT, by turns before and right after it is sent."""
+    """One API process whose way to PostgreSQL is cut at COMMIT, by turns before and right after it
+    is sent."""
     turns = itertools.cycle((Verdict.CUT_SENT, Verdict.CUT_UNSENT))
     cut.choose = lambda: next(turns)
     with proxied(urls.login, cut.look) as (_, login):
-        settings = {"DATABASE_URL": login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal(), "ROLES": "api"}
+        settings = {
+            "DATABASE_URL": login.reveal(),
+            "DATABASE_OWNER_URL": urls.owner.reveal(),
+            "ROLES": "api",
+        }
         with serving(tmp_path, **settings, **PLENTY) as platform:
             yield platform
 
@@ -84,7 +90,9 @@ def trader(platform: Platform, organization: str = "o") -> tuple[Headers, str]:
     users = [{"external_id": f"{organization}-admin", "role": "admin"}]
     made = {"external_id": organization, "accounts": [account], "api_keys": keys, "users": users}
     made = platform.provision({"organizations": [made]})["organizations"][0]
-    return {"x-api-key": made["api_keys"][0]["api_key"]}, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
+    return {
+        "x-api-key": made["api_keys"][0]["api_key"]
+    }, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
 
 
 def is_keyed(name: str) -> bool:
@@ -124,7 +132,9 @@ def test_cuts_at_commit_double_nothing_and_are_answered_correctly(
             if status == 202:
                 assert recorded[name] == said
             else:
-                assert (status, said["code"]) in ((503, "unavailable"), (503, "outcome_unknown")), said
+                assert (status, said["code"]) in ((503, "unavailable"), (503, "outcome_unknown")), (
+                    said
+                )
                 assert said["code"] == "outcome_unknown" or name not in recorded
                 if is_keyed(name) or name not in recorded:
                     again = send(name)
@@ -141,17 +151,23 @@ def test_cuts_at_commit_double_nothing_and_are_answered_correctly(
 async def test_a_commit_whose_answer_is_lost_is_answered_as_recorded(
     in_process_writer: InProcessWriter, cut: CutAtCommit
 ) -> None:
-    """The server can be asked at once, so nobody is left in doubt; and what did not arrive is simply sent again."""
+    """The server can be asked at once, so nobody is left in doubt; and what did not arrive is
+    simply sent again."""
     for number in range(1, 21):
         cut.left = 1
-        outcome = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+        outcome = await in_process_writer.writer.submit(
+            in_process_writer.create(in_process_writer.accounts[0])
+        )
         assert outcome.seq == number
     assert cut.left == 0
     assert await whole(in_process_writer) == [20]
 
 
-async def test_a_commit_that_never_arrives_is_given_up(in_process_writer: InProcessWriter, cut: CutAtCommit) -> None:
-    """The server knows that nothing was recorded each time; but what ends it whenever it commits must not go on."""
+async def test_a_commit_that_never_arrives_is_given_up(
+    in_process_writer: InProcessWriter, cut: CutAtCommit
+) -> None:
+    """The server knows that nothing was recorded each time; but what ends it whenever it commits
+    must not go on."""
     cut.left, cut.choose = 100, lambda: Verdict.CUT_UNSENT
     outcome = await asyncio.wait_for(
         in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 10
@@ -160,30 +176,39 @@ async def test_a_commit_that_never_arrives_is_given_up(in_process_writer: InProc
     assert cut.made[Verdict.CUT_UNSENT] == sum(cut.made.values()) == MAX_LOST_COMMITS + 1
     assert await in_process_writer.count("actions") == 0
     cut.left = 0
-    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
-        "recorded"
-    ]
+    assert codes(
+        [await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]
+    ) == ["recorded"]
 
 
 @pytest.mark.parametrize(
-    "after", [Verdict.CUT_UNSENT, b"E" + struct.pack("!i", 4 + len(NO_LOGIN)) + NO_LOGIN], ids=["away", "refusing"]
+    "after",
+    [Verdict.CUT_UNSENT, b"E" + struct.pack("!i", 4 + len(NO_LOGIN)) + NO_LOGIN],
+    ids=["away", "refusing"],
 )
 async def test_a_commit_whose_end_stays_unknown_is_answered_as_unknown(
     in_process_writer: InProcessWriter, cut: CutAtCommit, after: Verdict | bytes
 ) -> None:
-    """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just that."""
+    """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just
+    that."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     cut.left, cut.is_last, cut.after = 1, True, after
     async with asyncio.timeout(ANSWER_LIMIT_SECONDS):
-        outcome = await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+        outcome = await in_process_writer.submit(
+            in_process_writer.create(in_process_writer.accounts[0])
+        )
     assert codes([outcome]) == ["outcome_unknown"]
     cut.is_over = False
     assert await in_process_writer.count("actions") in (1, 2)
 
     async def back() -> bool:
-        return codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
-            "recorded"
-        ]
+        return codes(
+            [
+                await in_process_writer.submit(
+                    in_process_writer.create(in_process_writer.accounts[0])
+                )
+            ]
+        ) == ["recorded"]
 
     await eventually_async(back, 20)
     await whole(in_process_writer)

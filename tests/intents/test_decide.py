@@ -1,4 +1,5 @@
-"""decide(): a pure rule. By table in the order of its checks, and for any state that can be made up."""
+"""decide(): a pure rule. By table in the order of its checks, and for any state that can be made
+up."""
 
 import itertools
 from dataclasses import replace
@@ -50,14 +51,23 @@ from trading_intents.trading import (
 
 NOW = datetime(2026, 1, 5, 15, 0, tzinfo=UTC)
 MINE, OTHER, ACCOUNT, INTENT, KEY = (str(uuid4()) for _ in range(5))
-OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
+OPEN_STATUSES = (
+    "PENDING_NEW",
+    "NEW",
+    "PARTIALLY_FILLED",
+    "PENDING_REPLACE",
+    "PENDING_CANCEL",
+    "UNKNOWN",
+)
 AAPL = Symbol("AAPL")
 LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
 KEPT = structs.replace(LIMIT, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
 REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
 NONE_SET = Controls(MINE, ACCOUNT)
-WITHOUT_REPLACE = Capabilities("slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ())
+WITHOUT_REPLACE = Capabilities(
+    "slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ()
+)
 
 
 def submission(command: Any, **changes: Any) -> Submission:
@@ -65,26 +75,45 @@ def submission(command: Any, **changes: Any) -> Submission:
 
 
 def key(**changes: Any) -> KeyState:
-    made = KeyState(MINE, Environment.PAPER, frozenset({Permission.INTENT_EDIT}), frozenset(), False)
+    made = KeyState(
+        MINE, Environment.PAPER, frozenset({Permission.INTENT_EDIT}), frozenset(), False
+    )
     return structs.replace(made, **changes)
 
 
 def account(**changes: Any) -> AccountState:
-    return structs.replace(AccountState(MINE, Environment.PAPER, "paper", False, False, False), **changes)
+    return structs.replace(
+        AccountState(MINE, Environment.PAPER, "paper", False, False, False), **changes
+    )
 
 
 def order(**changes: Any) -> KnownOrder:
     made = KnownOrder(
-        ACCOUNT, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine", "NEW", False, False, 1, command_seq=1
+        ACCOUNT,
+        AAPL,
+        OrderSide.SELL,
+        RouteStrategy.SMART,
+        KEPT,
+        "mine",
+        "NEW",
+        False,
+        False,
+        1,
+        command_seq=1,
     )
     return structs.replace(made, **changes)
 
 
 def state(**changes: Any) -> SubmissionState:
-    return structs.replace(SubmissionState(key(), account(), PAPER, order(), None, NONE_SET), **changes)
+    return structs.replace(
+        SubmissionState(key(), account(), PAPER, order(), None, NONE_SET), **changes
+    )
 
 
-LIVE = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE, broker="remote")}
+LIVE = {
+    "key": key(environment=Environment.LIVE),
+    "account": account(environment=Environment.LIVE, broker="remote"),
+}
 OFF = structs.replace(NONE_SET, account=Switch(True))
 NEVER = {"earlier": EarlierAction("other", INTENT, 1)}
 ALL = (CREATE, REPLACE, CANCEL)
@@ -96,33 +125,65 @@ ORDER: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
     ("unauthorized", ALL, {"key": None}),
     ("unauthorized", ALL, {"key": key(disabled=True, permissions=frozenset())}),
     ("unauthorized", ALL, {"key": key(expires_at=NOW, permissions=frozenset())}),
-    ("forbidden", ALL, {"key": key(permissions=frozenset({Permission.INTENT_READ})), "account": None}),
+    (
+        "forbidden",
+        ALL,
+        {"key": key(permissions=frozenset({Permission.INTENT_READ})), "account": None},
+    ),
     ("not_found", ALL, {"account": None, "broker": None}),
     ("not_found", ALL, {"account": account(organization_id=OTHER, environment=Environment.LIVE)}),
     ("forbidden", ALL, {"account": account(environment=Environment.LIVE)}),
     ("entitlement_required", RISKY, LIVE | {"broker": None, "order": None}),
     ("unavailable", RISKY, {"broker": None, "order": None}),
     ("validation_failed", (REPLACE,), {"broker": WITHOUT_REPLACE, "order": None}),
-    ("validation_failed", (Replace(INTENT, UNOFFERED), structs.replace(CREATE, spec=UNOFFERED)), {"order": None}),
+    (
+        "validation_failed",
+        (Replace(INTENT, UNOFFERED), structs.replace(CREATE, spec=UNOFFERED)),
+        {"order": None},
+    ),
     ("validation_failed", (structs.replace(CREATE, route=RouteStrategy.NYSE),), NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": None} | NEVER),
     ("not_found", (REPLACE, CANCEL), {"order": order(account_id=str(uuid4()))} | NEVER),
-    ("validation_failed", (Replace(INTENT, structs.replace(LIMIT, kind=OrderKind.MARKET, limit_price=None)),), NEVER),
+    (
+        "validation_failed",
+        (Replace(INTENT, structs.replace(LIMIT, kind=OrderKind.MARKET, limit_price=None)),),
+        NEVER,
+    ),
     ("idempotency_conflict", ALL, NEVER | {"account": account(closed=True, disabled=True)}),
     ("account_closed", ALL, {"account": account(closed=True, disabled=True)}),
-    ("account_disabled", RISKY, {"account": account(disabled=True, broker="remote"), "broker": REMOTE}),
-    ("credential_missing", RISKY, {"broker": REMOTE, "order": order(status="FILLED"), "controls": OFF}),
-    ("intent_closed", (REPLACE, CANCEL), {"order": order(status="FILLED", cancel_requested=True), "controls": OFF}),
-    ("cancel_pending", (REPLACE,), {"order": order(cancel_requested=True, replace_pending=True), "controls": OFF}),
+    (
+        "account_disabled",
+        RISKY,
+        {"account": account(disabled=True, broker="remote"), "broker": REMOTE},
+    ),
+    (
+        "credential_missing",
+        RISKY,
+        {"broker": REMOTE, "order": order(status="FILLED"), "controls": OFF},
+    ),
+    (
+        "intent_closed",
+        (REPLACE, CANCEL),
+        {"order": order(status="FILLED", cancel_requested=True), "controls": OFF},
+    ),
+    (
+        "cancel_pending",
+        (REPLACE,),
+        {"order": order(cancel_requested=True, replace_pending=True), "controls": OFF},
+    ),
     ("replace_pending", (REPLACE,), {"order": order(replace_pending=True), "controls": OFF}),
     ("control_rejected", RISKY, {"controls": OFF}),
 )
 
 
 @pytest.mark.parametrize(("code", "commands", "changes"), ORDER)
-def test_the_first_error_is_answered(code: str, commands: tuple[Any, ...], changes: dict[str, Any]) -> None:
+def test_the_first_error_is_answered(
+    code: str, commands: tuple[Any, ...], changes: dict[str, Any]
+) -> None:
     for command in commands:
-        refusal = decide(submission(command, idempotency_key="k", body_digest="mine"), state(**changes), NOW)
+        refusal = decide(
+            submission(command, idempotency_key="k", body_digest="mine"), state(**changes), NOW
+        )
         assert isinstance(refusal, PlatformError), command
         assert refusal.code == code, command
 
@@ -133,9 +194,13 @@ def test_a_create_is_completed_by_its_defaults() -> None:
     assert made == Accepted(ActionType.CREATE, AAPL, OrderSide.BUY, RouteStrategy.SMART, spec, "r")
 
 
-PROFIT = LinkedSpec(Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", "190", time_in_force=TimeInForce.GOOD_TILL_CANCEL))
+PROFIT = LinkedSpec(
+    Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", "190", time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+)
 BRACKET = structs.replace(CREATE, legs=(PROFIT,))
-BUYS = LinkedOrders((OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, TimeInForce.GOOD_TILL_CANCEL))
+BUYS = LinkedOrders(
+    (OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, TimeInForce.GOOD_TILL_CANCEL)
+)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +209,23 @@ BUYS = LinkedOrders((OrderSide.BUY,), (OrderKind.LIMIT,), (TimeInForce.DAY, Time
         (None, "does not link orders in this way"),
         (replace(BUYS, order_sides=(OrderSide.SELL_SHORT,)), "links it to no BUY; use SELL_SHORT"),
         (replace(BUYS, order_kinds=(OrderKind.MARKET,)), "links it to no Limit order; use Market"),
-        (replace(BUYS, times_in_force=(TimeInForce.DAY,)), "time_in_force GOOD_TILL_CANCEL; use DAY"),
-        (replace(BUYS, times_in_force=(TimeInForce.GOOD_TILL_CANCEL,)), "time_in_force DAY; use GOOD_TILL_CANCEL"),
+        (
+            replace(BUYS, times_in_force=(TimeInForce.DAY,)),
+            "time_in_force GOOD_TILL_CANCEL; use DAY",
+        ),
+        (
+            replace(BUYS, times_in_force=(TimeInForce.GOOD_TILL_CANCEL,)),
+            "time_in_force DAY; use GOOD_TILL_CANCEL",
+        ),
         (
             replace(BUYS, one_time_in_force=True),
             "has one time_in_force for linked orders; the entry's is DAY and the exits' is GOOD_TILL_CANCEL",
         ),
     ],
 )
-def test_a_broker_refuses_legs_that_it_does_not_offer(offered: LinkedOrders | None, said: str) -> None:
+def test_a_broker_refuses_legs_that_it_does_not_offer(
+    offered: LinkedOrders | None, said: str
+) -> None:
     met = state(order=None, broker=replace(PAPER, exits=offered))
     refusal = decide(submission(BRACKET), met, NOW)
     assert isinstance(refusal, PlatformError)
@@ -160,13 +233,16 @@ def test_a_broker_refuses_legs_that_it_does_not_offer(offered: LinkedOrders | No
     assert "/command/payload/exits" in str(refusal)
     assert said in str(refusal)
     assert isinstance(
-        decide(submission(CREATE), state(order=None, broker=replace(PAPER, exits=offered)), NOW), Accepted
+        decide(submission(CREATE), state(order=None, broker=replace(PAPER, exits=offered)), NOW),
+        Accepted,
     )
 
 
 def test_a_broker_with_one_time_in_force_takes_a_group_that_has_one() -> None:
     broker = replace(PAPER, exits=replace(BUYS, one_time_in_force=True))
-    made = decide(submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, broker=broker), NOW)
+    made = decide(
+        submission(structs.replace(BRACKET, spec=KEPT)), state(order=None, broker=broker), NOW
+    )
     assert isinstance(made, Accepted)
     assert (made.is_linked, made.legs) == (True, (PROFIT,))
 
@@ -175,12 +251,16 @@ def test_a_replace_is_completed_by_the_order() -> None:
     spec = structs.replace(LIMIT, quantity="11")
     made = decide(submission(Replace(INTENT, spec)), state(), NOW)
     kept = structs.replace(spec, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
-    assert made == Accepted(ActionType.REPLACE, AAPL, OrderSide.SELL, RouteStrategy.SMART, kept, "mine")
+    assert made == Accepted(
+        ActionType.REPLACE, AAPL, OrderSide.SELL, RouteStrategy.SMART, kept, "mine"
+    )
 
 
 def test_a_cancel_repeats_the_order() -> None:
     made = decide(submission(CANCEL), state(), NOW)
-    assert made == Accepted(ActionType.CANCEL, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine")
+    assert made == Accepted(
+        ActionType.CANCEL, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine"
+    )
 
 
 def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
@@ -191,8 +271,13 @@ def test_a_cancel_needs_no_broker_plan_credential_or_control() -> None:
 
 def test_an_earlier_answer_is_given_again_whatever_has_happened_since() -> None:
     earlier = EarlierAction("mine", INTENT, 7)
-    is_abandoned = {"earlier": earlier, "controls": OFF, "account": account(closed=True, disabled=True)}
-    lower = structs.replace(KEPT, quantity="0.1")  # a fill of its pair did that, so the REPLACE would be refused
+    is_abandoned = {
+        "earlier": earlier,
+        "controls": OFF,
+        "account": account(closed=True, disabled=True),
+    }
+    # A fill of its pair did that, so the REPLACE would be refused.
+    lower = structs.replace(KEPT, quantity="0.1")
     since: tuple[dict[str, Any], ...] = (
         {"order": order(status="FILLED")},
         {"broker": None},
@@ -218,14 +303,20 @@ def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
     )
     time_in_force = draw(st.sampled_from(TimeInForce) if timed else times)
     return Spec(
-        kind, draw(amounts), draw(amounts) if has_limit else None, draw(amounts) if has_stop else None, time_in_force
+        kind,
+        draw(amounts),
+        draw(amounts) if has_limit else None,
+        draw(amounts) if has_stop else None,
+        time_in_force,
     )
 
 
 symbols = st.sampled_from([AAPL, Symbol("BTC/USD")])
 sides, routes = st.sampled_from(OrderSide), st.sampled_from(RouteStrategy)
 commands = st.one_of(
-    st.builds(Create, symbols, sides, routes, specs()), st.builds(Replace, uuids, specs()), st.builds(Cancel, uuids)
+    st.builds(Create, symbols, sides, routes, specs()),
+    st.builds(Replace, uuids, specs()),
+    st.builds(Cancel, uuids),
 )
 switches = st.none() | st.builds(Switch, st.booleans(), st.none() | st.text(max_size=5))
 rules = st.none() | st.builds(
@@ -272,7 +363,8 @@ states = st.builds(
         st.integers(1, 9),
         st.integers(1, 9),
     ),
-    st.none() | st.builds(EarlierAction, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
+    st.none()
+    | st.builds(EarlierAction, st.sampled_from(["mine", "other"]), uuids, st.integers(1, 9)),
     st.builds(Controls, organizations, st.just(ACCOUNT), switches, switches, switches, rules),
 )
 
@@ -284,7 +376,9 @@ def test_every_state_gives_one_answer_and_it_is_a_safe_one(examples: int) -> Non
 
 def check_answer(command: Any, met: SubmissionState) -> None:
     asked = submission(
-        command, idempotency_key="k" if met.earlier else None, body_digest="mine" if met.earlier else None
+        command,
+        idempotency_key="k" if met.earlier else None,
+        body_digest="mine" if met.earlier else None,
     )
     made = decide(asked, met, NOW)
     assert made is not None
@@ -299,14 +393,22 @@ def check_answer(command: Any, met: SubmissionState) -> None:
     assert met.key.environment == met.account.environment
     if isinstance(made, Replayed):
         assert met.earlier is not None
-        assert (made.intent_id, made.seq, met.earlier.body_digest) == (met.earlier.intent_id, met.earlier.seq, "mine")
+        assert (made.intent_id, made.seq, met.earlier.body_digest) == (
+            met.earlier.intent_id,
+            met.earlier.seq,
+            "mine",
+        )
         return
     assert met.earlier is None
     assert not met.account.closed
     assert made.spec.time_in_force is not None
     if not isinstance(command, Create):
         assert met.order is not None
-        assert (met.order.account_id, made.symbol, made.side) == (ACCOUNT, met.order.symbol, met.order.side)
+        assert (met.order.account_id, made.symbol, made.side) == (
+            ACCOUNT,
+            met.order.symbol,
+            met.order.side,
+        )
         assert met.order.status in OPEN_STATUSES
         assert made.spec.kind is met.order.spec.kind
     if not isinstance(command, Cancel):
@@ -319,13 +421,22 @@ def check_answer(command: Any, met: SubmissionState) -> None:
 
 @settings(max_examples=200)
 @given(
-    states, st.sampled_from(OPEN_STATUSES), st.booleans(), st.booleans(), st.frozensets(st.sampled_from(Entitlement))
+    states,
+    st.sampled_from(OPEN_STATUSES),
+    st.booleans(),
+    st.booleans(),
+    st.frozensets(st.sampled_from(Entitlement)),
 )
 def test_a_cancel_of_an_open_order_is_always_taken(
     met: SubmissionState, status: str, cancelled: bool, replaced: bool, plan: frozenset[Entitlement]
 ) -> None:
-    """By a key that may; whatever the controls, the plan, the broker or the account's switch say."""
-    kept = structs.replace(met.account, organization_id=MINE, closed=False) if met.account else account()
+    """By a key that may; whatever the controls, the plan, the broker or the account's switch
+    say."""
+    kept = (
+        structs.replace(met.account, organization_id=MINE, closed=False)
+        if met.account
+        else account()
+    )
     allowed = key(environment=kept.environment, entitlements=plan)
     open_order = order(status=status, cancel_requested=cancelled, replace_pending=replaced)
     met = structs.replace(met, key=allowed, account=kept, order=open_order, earlier=None)
@@ -336,16 +447,24 @@ def test_a_cancel_of_an_open_order_is_always_taken(
 
 def test_a_window_is_judged_at_the_moment_that_is_given() -> None:
     window = structs.replace(NONE_SET, time=TimeRule(time(9), time(15)))
-    assert isinstance(decide(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)), Accepted)
+    assert isinstance(
+        decide(submission(CREATE), state(controls=window), NOW.replace(hour=14, minute=59)),
+        Accepted,
+    )
     refused = decide(submission(CREATE), state(controls=window), NOW)
     assert isinstance(refused, PlatformError)
     assert refused.code == "control_rejected"
 
 
 def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
-    live = {"key": key(environment=Environment.LIVE), "account": account(environment=Environment.LIVE)}
+    live = {
+        "key": key(environment=Environment.LIVE),
+        "account": account(environment=Environment.LIVE),
+    }
     held = Holding(Decimal(3), Decimal(0), Decimal(0), 0, False)
-    state = structs.replace(SubmissionState(None, None, PAPER, None, None, NONE_SET), holding=held, **live)
+    state = structs.replace(
+        SubmissionState(None, None, PAPER, None, None, NONE_SET), holding=held, **live
+    )
     close = submission(Close(AAPL))
     assert getattr(decide(close, state, NOW), "code", None) == "entitlement_required"
     planned = structs.replace(live["key"], entitlements=frozenset({Entitlement.TRADING_LIVE}))
@@ -356,7 +475,13 @@ def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
 
 def test_a_halt_that_is_over_appends_nothing() -> None:
     state = SubmissionState(
-        None, account(), PAPER, None, None, NONE_SET, holding=Holding(Decimal(1), Decimal(0), Decimal(0), 0, False)
+        None,
+        account(),
+        PAPER,
+        None,
+        None,
+        NONE_SET,
+        holding=Holding(Decimal(1), Decimal(0), Decimal(0), 0, False),
     )
     close = submission(Close(AAPL, Decimal(1), 1), key_id=None, halt_id="h")
     assert getattr(decide(close, state, NOW), "code", None) == "not_halted"

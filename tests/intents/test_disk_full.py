@@ -1,5 +1,5 @@
-"""The database's disk is full: orders are refused with the reason, the process is not ready, the log says why; and
-all is well again once there is room."""
+"""The database's disk is full: orders are refused with the reason, the process is not ready, the
+log says why; and all is well again once there is room."""
 
 import json
 from pathlib import Path
@@ -42,15 +42,20 @@ def readiness(worker_processes: WorkerProcesses) -> int:
 
 def log_line(worker_processes: WorkerProcesses, request_id: str) -> dict[str, str]:
     def found() -> list[dict[str, str]]:
-        return [line for text in worker_processes.api.logs if request_id in text and (line := json.loads(text))]
+        return [
+            line
+            for text in worker_processes.api.logs
+            if request_id in text and (line := json.loads(text))
+        ]
 
     eventually(lambda: bool(found()), 5)
     (line,) = found()
     return line
 
 
-# Each takes ten seconds: a process that was full is ready again after up to five, and is filled twice.
-# Takes ten seconds: the disk counts as failed for DISK_FAILED_SECONDS, which are five, after each of two failures.
+# Each takes ten seconds: a process that was full is ready again after up to five, and is filled
+# twice. Takes ten seconds: the disk counts as failed for DISK_FAILED_SECONDS, which are five, after
+# each of two failures.
 @pytest.mark.parametrize(
     ("table", "code"),
     [
@@ -65,8 +70,11 @@ def test_an_order_that_cannot_be_written_is_not_taken_and_the_log_says_why(
 ) -> None:
     with open_worker_processes(urls, tmp_path, accounts=1) as worker_processes:
         tables = worker_processes.tables
-        for round_number in range(2):  # the first order is asked about, later ones may be decided ahead
-            assert [submit(worker_processes, f"before-{n}").status_code for n in range(3)] == [202] * 3
+        # The first order is asked about, later ones may be decided ahead.
+        for round_number in range(2):
+            assert [submit(worker_processes, f"before-{n}").status_code for n in range(3)] == [
+                202
+            ] * 3
             recorded = tables.value("SELECT count(*) FROM actions")
             eventually(lambda: readiness(worker_processes) == 200, READY_SECONDS)
             fill_disk(tables, table, code)
@@ -75,7 +83,11 @@ def test_an_order_that_cannot_be_written_is_not_taken_and_the_log_says_why(
             assert refused.headers["retry-after"] == "1"
             eventually(lambda: readiness(worker_processes) == 503, READY_SECONDS)
             line = log_line(worker_processes, f"full-{round_number}")
-            assert (line["level"], line["code"], NO_SPACE in line["cause"]) == ("warning", "unavailable", True)
+            assert (line["level"], line["code"], NO_SPACE in line["cause"]) == (
+                "warning",
+                "unavailable",
+                True,
+            )
             assert tables.value("SELECT count(*) FROM actions") == recorded
             make_room(tables)
             assert submit(worker_processes, f"after-{round_number}").status_code == 202
@@ -108,7 +120,10 @@ def test_a_full_disk_is_noticed_before_an_order_is(urls: Urls, tmp_path: Path) -
         assert readiness(worker_processes) == 200
         change_limit("SET temp_file_limit = 0")
         # Until it is connected again, it says that the database is away.
-        eventually(lambda: "its disk is full" in worker_processes.api.client.get("/readyz").text, READY_SECONDS)
+        eventually(
+            lambda: "its disk is full" in worker_processes.api.client.get("/readyz").text,
+            READY_SECONDS,
+        )
         eventually(lambda: submit(worker_processes, "small").status_code == 202, READY_SECONDS)
         assert readiness(worker_processes) == 503
         change_limit("RESET temp_file_limit")

@@ -1,4 +1,5 @@
-"""The quick way of a submit and the handler's way give the same answer to the same request, whatever is sent."""
+"""The quick way of a submit and the handler's way give the same answer to the same request,
+whatever is sent."""
 
 import http.client
 import json
@@ -13,7 +14,13 @@ from tests.intents.ways import RECEIPT, REPLAYED, Ways, shown
 from tests.tenants import Tenants
 from trading_intents.config import Rate
 from trading_intents.controls.model import Reason, Triggered
-from trading_intents.errors import ControlRejected, IntentClosed, InternalError, OutcomeUnknown, Unavailable
+from trading_intents.errors import (
+    ControlRejected,
+    IntentClosed,
+    InternalError,
+    OutcomeUnknown,
+    Unavailable,
+)
 from trading_intents.intents.writing.batch import Outcome
 from trading_intents.web.limits import Bucket
 
@@ -55,12 +62,18 @@ def connection(tenants: Tenants) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=10)
 
 
-def send(connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]) -> Reply:
+def send(
+    connection: http.client.HTTPConnection, path: str, body: bytes, headers: dict[str, str]
+) -> Reply:
     connection.request("POST", path, body, headers)
     answer = connection.getresponse()
     said = json.loads(answer.read())
     names = {name.lower() for name, _ in answer.getheaders()} - {"connection"}
-    return answer.status, {k: v for k, v in said.items() if k not in ("intent_id", "seq", "request_id")}, names
+    return (
+        answer.status,
+        {k: v for k, v in said.items() if k not in ("intent_id", "seq", "request_id")},
+        names,
+    )
 
 
 @pytest.mark.parametrize("named", HEADERS)
@@ -80,7 +93,9 @@ def test_both_ways_give_the_same_answer(
     assert first == second
 
 
-def test_who_closes_its_half_after_a_submit_is_answered(trading_client: TradingClient, tenants: Tenants) -> None:
+def test_who_closes_its_half_after_a_submit_is_answered(
+    trading_client: TradingClient, tenants: Tenants
+) -> None:
     """Ten of them: whether the answer or the end of data comes first is chance."""
     parts = urlsplit(tenants.platform.url)
     for _ in range(10):
@@ -101,11 +116,15 @@ def written(trading_client: TradingClient, body: bytes, request_id: str = "mine"
     )
 
 
-def test_answers_of_piped_requests_keep_their_order(trading_client: TradingClient, tenants: Tenants) -> None:
+def test_answers_of_piped_requests_keep_their_order(
+    trading_client: TradingClient, tenants: Tenants
+) -> None:
     """Quick ones and others by turns on one connection, all sent before the first is answered."""
     parts = urlsplit(tenants.platform.url)
     bodies = [BODIES[name] for name in ("create", "zero", "limit", "no JSON", "create")]
-    requests = b"".join(written(trading_client, body, f"n{number}") for number, body in enumerate(bodies))
+    requests = b"".join(
+        written(trading_client, body, f"n{number}") for number, body in enumerate(bodies)
+    )
     with socket.create_connection((parts.hostname, parts.port or 80), timeout=10) as wire:
         wire.sendall(requests)
         received = b""
@@ -113,7 +132,13 @@ def test_answers_of_piped_requests_keep_their_order(trading_client: TradingClien
             received += wire.recv(65536)
     starts = [received.index(f"x-request-id: n{number}".encode()) for number in range(len(bodies))]
     assert starts == sorted(starts)
-    assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [b"202", b"422", b"202", b"400", b"202"]
+    assert [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]] == [
+        b"202",
+        b"422",
+        b"202",
+        b"400",
+        b"202",
+    ]
 
 
 ONE = Rate(1, 1)
@@ -121,7 +146,9 @@ OUTCOMES: dict[str, Outcome | None] = {
     "recorded": RECEIPT,
     "replayed": REPLAYED,
     "no room": None,
-    "controls": ControlRejected([Triggered(Reason.MAX_ORDER_QUANTITY, {"Organization": "o"}, "too many")], ["x"]),
+    "controls": ControlRejected(
+        [Triggered(Reason.MAX_ORDER_QUANTITY, {"Organization": "o"}, "too many")], ["x"]
+    ),
     "closed": IntentClosed(),
     "database away": Unavailable("away"),
     "unknown": OutcomeUnknown("lost"),
@@ -144,11 +171,15 @@ async def compare(
     headers: dict[str, str],
     limited: tuple[dict[Bucket, Rate], dict[Bucket, Rate]] = ({}, {}),
 ) -> list[int]:
-    """The same requests, all the quick way or all the handler's: answers, metrics and limits are the same."""
+    """The same requests, all the quick way or all the handler's: answers, metrics and limits are
+    the same."""
     fast, slow = Ways(outcome, *limited), Ways(outcome, *limited)
     statuses = []
     for asked in (headers, headers, {}):
-        first, second = await fast.ask(body, asked, fast=True), await slow.ask(body, asked, fast=False)
+        first, second = (
+            await fast.ask(body, asked, fast=True),
+            await slow.ask(body, asked, fast=False),
+        )
         assert shown(first) == shown(second)
         statuses.append(first.status)
     assert fast.counted() == slow.counted()
@@ -159,7 +190,9 @@ async def compare(
 
 @pytest.mark.parametrize("limited", LIMITED)
 @pytest.mark.parametrize("outcome", OUTCOMES)
-async def test_both_ways_answer_count_and_charge_alike_whatever_comes_of_it(outcome: str, limited: str) -> None:
+async def test_both_ways_answer_count_and_charge_alike_whatever_comes_of_it(
+    outcome: str, limited: str
+) -> None:
     for body in (BODIES["create"], BODIES["cancel of nothing"]):
         for headers in (*KEYS.values(), HEADERS["idempotent"]):
             await compare(OUTCOMES[outcome], body, headers, LIMITED[limited])

@@ -1,5 +1,5 @@
-"""A process stops in the middle of a transaction, as on a paused machine or behind a cut network: its locks are freed
-in time, and nobody but its own organization waits for them."""
+"""A process stops in the middle of a transaction, as on a paused machine or behind a cut network:
+its locks are freed in time, and nobody but its own organization waits for them."""
 
 import os
 import signal
@@ -31,7 +31,8 @@ IDLE = """
 
 
 def start_of_message(data: bytes, offset: int) -> int:
-    """The start of the message that has this offset. Bytes that were sent before it may have come together with it."""
+    """The start of the message that has this offset. Bytes that were sent before it may have come
+    together with it."""
     start = 0
     while (end := start + 1 + int.from_bytes(data[start + 1 : start + 5])) <= offset:
         start = end
@@ -39,7 +40,8 @@ def start_of_message(data: bytes, offset: int) -> int:
 
 
 class Freezer:
-    """Stops the process behind the proxy at the moment at which it sends the last of these, one after the other."""
+    """Stops the process behind the proxy at the moment at which it sends the last of these, one
+    after the other."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -78,13 +80,17 @@ def server(request: pytest.FixtureRequest, databases: Databases) -> Iterator[Url
 class Market:
     """A process that can be frozen, another one that serves, and two organizations."""
 
-    def __init__(self, frozen: Platform, serving: Platform, proxy: FaultProxy, tables: Tables) -> None:
+    def __init__(
+        self, frozen: Platform, serving: Platform, proxy: FaultProxy, tables: Tables
+    ) -> None:
         self.frozen, self.serving, self.proxy, self.tables = frozen, serving, proxy, tables
         account = {"name": "a", "broker": "paper", "environment": "paper"}
         self.callers: dict[str, tuple[Headers, str]] = {}
         for name in ("one", "other"):
             keys = [key("k", "paper", EVERY_PERMISSION)]
-            document = {"organizations": [{"external_id": name, "accounts": [account], "api_keys": keys}]}
+            document = {
+                "organizations": [{"external_id": name, "accounts": [account], "api_keys": keys}]
+            }
             made = serving.provision(document)["organizations"][0]
             headers = {"x-api-key": made["api_keys"][0]["api_key"]}
             self.callers[name] = headers, f"/v1/accounts/{made['accounts'][0]['id']}/intents"
@@ -103,13 +109,17 @@ class Market:
 
     def recorded(self) -> list[int]:
         """The number of actions of each account, without a gap."""
-        rows = self.tables.fetch("SELECT count(*) AS rows, max(seq) AS seq FROM actions GROUP BY account_id ORDER BY 1")
+        rows = self.tables.fetch(
+            "SELECT count(*) AS rows, max(seq) AS seq FROM actions GROUP BY account_id ORDER BY 1"
+        )
         assert all(row["rows"] == row["seq"] for row in rows)
         return [row["rows"] for row in rows]
 
 
 @pytest.fixture
-def market(server: Urls, tmp_path: Path, freezer: Freezer, request: pytest.FixtureRequest) -> Iterator[Market]:
+def market(
+    server: Urls, tmp_path: Path, freezer: Freezer, request: pytest.FixtureRequest
+) -> Iterator[Market]:
     roles = getattr(request, "param", "api")
     settings = {"DATABASE_OWNER_URL": server.owner.reveal(), **PLENTY}
     with (
@@ -162,15 +172,20 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
 @pytest.mark.deadline
 @pytest.mark.parametrize("market", ["worker"], indirect=True)
 def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:
-    """It stops before it marks the order as sent, which would be the last statement of its transaction."""
+    """It stops before it marks the order as sent, which would be the last statement of its
+    transaction."""
     freezer.markers = [b"INSERT INTO commands"]
     made = market.post("one", market.serving, create())
     assert market.proxy.held.wait(20)
     since = time.monotonic()
     eventually(lambda: market.holds("orders"), 2)  # what it sent just before may still be under way
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(market.post, "one", market.serving, cancel(made.json()["intent_id"]))
-        assert [market.submit("other", market.serving) for _ in range(MEANWHILE)] == [202] * MEANWHILE
+        waiting = threads.submit(
+            market.post, "one", market.serving, cancel(made.json()["intent_id"])
+        )
+        assert [market.submit("other", market.serving) for _ in range(MEANWHILE)] == [
+            202
+        ] * MEANWHILE
         assert not waiting.done(), "the others were served before the lock was free"
         assert waiting.result().status_code == 202
     assert time.monotonic() - since < SERVED_SECONDS

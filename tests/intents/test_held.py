@@ -1,5 +1,5 @@
-"""Locks that another transaction holds for long: the commands that need them wait, those of other organizations do not,
-and nothing is left behind when they are given up."""
+"""Locks that another transaction holds for long: the commands that need them wait, those of other
+organizations do not, and nothing is left behind when they are given up."""
 
 import asyncio
 import time
@@ -63,12 +63,14 @@ async def holder(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 def endless_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow machine may take longer for what happens meanwhile than a command waits for its lock."""
+    """A slow machine may take longer for what happens meanwhile than a command waits for its
+    lock."""
     monkeypatch.setattr(lock_waits, "MAX_WAIT_SECONDS", 60.0)
 
 
 async def go_on(in_process_writer: InProcessWriter, submissions: list[Submission]) -> None:
-    """Records them again and again, while another one is held. A round takes milliseconds; one may be unlucky."""
+    """Records them again and again, while another one is held. A round takes milliseconds; one may
+    be unlucky."""
     seconds = []
     for _ in range(MEANWHILE):
         began = time.monotonic()
@@ -84,7 +86,9 @@ async def creates_of(in_process_writer: InProcessWriter, count: int) -> list[Sub
         organization, key = await furnish(in_process_writer.owner)
         account: UUID = await add_account(in_process_writer.owner, organization)
         command = in_process_writer.create(account).command
-        made.append(Submission(str(account), str(organization), str(key), command, None, None, None))
+        made.append(
+            Submission(str(account), str(organization), str(key), command, None, None, None)
+        )
     return made
 
 
@@ -104,12 +108,15 @@ async def test_a_lock_of_one_organization_keeps_no_other_waiting(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection, lock: str, is_remembered: bool
 ) -> None:
     others = await creates_of(in_process_writer, 3)
-    made = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
-    await in_process_writer.owner.execute(
-        "UPDATE outbox SET due_at = now() + interval '1 hour'"
-    )  # which a CANCEL takes back
+    made = await in_process_writer.writer.submit(
+        in_process_writer.create(in_process_writer.accounts[0])
+    )
+    # Which a CANCEL takes back.
+    await in_process_writer.owner.execute("UPDATE outbox SET due_at = now() + interval '1 hour'")
     if is_remembered:
-        assert await recorded(in_process_writer, [in_process_writer.create(in_process_writer.accounts[0]), *others])
+        assert await recorded(
+            in_process_writer, [in_process_writer.create(in_process_writer.accounts[0]), *others]
+        )
     cancel, create = (
         in_process_writer.cancel(in_process_writer.accounts[0], made.intent_id),
         in_process_writer.create(in_process_writer.accounts[0]),
@@ -155,7 +162,10 @@ async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
     )
     assert await recorded(in_process_writer, [in_process_writer.create(limited)])
     async with holder.transaction():
-        assert await holder.execute("SELECT FROM exposures WHERE account_id = $1 FOR UPDATE", limited) == "SELECT 1"
+        assert (
+            await holder.execute("SELECT FROM exposures WHERE account_id = $1 FOR UPDATE", limited)
+            == "SELECT 1"
+        )
         held = asyncio.create_task(in_process_writer.submit(in_process_writer.create(limited)))
         assert await recorded(in_process_writer, others), "in one batch with it"
         await go_on(in_process_writer, others)
@@ -188,7 +198,9 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
 ) -> None:
     """A CANCEL that meets a held lock is asked for again later."""
     (other,) = await creates_of(in_process_writer, 1)
-    mine = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    mine = await in_process_writer.writer.submit(
+        in_process_writer.create(in_process_writer.accounts[0])
+    )
     theirs = await in_process_writer.writer.submit(other)
     log, pipeline = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
@@ -198,7 +210,9 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)
             held = cancels.cancel(
-                str(in_process_writer.organization), str(in_process_writer.accounts[0]), mine.intent_id
+                str(in_process_writer.organization),
+                str(in_process_writer.accounts[0]),
+                mine.intent_id,
             )
             free = cancels.cancel(other.organization_id, other.account_id, theirs.intent_id)
             outcomes = await asyncio.gather(held, free, return_exceptions=True)
@@ -218,7 +232,9 @@ async def test_a_command_that_is_given_up_leaves_nothing_behind(
     assert await recorded(in_process_writer, [in_process_writer.create(account)])
     async with holder.transaction():
         await holder.execute("SELECT FROM stream_heads FOR UPDATE")
-        assert codes([await in_process_writer.submit(in_process_writer.create(account))]) == ["unavailable"]
+        assert codes([await in_process_writer.submit(in_process_writer.create(account))]) == [
+            "unavailable"
+        ]
 
         async def nobody_waits() -> bool:
             return await waiters(in_process_writer) == 0

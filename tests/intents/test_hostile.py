@@ -1,4 +1,5 @@
-"""Hostile bodies: whatever is sent, the answer is 4xx, comes soon, names the field, and nothing is written."""
+"""Hostile bodies: whatever is sent, the answer is 4xx, comes soon, names the field, and nothing is
+written."""
 
 import copy
 import gzip
@@ -44,10 +45,22 @@ NO_TEXT: tuple[Any, ...] = (
 )
 # fmt: on
 NO_ENUM = (*NO_TEXT, "buy", "Buy", "BUY ", " BUY", "UNSPECIFIED", "0", "day", "smart")
-NO_ID = (*NO_TEXT, "{u}", "nonsense", "' OR 1=1 --", "00000000-0000-0000-0000-00000000000G", "../../x")
+NO_ID = (
+    *NO_TEXT,
+    "{u}",
+    "nonsense",
+    "' OR 1=1 --",
+    "00000000-0000-0000-0000-00000000000G",
+    "../../x",
+)
 NO_OBJECT: tuple[Any, ...] = ("", "x", 1, 1.5, True, None, [], [{}], {}, {"x": {}})
 AMOUNTS = ("quantity", "limit_price", "stop_price")
-KIND_AMOUNTS = {"Market": AMOUNTS[:1], "Limit": AMOUNTS[:2], "Stop": AMOUNTS[::2], "StopLimit": AMOUNTS}
+KIND_AMOUNTS = {
+    "Market": AMOUNTS[:1],
+    "Limit": AMOUNTS[:2],
+    "Stop": AMOUNTS[::2],
+    "StopLimit": AMOUNTS,
+}
 # fmt: off
 FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     *((f"/command/payload/spec/{kind}/{name}", NO_AMOUNT) for kind, names in KIND_AMOUNTS.items() for name in names),
@@ -72,7 +85,10 @@ def body_for(pointer: str) -> Body:
     """One that holds but for the field, which it has."""
     if pointer.endswith("ref_intent_id"):
         return replace(str(uuid.uuid4()), limit())
-    kind = next((kind for kind in BODIES if f"/{kind}" in pointer + "/" and f"/{kind}/" in pointer + "/"), "Market")
+    kind = next(
+        (kind for kind in BODIES if f"/{kind}" in pointer + "/" and f"/{kind}/" in pointer + "/"),
+        "Market",
+    )
     return copy.deepcopy(create(BODIES[kind]))
 
 
@@ -98,12 +114,17 @@ def nothing_written(tables: Tables, hostile: TradingClient) -> Iterator[None]:
     assert hostile.client.get("/readyz").status_code == 200
 
 
-def answered(trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None) -> httpx.Response:
-    """An answer that is some 4xx, in time. What costs much does so each time; a busy machine may stand still once."""
+def answered(
+    trading_client: TradingClient, content: bytes, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    """An answer that is some 4xx, in time. What costs much does so each time; a busy machine may
+    stand still once."""
     for is_last in (False, False, True):
         before = time.monotonic()
         answer = trading_client.client.post(
-            trading_client.url, content=content, headers=trading_client.headers | JSON | (headers or {})
+            trading_client.url,
+            content=content,
+            headers=trading_client.headers | JSON | (headers or {}),
         )
         took = time.monotonic() - before
         assert 400 <= answer.status_code < 500, (content[:200], answer.text)
@@ -120,10 +141,15 @@ def test_every_bad_value_of_a_field_is_refused_there(
 ) -> None:
     for value in values:
         answer = answered(hostile, dumps(put(body_for(pointer), pointer, value)))
-        assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), (value, answer.text)
+        assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), (
+            value,
+            answer.text,
+        )
         (error,) = answer.json()["errors"]
         # Inside an object it is the first bad field in it, else the field itself.
-        inside = error["pointer"].startswith(pointer) and (error["pointer"] == pointer or isinstance(value, dict))
+        inside = error["pointer"].startswith(pointer) and (
+            error["pointer"] == pointer or isinstance(value, dict)
+        )
         assert inside, (value, error)
         assert error["detail"]
 
@@ -147,8 +173,19 @@ def test_a_number_that_is_not_text_is_refused_with_the_reason(hostile: TradingCl
         "/command/payload/spec/Limit",
     ],
 )
-def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: TradingClient, pointer: str) -> None:
-    ours = ("organization_id", "seq", "version", "intent_id", "account_id", "hash", "created_at", "environment")
+def test_a_field_that_nobody_asked_for_is_refused_at_every_level(
+    hostile: TradingClient, pointer: str
+) -> None:
+    ours = (
+        "organization_id",
+        "seq",
+        "version",
+        "intent_id",
+        "account_id",
+        "hash",
+        "created_at",
+        "environment",
+    )
     odd = (
         "x",
         "Quantity",
@@ -165,7 +202,9 @@ def test_a_field_that_nobody_asked_for_is_refused_at_every_level(hostile: Tradin
         "x" * 5_000,
     )
     for name in (*ours, *odd):
-        answer = answered(hostile, dumps(put(create(limit()), f"{pointer}/{name.replace('/', '|')}", 1)))
+        answer = answered(
+            hostile, dumps(put(create(limit()), f"{pointer}/{name.replace('/', '|')}", 1))
+        )
         assert answer.status_code == 422
         (error,) = answer.json()["errors"]
         assert error["pointer"].startswith(f"{pointer}/"), (name, error)
@@ -194,7 +233,14 @@ def test_a_field_that_is_missing_is_named(hostile: TradingClient, pointer: str) 
 
 def test_a_spec_has_exactly_one_key(hostile: TradingClient) -> None:
     pairs = [one | other for one, other in itertools.combinations(BODIES.values(), 2)]
-    for spec in (*pairs, {}, {"market": {"quantity": "1"}}, {"LIMIT": {}}, {"Stoplimit": {}}, {"Stop_Limit": {}}):
+    for spec in (
+        *pairs,
+        {},
+        {"market": {"quantity": "1"}},
+        {"LIMIT": {}},
+        {"Stoplimit": {}},
+        {"Stop_Limit": {}},
+    ):
         for body in (create(), replace(str(uuid.uuid4()), market())):
             answer = answered(hostile, dumps(put(body, "/command/payload/spec", spec)))
             (error,) = answer.json()["errors"]
@@ -251,7 +297,9 @@ def test_text_that_never_ends_is_refused_soon(hostile: TradingClient) -> None:
         assert answered(hostile, content).status_code == 400
 
 
-@pytest.mark.parametrize("body", [b"[]", b"1", b'"x"', b"null", b"true", b"{}", b'[{"command": 1}]'])
+@pytest.mark.parametrize(
+    "body", [b"[]", b"1", b'"x"', b"null", b"true", b"{}", b'[{"command": 1}]']
+)
 def test_a_body_that_is_no_command_is_refused(hostile: TradingClient, body: bytes) -> None:
     assert answered(hostile, body).status_code == 422
 
@@ -282,7 +330,9 @@ def test_a_body_without_a_length_is_refused_once_it_is_too_large(hostile: Tradin
         {"content-encoding": "br"},
     ],
 )
-def test_another_media_type_or_encoding_is_refused(hostile: TradingClient, headers: dict[str, str]) -> None:
+def test_another_media_type_or_encoding_is_refused(
+    hostile: TradingClient, headers: dict[str, str]
+) -> None:
     bomb = gzip.compress(b" " * 10_000_000)
     for content in (GOOD.encode(), bomb):
         assert answered(hostile, content, headers).status_code == 415
@@ -291,4 +341,6 @@ def test_another_media_type_or_encoding_is_refused(hostile: TradingClient, heade
 def test_a_cancel_is_read_as_strictly(hostile: TradingClient) -> None:
     for value in NO_ID:
         answer = answered(hostile, dumps(cancel(value)))
-        assert [error["pointer"] for error in answer.json()["errors"]] == ["/command/payload/ref_intent_id"]
+        assert [error["pointer"] for error in answer.json()["errors"]] == [
+            "/command/payload/ref_intent_id"
+        ]

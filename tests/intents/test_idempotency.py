@@ -1,4 +1,5 @@
-"""Idempotency-Key: one key and body make one action, whoever asks how often, and whatever happened since."""
+"""Idempotency-Key: one key and body make one action, whoever asks how often, and whatever happened
+since."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -33,17 +34,29 @@ def test_the_same_key_and_body_give_the_first_answer_again(trading_client: Tradi
         assert replayed(again)
         assert again.content == first.content
     assert trading_client.tables.counts() == before
-    assert not replayed(trading_client.submit(create(limit()), idempotency_key="K")), "keys differ by case"
-    assert not replayed(trading_client.submit(create(limit()))), "and who sends none is never replayed"
+    assert not replayed(trading_client.submit(create(limit()), idempotency_key="K")), (
+        "keys differ by case"
+    )
+    assert not replayed(trading_client.submit(create(limit()))), (
+        "and who sends none is never replayed"
+    )
 
 
-def test_spaces_and_the_order_of_keys_do_not_make_another_body(trading_client: TradingClient) -> None:
+def test_spaces_and_the_order_of_keys_do_not_make_another_body(
+    trading_client: TradingClient,
+) -> None:
     body = create(limit()) | {"client_reference_id": "é"}
     first = trading_client.submit(body, idempotency_key="k")
     turned = {"client_reference_id": "é", "command": dict(reversed(body["command"].items()))}
     headers = trading_client.headers | {"content-type": "application/json", "idempotency-key": "k"}
-    for content in (json.dumps(turned, indent=3), json.dumps(turned, ensure_ascii=False), json.dumps(body)):
-        again = trading_client.client.post(trading_client.url, content=content.encode(), headers=headers)
+    for content in (
+        json.dumps(turned, indent=3),
+        json.dumps(turned, ensure_ascii=False),
+        json.dumps(body),
+    ):
+        again = trading_client.client.post(
+            trading_client.url, content=content.encode(), headers=headers
+        )
         assert replayed(again)
         assert again.content == first.content
 
@@ -60,7 +73,9 @@ def test_the_same_key_with_another_body_is_a_conflict(trading_client: TradingCli
     assert replayed(trading_client.submit(create(limit()), idempotency_key="k"))
 
 
-def test_a_key_belongs_to_one_account(trading_client: TradingClient, open_client: OpenClient) -> None:
+def test_a_key_belongs_to_one_account(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
     first = trading_client.submit(create(), idempotency_key="k")
     other = open_client().submit(create(market("5")), idempotency_key="k")
     assert not replayed(other)
@@ -69,7 +84,8 @@ def test_a_key_belongs_to_one_account(trading_client: TradingClient, open_client
 
 def make_older(client: TradingClient, interval: str) -> None:
     """The account's whole log."""
-    client.tables.execute("SET session_replication_role = replica")  # without the trigger that refuses it
+    # Without the trigger that refuses it.
+    client.tables.execute("SET session_replication_role = replica")
     client.tables.execute(
         "UPDATE actions SET created_at = created_at - $2::text::interval WHERE account_id = $1::text::uuid",
         client.account["id"],
@@ -84,7 +100,10 @@ def test_a_key_is_free_again_after_400_days(trading_client: TradingClient) -> No
     again = trading_client.submit(create(limit()), idempotency_key="k")
     assert replayed(again)
     assert again.json() == first.json()
-    assert trading_client.refused(create(limit("11")), idempotency_key="k") == (409, "idempotency_conflict")
+    assert trading_client.refused(create(limit("11")), idempotency_key="k") == (
+        409,
+        "idempotency_conflict",
+    )
     make_older(trading_client, "1 hour")
     second = trading_client.submit(create(limit("11")), idempotency_key="k")
     assert not replayed(second)
@@ -92,12 +111,19 @@ def test_a_key_is_free_again_after_400_days(trading_client: TradingClient) -> No
         again = trading_client.submit(create(limit("11")), idempotency_key="k")
         assert replayed(again)
         assert again.json() == second.json(), "of two uses the later one answers"
-    assert trading_client.refused(create(limit()), idempotency_key="k") == (409, "idempotency_conflict")
+    assert trading_client.refused(create(limit()), idempotency_key="k") == (
+        409,
+        "idempotency_conflict",
+    )
     keys = "SELECT array_agg(idempotency_key ORDER BY seq) FROM actions WHERE account_id = $1::text::uuid"
-    assert trading_client.tables.value(keys, trading_client.account["id"]) == ["k", "k"], "both actions keep it"
+    assert trading_client.tables.value(keys, trading_client.account["id"]) == ["k", "k"], (
+        "both actions keep it"
+    )
 
 
-def test_two_uses_within_400_days_are_refused_by_the_database(trading_client: TradingClient) -> None:
+def test_two_uses_within_400_days_are_refused_by_the_database(
+    trading_client: TradingClient,
+) -> None:
     """Behind the account's lock, under which keys are read."""
     trading_client.submit(create(limit()), idempotency_key="k")
     copied = """
@@ -109,7 +135,9 @@ def test_two_uses_within_400_days_are_refused_by_the_database(trading_client: Tr
         trading_client.tables.execute(copied, trading_client.account["id"])
 
 
-def test_a_refused_request_is_not_remembered(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_refused_request_is_not_remembered(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     control(tenants, f"accounts/{trading_client.account['id']}")
     assert trading_client.refused(create(), idempotency_key="k") == (409, "control_rejected")
     control(tenants, f"accounts/{trading_client.account['id']}", disabled=False)
@@ -122,14 +150,28 @@ def test_replaces_and_cancels_are_replayed_too(trading_client: TradingClient) ->
     intent = trading_client.accepted(create(limit()))["intent_id"]
     for number, body in enumerate((replace(intent, limit("11")), cancel(intent)), 2):
         first, again = (trading_client.submit(body, idempotency_key=f"k{number}") for _ in range(2))
-        assert (first.json(), replayed(first), replayed(again)) == ({"intent_id": intent, "seq": number}, False, True)
+        assert (first.json(), replayed(first), replayed(again)) == (
+            {"intent_id": intent, "seq": number},
+            False,
+            True,
+        )
         assert again.json() == first.json()
-    assert [record["action_type"] for record in trading_client.actions()] == ["CREATE", "REPLACE", "CANCEL"]
+    assert [record["action_type"] for record in trading_client.actions()] == [
+        "CREATE",
+        "REPLACE",
+        "CANCEL",
+    ]
 
 
-def test_a_replay_comes_before_every_other_conflict(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_replay_comes_before_every_other_conflict(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     intent = trading_client.submit(create(limit()), idempotency_key="create").json()["intent_id"]
-    bodies = {"create": create(limit()), "replace": replace(intent, limit("11")), "cancel": cancel(intent)}
+    bodies = {
+        "create": create(limit()),
+        "replace": replace(intent, limit("11")),
+        "cancel": cancel(intent),
+    }
     for key in ("replace", "cancel"):
         assert not replayed(trading_client.submit(bodies[key], idempotency_key=key))
 
@@ -137,7 +179,10 @@ def test_a_replay_comes_before_every_other_conflict(tenants: Tenants, trading_cl
         for key, body in bodies.items():
             assert replayed(trading_client.submit(body, idempotency_key=key))
             other = body | {"client_reference_id": "other"}
-            assert trading_client.refused(other, idempotency_key=key) == (409, "idempotency_conflict")
+            assert trading_client.refused(other, idempotency_key=key) == (
+                409,
+                "idempotency_conflict",
+            )
 
     every_one_is_replayed()
     control(tenants, f"accounts/{trading_client.account['id']}")
@@ -169,7 +214,10 @@ def test_a_bad_key_cannot_be_read(trading_client: TradingClient, key: str) -> No
 
 def test_two_keys_at_once_cannot_be_read(trading_client: TradingClient) -> None:
     headers = [*trading_client.headers.items(), ("idempotency-key", "a"), ("idempotency-key", "b")]
-    assert trading_client.client.post(trading_client.url, json=create(), headers=headers).status_code == 400
+    assert (
+        trading_client.client.post(trading_client.url, json=create(), headers=headers).status_code
+        == 400
+    )
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 128, "a b", "0000-0000", "'; DROP TABLE actions"])
@@ -192,7 +240,11 @@ def test_fifty_equal_requests_at_once_make_one_intent_for_each_of_fifty_keys(
                 key = (step + number // 2) % KEYS
                 body = create(limit(str(key + 1)))
                 answer = line.post(trading_client.url, body, {"idempotency-key": f"key {key}"})
-                answers[key] = (answer.status_code, answer.content, "idempotent-replayed" in answer.headers)
+                answers[key] = (
+                    answer.status_code,
+                    answer.content,
+                    "idempotent-replayed" in answer.headers,
+                )
         return answers
 
     with ThreadPoolExecutor(EQUAL) as threads:

@@ -48,10 +48,14 @@ class Budget:
     def path(self) -> str:
         return f"/v1/api-keys/{self.key_id}/limits"
 
-    def call(self, method: str, body: Any = None, caller: str = "admin", **headers: str) -> httpx.Response:
+    def call(
+        self, method: str, body: Any = None, caller: str = "admin", **headers: str
+    ) -> httpx.Response:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = self.tenants.callers[caller] if caller else self.trader.headers
-        answer: httpx.Response = self.tenants.client.request(method, self.path, json=body, headers=sent | named)
+        answer: httpx.Response = self.tenants.client.request(
+            method, self.path, json=body, headers=sent | named
+        )
         return answer
 
     def set(self, **fields: Any) -> Body:
@@ -67,7 +71,9 @@ class Budget:
     def answered(self, body: Body) -> list[tuple[str, Any, Any]]:
         """The answer of the key's limits; evaluate answers the same before, and changes nothing."""
         question = {"account_id": self.trader.account["id"]} | body
-        judged = self.tenants.client.post("/v1/controls/evaluate", json=question, headers=self.trader.headers).json()
+        judged = self.tenants.client.post(
+            "/v1/controls/evaluate", json=question, headers=self.trader.headers
+        ).json()
         answer = self.trader.submit(body)
         triggered = [] if answer.status_code == 202 else answer.json()["triggered"]
         assert judged == {"allowed": answer.status_code == 202, "triggered": triggered}
@@ -81,7 +87,9 @@ class Budget:
         return intent_id
 
 
-def order(quantity: str = "10", price: str = "100", symbol: str = SYMBOL, side: str = "BUY") -> Body:
+def order(
+    quantity: str = "10", price: str = "100", symbol: str = SYMBOL, side: str = "BUY"
+) -> Body:
     return create(limit(quantity, price), symbol=symbol, order_side=side)
 
 
@@ -90,7 +98,9 @@ def open_budget(tenants: Tenants, open_client: OpenClient) -> Budget:
     body = {"name": f"budget {uuid4()}", "environment": "paper", "permissions": EVERY_PERMISSION}
     made = tenants.client.post("/v1/api-keys", json=body, headers=admin).json()
     price = tenants.client.put(
-        f"/v1/reference-prices/{SYMBOL}", json={"price": "100", "environment": "paper"}, headers=admin
+        f"/v1/reference-prices/{SYMBOL}",
+        json={"price": "100", "environment": "paper"},
+        headers=admin,
     )
     assert price.status_code == 200, price.text
     trader = open_client()
@@ -109,12 +119,19 @@ def test_a_budget_is_put_read_and_removed_by_its_version(budget: Budget, tenants
     shown = made.json()
     assert (made.status_code, made.headers["etag"], shown["version"]) == (200, '"1"', 1)
     assert shown["used"] == {"daily_notional": "0", "orders_last_minute": 0}
-    assert (shown["organization_id"], shown["api_key_id"]) == (tenants.organization("org_acme")["id"], budget.key_id)
+    assert (shown["organization_id"], shown["api_key_id"]) == (
+        tenants.organization("org_acme")["id"],
+        budget.key_id,
+    )
     assert {name: shown[name] for name in FULL} == FULL
     assert budget.call("GET").json() == budget.call("PUT", FULL).json() == shown
     assert code(budget.call("PUT", {}, if_match='"7"')) == (412, "version_conflict")
     replaced = budget.call("PUT", {"allow_short": True}, if_match='"1"').json()
-    assert (replaced["version"], replaced["allow_short"], "max_order_quantity" in replaced) == (2, True, False)
+    assert (replaced["version"], replaced["allow_short"], "max_order_quantity" in replaced) == (
+        2,
+        True,
+        False,
+    )
     assert code(budget.call("DELETE", if_match='"1"')) == (412, "version_conflict")
     assert budget.call("DELETE", if_match='"2"').status_code == 204
     assert code(budget.call("DELETE")) == code(budget.call("GET")) == (404, "not_found")
@@ -128,7 +145,11 @@ def test_a_key_reads_its_own_budget_and_admins_alone_set_it(
     assert budget.call("GET", caller="").json() == budget.call("GET").json()
     for caller in ("key_all", "member"):
         assert code(budget.call("GET", caller=caller)) == (403, "forbidden")
-    refused = {"": (401, "unauthorized"), "key_all": (401, "unauthorized"), "member": (403, "forbidden")}
+    refused = {
+        "": (401, "unauthorized"),
+        "key_all": (401, "unauthorized"),
+        "member": (403, "forbidden"),
+    }
     for caller, answer in refused.items():
         assert code(budget.call("PUT", {}, caller=caller)) == answer
         assert code(budget.call("DELETE", caller=caller)) == answer
@@ -140,7 +161,9 @@ def test_a_key_reads_its_own_budget_and_admins_alone_set_it(
     assert tenants.client.put(limits, json={"max_open_orders": 5}, headers=admin).status_code == 200
     for unknown in (account, str(uuid4()), "x"):
         path = f"/v1/api-keys/{unknown}/limits"
-        answers = [tenants.client.request(each, path, json={}, headers=admin) for each in ("PUT", "DELETE")]
+        answers = [
+            tenants.client.request(each, path, json={}, headers=admin) for each in ("PUT", "DELETE")
+        ]
         answers.append(tenants.client.get(path, headers=admin))
         assert [code(each) for each in answers] == [(404, "not_found")] * 3
     assert tenants.client.get(limits, headers=admin).json()["max_open_orders"] == 5
@@ -161,7 +184,12 @@ def test_a_budget_takes_its_own_fields_only(budget: Budget, body: Body, pointer:
 
 
 EDGES: dict[str, tuple[Body, list[Body], Body, tuple[Any, Any]]] = {
-    "max_order_quantity": ({"max_order_quantity": "10"}, [order("10")], order("10.1"), ("10", "10.1")),
+    "max_order_quantity": (
+        {"max_order_quantity": "10"},
+        [order("10")],
+        order("10.1"),
+        ("10", "10.1"),
+    ),
     "max_order_notional": (
         {"max_order_notional": "1000"},
         [order("10", "90"), order("10", "100")],
@@ -175,8 +203,18 @@ EDGES: dict[str, tuple[Body, list[Body], Body, tuple[Any, Any]]] = {
         order("0.1", "100"),
         ("3000", "3010"),
     ),
-    "allowed_symbols": ({"allowed_symbols": [SYMBOL]}, [order()], order(symbol="MSFT"), ([SYMBOL], "MSFT")),
-    "allow_short": ({"allow_short": False}, [order()], order(side="SELL_SHORT"), (False, "SELL_SHORT")),
+    "allowed_symbols": (
+        {"allowed_symbols": [SYMBOL]},
+        [order()],
+        order(symbol="MSFT"),
+        ([SYMBOL], "MSFT"),
+    ),
+    "allow_short": (
+        {"allow_short": False},
+        [order()],
+        order(side="SELL_SHORT"),
+        (False, "SELL_SHORT"),
+    ),
 }
 
 
@@ -186,7 +224,9 @@ def test_each_limit_of_a_key_at_its_edge(budget: Budget, reason: str) -> None:
     budget.set(**fields)
     assert [budget.answered(each) for each in passing] == [[]] * len(passing)
     assert budget.answered(refused) == [(reason, *answered)]
-    other = budget.tenants.client.post(budget.trader.url, json=refused, headers=budget.tenants.callers["key_all"])
+    other = budget.tenants.client.post(
+        budget.trader.url, json=refused, headers=budget.tenants.callers["key_all"]
+    )
     assert other.status_code == 202, "another key has its own budget"
 
 
@@ -204,10 +244,14 @@ def test_an_order_whose_worth_nobody_knows_is_refused_by_a_days_budget_only(
     assert budget.used() == ("0", 1)
 
 
-def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget, tenants: Tenants) -> None:
+def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(
+    budget: Budget, tenants: Tenants
+) -> None:
     budget.set(max_daily_notional="3000")
     intent_id = budget.open(order("10"))
-    assert budget.answered(replace(intent_id, limit("30.1", "100"))) == [("max_daily_notional", "3000", "3010")]
+    assert budget.answered(replace(intent_id, limit("30.1", "100"))) == [
+        ("max_daily_notional", "3000", "3010")
+    ]
     assert budget.answered(replace(intent_id, limit("15", "100"))) == []
     assert budget.used() == ("1500", 2)
     budget.trader.set_order(intent_id, "NEW")  # refused by the broker: as it was
@@ -218,7 +262,9 @@ def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget,
     assert budget.used() == ("1500", 3)
     another = budget.open(order("10"))
     other = tenants.callers["key_all"]
-    answer = tenants.client.post(budget.trader.url, json=replace(another, limit("90", "100")), headers=other)
+    answer = tenants.client.post(
+        budget.trader.url, json=replace(another, limit("90", "100")), headers=other
+    )
     assert answer.status_code == 202
     assert budget.used() == ("2500", 4), "a REPLACE counts for the key that sends it"
     budget.set(max_daily_notional="1")
@@ -227,7 +273,12 @@ def test_a_replace_counts_what_it_adds_and_nothing_is_given_back(budget: Budget,
 
 
 def test_cancels_and_closes_pass_a_used_budget_and_count_nothing(budget: Budget) -> None:
-    budget.set(max_orders_per_minute=1, max_daily_notional="1000", max_order_quantity="10", allowed_symbols=[SYMBOL])
+    budget.set(
+        max_orders_per_minute=1,
+        max_daily_notional="1000",
+        max_order_quantity="10",
+        allowed_symbols=[SYMBOL],
+    )
     intent_id = budget.open(order("10"))
     assert budget.answered(order("11")) != []
     assert budget.trader.submit(cancel(intent_id)).status_code == 202
@@ -254,7 +305,9 @@ def test_the_days_sum_runs_on_over_changes_and_ends_at_midnight_in_utc(budget: B
     budget.set(max_daily_notional="1500")
     assert budget.answered(order("5.1")) == [("max_daily_notional", "1500", "1510")]
     assert budget.answered(order("5")) == []
-    query = "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
+    query = (
+        "UPDATE key_budgets SET day = day - 1, seconds = '{\"1\": 5}' WHERE key_id = $1::text::uuid"
+    )
     budget.trader.tables.execute(query, budget.key_id)
     assert budget.used() == ("0", 0)
     assert budget.answered(order("15")) == []
@@ -277,14 +330,28 @@ def test_a_removed_key_leaves_nothing_behind(budget: Budget) -> None:
 def test_an_operator_sets_a_keys_limits(tenants: Tenants, budget: Budget) -> None:
     def apply(**fields: Any) -> Any:
         key = {"name": "budgeted", "environment": "paper", "permission_set": "trader"} | fields
-        applied = tenants.platform.provision({"organizations": [{"external_id": "org_acme", "api_keys": [key]}]})
+        applied = tenants.platform.provision(
+            {"organizations": [{"external_id": "org_acme", "api_keys": [key]}]}
+        )
         return Budget(tenants, budget.trader, applied["organizations"][0]["api_keys"][0]["id"])
 
-    made = apply(limits={"max_daily_notional": "5000.0", "allowed_symbols": ["aapl"]}).call("GET").json()
-    assert (made["max_daily_notional"], made["allowed_symbols"], made["version"]) == ("5000", ["AAPL"], 1)
+    made = (
+        apply(limits={"max_daily_notional": "5000.0", "allowed_symbols": ["aapl"]})
+        .call("GET")
+        .json()
+    )
+    assert (made["max_daily_notional"], made["allowed_symbols"], made["version"]) == (
+        "5000",
+        ["AAPL"],
+        1,
+    )
     assert apply().call("GET").json() == made, "what is left out stays"
     changed = apply(limits={"max_orders_per_minute": 5}).call("GET").json()
-    assert (changed.get("max_daily_notional"), changed["max_orders_per_minute"], changed["version"]) == (None, 5, 2)
+    assert (
+        changed.get("max_daily_notional"),
+        changed["max_orders_per_minute"],
+        changed["version"],
+    ) == (None, 5, 2)
 
 
 RACES: dict[str, tuple[Body, int]] = {
@@ -298,25 +365,42 @@ async def test_callers_at_once_on_two_accounts_and_processes_never_pass_one_too_
     tenants: Tenants, second: Platform, open_client: OpenClient, name: str
 ) -> None:
     fields, allowed = RACES[name]
-    budget, other = await asyncio.to_thread(open_budget, tenants, open_client), await asyncio.to_thread(open_client)
+    budget, other = (
+        await asyncio.to_thread(open_budget, tenants, open_client),
+        await asyncio.to_thread(open_client),
+    )
     await asyncio.to_thread(lambda: budget.set(**fields))
-    paths = [f"{url}{each}" for url in (tenants.platform.url, second.url) for each in (budget.trader.url, other.url)]
+    paths = [
+        f"{url}{each}"
+        for url in (tenants.platform.url, second.url)
+        for each in (budget.trader.url, other.url)
+    ]
     async with httpx.AsyncClient(timeout=10, headers=budget.trader.headers, verify=False) as client:
-        answers = await asyncio.gather(*(client.post(paths[n % 4], json=order("1")) for n in range(CALLERS)))
+        answers = await asyncio.gather(
+            *(client.post(paths[n % 4], json=order("1")) for n in range(CALLERS))
+        )
     statuses = [answer.status_code for answer in answers]
     assert (statuses.count(202), statuses.count(409)) == (allowed, CALLERS - allowed)
     reasons = {
-        answered["reason"] for answer in answers if answer.status_code == 409 for answered in answer.json()["triggered"]
+        answered["reason"]
+        for answer in answers
+        if answer.status_code == 409
+        for answered in answer.json()["triggered"]
     }
     assert reasons == {name}
     assert await asyncio.to_thread(budget.used) == ("1000", 10)
 
 
-def test_a_killed_process_leaves_the_budget_right(tenants: Tenants, tenants_database: Urls, budget: Budget) -> None:
+def test_a_killed_process_leaves_the_budget_right(
+    tenants: Tenants, tenants_database: Urls, budget: Budget
+) -> None:
     allowed = 120
     budget.set(max_daily_notional=str(allowed * 100), max_orders_per_minute=100_000)
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    urls = {
+        "DATABASE_URL": tenants_database.login.reveal(),
+        "DATABASE_OWNER_URL": tenants_database.owner.reveal(),
+    }
     query = "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid"
 
     def orders() -> int:
@@ -354,14 +438,20 @@ def test_a_killed_process_leaves_the_budget_right(tenants: Tenants, tenants_data
     assert (answered, orders()) == ([("max_daily_notional", str(allowed * 100 + 100))], allowed)
 
 
-def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(budget: Budget, tenants: Tenants) -> None:
+def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(
+    budget: Budget, tenants: Tenants
+) -> None:
     budget.set(max_orders_per_minute=100)
     intent_id = budget.open(order())
     tables = budget.trader.tables
     tables.execute("BEGIN")
     try:
-        tables.execute("SELECT FROM key_budgets WHERE key_id = $1::text::uuid FOR UPDATE", budget.key_id)
-        waiting = threading.Thread(target=lambda: answers.append(budget.trader.submit(order()).status_code))
+        tables.execute(
+            "SELECT FROM key_budgets WHERE key_id = $1::text::uuid FOR UPDATE", budget.key_id
+        )
+        waiting = threading.Thread(
+            target=lambda: answers.append(budget.trader.submit(order()).status_code)
+        )
         answers: list[int] = []
         waiting.start()
         for _ in range(5):
@@ -376,21 +466,31 @@ def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(budg
     assert budget.used()[1] == 2
 
 
-async def test_the_orders_of_a_key_without_limits_read_no_budget(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_orders_of_a_key_without_limits_read_no_budget(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = Mock(side_effect=statements.read_budgets)
     monkeypatch.setattr(statements, "read_budgets", reads)
     async with open_in_process_writer(urls.login, urls.owner, 1) as local:
         owners = (str(local.accounts[0]), str(local.key))
-        await local.owner.execute(LIMIT, owners[0], local.organization, '{"max_order_quantity": "5"}')
+        await local.owner.execute(
+            LIMIT, owners[0], local.organization, '{"max_order_quantity": "5"}'
+        )
         for _ in range(2):
             assert codes([await local.submit(local.create(local.accounts[0]))]) == ["recorded"]
         assert reads.call_count == 0
-        await local.owner.execute(LIMIT, owners[1], local.organization, '{"max_orders_per_minute": 1}')
-        budget = "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
+        await local.owner.execute(
+            LIMIT, owners[1], local.organization, '{"max_orders_per_minute": 1}'
+        )
+        budget = (
+            "INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, '2026-01-01')"
+        )
         await local.owner.execute(budget, local.key, local.organization)
         answers = [await local.submit(local.create(local.accounts[0])) for _ in range(2)]
         assert codes(answers) == ["recorded", "control_rejected"]
         assert reads.call_count == 2
 
 
-LIMIT = "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
+LIMIT = (
+    "INSERT INTO trading_limits (owner_id, organization_id, rules) VALUES ($1::text::uuid, $2, $3)"
+)

@@ -1,4 +1,5 @@
-"""Many callers at once against one limit, on two processes and through a kill: never one too many."""
+"""Many callers at once against one limit, on two processes and through a kill: never one too
+many."""
 
 import asyncio
 import threading
@@ -32,7 +33,9 @@ LIMITS: dict[str, tuple[Body, str, int]] = {
 
 def put_limits(tenants: Tenants, trading_client: TradingClient, fields: Body) -> None:
     path = level_path("account", trading_client.account["id"])
-    assert tenants.client.put(path, json=fields, headers=tenants.callers["admin"]).status_code == 200
+    assert (
+        tenants.client.put(path, json=fields, headers=tenants.callers["admin"]).status_code == 200
+    )
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -42,18 +45,28 @@ async def test_callers_at_once_never_pass_one_too_many(
     fields, side, allowed = LIMITS[name]
     await asyncio.to_thread(put_limits, tenants, trading_client, fields)
     if side != "BUY":
-        await asyncio.to_thread(hold, trading_client.tables, trading_client.account["id"], str(ALLOWED))
+        await asyncio.to_thread(
+            hold, trading_client.tables, trading_client.account["id"], str(ALLOWED)
+        )
     body = create(limit("1"), order_side=side)
-    async with httpx.AsyncClient(timeout=10, headers=trading_client.headers, verify=False) as client:
+    async with httpx.AsyncClient(
+        timeout=10, headers=trading_client.headers, verify=False
+    ) as client:
         urls = [f"{url}{trading_client.url}" for url in (tenants.platform.url, second.url)]
-        answers = await asyncio.gather(*(client.post(urls[n % 2], json=body) for n in range(CALLERS)))
+        answers = await asyncio.gather(
+            *(client.post(urls[n % 2], json=body) for n in range(CALLERS))
+        )
     statuses = [answer.status_code for answer in answers]
     assert (statuses.count(202), statuses.count(409)) == (allowed, CALLERS - allowed)
     reasons = {
-        answered["reason"] for answer in answers if answer.status_code == 409 for answered in answer.json()["triggered"]
+        answered["reason"]
+        for answer in answers
+        if answer.status_code == 409
+        for answered in answer.json()["triggered"]
     }
     assert reasons == {name.partition(" ")[0]}
-    if name not in ("max_orders_per_minute", "duplicate_window_millis"):  # which need no count of open orders
+    # Which need no count of open orders.
+    if name not in ("max_orders_per_minute", "duplicate_window_millis"):
         counted = await asyncio.to_thread(exposures, trading_client)
         assert counted["AAPL"][0] == allowed
 
@@ -65,7 +78,10 @@ def test_a_killed_process_leaves_the_count_right(
     allowed = 200
     put_limits(tenants, trading_client, {name: allowed})
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
+    urls = {
+        "DATABASE_URL": tenants_database.login.reveal(),
+        "DATABASE_OWNER_URL": tenants_database.owner.reveal(),
+    }
 
     def orders() -> int:
         query = "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid"
@@ -92,17 +108,22 @@ def test_a_killed_process_leaves_the_count_right(
                         try:
                             made = client.post(trading_client.url, json=create(limit("1"))).json()
                             if name == "max_open_orders" and "intent_id" in made:
-                                client.post(trading_client.url, json=replace(made["intent_id"], limit("3")))
+                                client.post(
+                                    trading_client.url, json=replace(made["intent_id"], limit("3"))
+                                )
                                 client.post(trading_client.url, json=cancel(made["intent_id"]))
                         except httpx.HTTPError:
                             return
 
             urls_of_both = (platform.url, tenants.platform.url)
-            threads = [threading.Thread(target=trade, args=(urls_of_both[n % 2], over)) for n in range(8)]
+            threads = [
+                threading.Thread(target=trade, args=(urls_of_both[n % 2], over)) for n in range(8)
+            ]
             for thread in threads:
                 thread.start()
             eventually(has_at_least(kill * 30), 40)
-            put_limits(tenants, trading_client, {})  # limits that come and go change nothing that is counted
+            # Limits that come and go change nothing that is counted.
+            put_limits(tenants, trading_client, {})
             eventually(has_at_least(kill * 35), 40)
             put_limits(tenants, trading_client, {name: allowed})
             eventually(has_at_least(kill * 40), 40)

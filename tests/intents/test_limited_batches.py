@@ -1,4 +1,5 @@
-"""Batches of accounts with limits that need state: what they read, and what they must not do to other accounts."""
+"""Batches of accounts with limits that need state: what they read, and what they must not do to
+other accounts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -69,10 +70,14 @@ async def test_a_replace_of_an_unknown_intent_begins_no_day(local: InProcessWrit
 
 
 @pytest.mark.parametrize("first", ["create", "replace", "cancel"])
-async def test_the_first_command_after_a_limit_is_set_is_counted_once(local: InProcessWriter, first: str) -> None:
+async def test_the_first_command_after_a_limit_is_set_is_counted_once(
+    local: InProcessWriter, first: str
+) -> None:
     account = local.accounts[0]
     spec = Spec(OrderKind.LIMIT, "10", "1", None, None)
-    made = await local.submit(local.command(account, Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)))
+    made = await local.submit(
+        local.command(account, Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec))
+    )
     assert isinstance(made, Receipt)
     await set_limits(local, account, local.organization)
     commands: dict[str, tuple[Command, tuple[int, int]]] = {
@@ -82,13 +87,17 @@ async def test_the_first_command_after_a_limit_is_set_is_counted_once(local: InP
     }
     command, expected = commands[first]
     assert codes([await local.submit(local.command(account, command))]) == ["recorded"]
-    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_buy FROM exposures")) == expected
+    assert (
+        tuple(await local.owner.fetchrow("SELECT open_orders, open_buy FROM exposures")) == expected
+    )
 
 
 async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessWriter) -> None:
     account = local.accounts[0]
     spec = Spec(OrderKind.LIMIT, "5", "200", None, None)
-    made = await local.submit(local.command(account, Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec)))
+    made = await local.submit(
+        local.command(account, Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec))
+    )
     assert isinstance(made, Receipt)
     await local.owner.execute(
         "INSERT INTO positions (account_id, symbol, organization_id, received_at, quantity)"
@@ -100,12 +109,20 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
     commands = [local.command(account, command) for command in (replace, Close(Symbol("AAPL")))]
     assert codes(await local.submit_all(commands)) == ["recorded"] * 2
     assert await local.owner.fetchval("SELECT quantity FROM orders WHERE closes") == 3
-    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_sell FROM exposures")) == (2, 10)
+    assert tuple(await local.owner.fetchrow("SELECT open_orders, open_sell FROM exposures")) == (
+        2,
+        10,
+    )
 
 
-async def test_an_account_with_many_open_orders_is_judged_without_reading_them(local: InProcessWriter) -> None:
+async def test_an_account_with_many_open_orders_is_judged_without_reading_them(
+    local: InProcessWriter,
+) -> None:
     account, orders = local.accounts[0], 300
-    assert codes(await local.submit_all([local.create(account) for _ in range(orders)])) == ["recorded"] * orders
+    assert (
+        codes(await local.submit_all([local.create(account) for _ in range(orders)]))
+        == ["recorded"] * orders
+    )
     connection = await local.writer._dependencies.pipeline.connect()
     count = Statement(
         "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
@@ -120,7 +137,9 @@ async def test_an_account_with_many_open_orders_is_judged_without_reading_them(l
 
 
 @pytest.mark.parametrize("asked", [1, 200])
-async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls: Urls, asked: int) -> None:
+async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
+    new_urls: Urls, asked: int
+) -> None:
     """Rows that were deleted would be counted."""
     async with open_in_process_writer(new_urls.login, new_urls.owner) as local:
         first, symbols = str(local.accounts[0]), 400
@@ -136,8 +155,12 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(new_urls:
         count = Statement(
             "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
         )
-        *_, rows, fetched, _ = await connection.run([*begin([str(local.organization)], SKIP), read, count, ROLLBACK])
-        assert [row[2:6] for row in rows.texts()] == [[str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)]
+        *_, rows, fetched, _ = await connection.run(
+            [*begin([str(local.organization)], SKIP), read, count, ROLLBACK]
+        )
+        assert [row[2:6] for row in rows.texts()] == [
+            [str(symbols), "1", str(n), "0"] for n in range(1, asked + 1)
+        ]
         assert int(fetched.texts()[0][0]) <= symbols + asked
 
 
@@ -155,7 +178,9 @@ async def test_a_day_that_cannot_begin_yet_keeps_no_other_organization_waiting(
     await local.owner.execute("UPDATE daily_baselines SET day = day - 1")
     holder = await asyncpg.connect(urls.owner.reveal())
     async with holder.transaction():
-        await holder.execute("SELECT FROM daily_baselines WHERE organization_id = $1 FOR UPDATE", local.organization)
+        await holder.execute(
+            "SELECT FROM daily_baselines WHERE organization_id = $1 FOR UPDATE", local.organization
+        )
         waiting = asyncio.create_task(local.submit(first))
         for _ in range(3):
             assert codes([await local.submit(other)]) == ["recorded"]
@@ -175,14 +200,18 @@ async def test_a_connection_lost_before_the_commit_was_sent_records_each_order_o
     assert codes([await local.submit(local.create(first)) for _ in range(2)]) == ["recorded"] * 2
     append, lost = PipelineRequest.append_statements, list[PipelineRequest]()
 
-    def lose_once(request: PipelineRequest, statements: Sequence[Statement], more: bool = False) -> None:
+    def lose_once(
+        request: PipelineRequest, statements: Sequence[Statement], more: bool = False
+    ) -> None:
         if statements[-1:] == [COMMIT] and not lost:
             lost.append(request)
             request._connection.close()
         append(request, statements, more)
 
     monkeypatch.setattr(PipelineRequest, "append_statements", lose_once)
-    assert codes(await local.submit_all([local.create(first) for _ in range(3)])) == ["recorded"] * 3
+    assert (
+        codes(await local.submit_all([local.create(first) for _ in range(3)])) == ["recorded"] * 3
+    )
     assert len(lost) == 1
     assert await local.owner.fetchval("SELECT open_orders FROM exposures") == 5
     assert await whole(local) == [5]

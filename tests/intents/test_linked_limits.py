@@ -1,10 +1,20 @@
-"""Limits, budgets, close and cancel-all of linked orders: the entry is judged, a pair counts once."""
+"""Limits, budgets, close and cancel-all of linked orders: the entry is judged, a pair counts
+once."""
 
 from decimal import Decimal
 from typing import Any
 
 from tests.intents.conftest import OpenClient
-from tests.intents.http_client import Body, TradingClient, create, limit, market, replace, stop, stop_limit
+from tests.intents.http_client import (
+    Body,
+    TradingClient,
+    create,
+    limit,
+    market,
+    replace,
+    stop,
+    stop_limit,
+)
 from tests.intents.linked_orders import SHORT, bracket, pair, placed
 from tests.intents.test_key_budgets import SYMBOL, open_budget
 from tests.tenants import Tenants
@@ -12,7 +22,9 @@ from tests.tenants import Tenants
 
 def set_limits(tenants: Tenants, trading_client: TradingClient, **limits: Any) -> None:
     path = f"/v1/controls/accounts/{trading_client.account['id']}/limits"
-    assert tenants.client.put(path, json=limits, headers=tenants.callers["admin"]).status_code == 200
+    assert (
+        tenants.client.put(path, json=limits, headers=tenants.callers["admin"]).status_code == 200
+    )
 
 
 def reasons(trading_client: TradingClient, body: Body) -> list[str]:
@@ -21,19 +33,31 @@ def reasons(trading_client: TradingClient, body: Body) -> list[str]:
     assert answer.status_code == 409, answer.text
     names = [each["reason"] for each in answer.json()["triggered"]]
     question = {"account_id": trading_client.account["id"], "command": body["command"]}
-    asked = trading_client.client.post("/v1/controls/evaluate", json=question, headers=trading_client.headers)
+    asked = trading_client.client.post(
+        "/v1/controls/evaluate", json=question, headers=trading_client.headers
+    )
     assert [each["reason"] for each in asked.json()["triggered"]] == names
     return names
 
 
 def test_legs_are_judged_with_their_entry(tenants: Tenants, trading_client: TradingClient) -> None:
     set_limits(tenants, trading_client, max_order_quantity="9", allowed_symbols=["MSFT"])
-    assert reasons(trading_client, bracket()) == ["max_order_quantity", "allowed_symbols"], "once, not for each leg"
-    trading_client.client.put("/v1/reference-prices/AAPL", json={"price": "190"}, headers=trading_client.headers)
+    assert reasons(trading_client, bracket()) == ["max_order_quantity", "allowed_symbols"], (
+        "once, not for each leg"
+    )
+    trading_client.client.put(
+        "/v1/reference-prices/AAPL", json={"price": "190"}, headers=trading_client.headers
+    )
     set_limits(tenants, trading_client, price_collar_bps=100)
     far = bracket(market(), take_profit={"limit_price": "150"}, stop_loss={"stop_price": "100"})
-    assert reasons(trading_client, far) == ["price_collar_bps"], "a take profit so low would sell at once"
-    near = bracket(market(), take_profit={"limit_price": "250"}, stop_loss={"stop_price": "100", "limit_price": "50"})
+    assert reasons(trading_client, far) == ["price_collar_bps"], (
+        "a take profit so low would sell at once"
+    )
+    near = bracket(
+        market(),
+        take_profit={"limit_price": "250"},
+        stop_loss={"stop_price": "100", "limit_price": "50"},
+    )
     _, legs = placed(trading_client, near)
     trading_client.set_order(legs["take_profit"]["intent_id"], "NEW")
     trading_client.set_order(legs["stop_loss"]["intent_id"], "NEW")
@@ -64,10 +88,14 @@ def test_a_pair_counts_once_and_exits_of_an_unfilled_entry_nothing(
     assert [tuple(each.values()) for each in sums] == [(5, Decimal(10), Decimal(10))], path
     set_limits(tenants, trading_client, max_position_quantity="20")
     trading_client.accepted(create(market("10"), order_side="SELL"))
-    assert reasons(trading_client, create(market("1"), order_side="SELL")) == ["max_position_quantity"]
+    assert reasons(trading_client, create(market("1"), order_side="SELL")) == [
+        "max_position_quantity"
+    ]
 
 
-def test_exits_pass_where_selling_short_is_not_allowed(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_exits_pass_where_selling_short_is_not_allowed(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     set_limits(tenants, trading_client, allow_short=False)
     _, legs = placed(trading_client, bracket())
     trading_client.set_order(legs["take_profit"]["intent_id"], "NEW")
@@ -76,16 +104,26 @@ def test_exits_pass_where_selling_short_is_not_allowed(tenants: Tenants, trading
     assert reasons(trading_client, pair()) == ["allow_short"], "nothing is held"
 
 
-def test_legs_count_in_no_rate_duplicate_or_notional(tenants: Tenants, trading_client: TradingClient) -> None:
-    trading_client.client.put("/v1/reference-prices/AAPL", json={"price": "190"}, headers=trading_client.headers)
+def test_legs_count_in_no_rate_duplicate_or_notional(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
+    trading_client.client.put(
+        "/v1/reference-prices/AAPL", json={"price": "190"}, headers=trading_client.headers
+    )
     set_limits(
-        tenants, trading_client, max_orders_per_minute=3, duplicate_window_millis=60_000, max_order_notional="1900"
+        tenants,
+        trading_client,
+        max_orders_per_minute=3,
+        duplicate_window_millis=60_000,
+        max_order_notional="1900",
     )
     _, legs = placed(trading_client, bracket())
     trading_client.set_order(legs["stop_loss"]["intent_id"], "NEW")
     trading_client.accepted(replace(legs["stop_loss"]["intent_id"], stop("10", "181")))
     trading_client.accepted(create(limit("10", "180"), order_side="SELL"))
-    assert reasons(trading_client, bracket()) == ["duplicate_window_millis"], "the entry is the same again"
+    assert reasons(trading_client, bracket()) == ["duplicate_window_millis"], (
+        "the entry is the same again"
+    )
     trading_client.accepted(create(market("2")))
     assert reasons(trading_client, create(market("1"))) == ["max_orders_per_minute"]
 
@@ -100,7 +138,9 @@ def test_another_process_reads_the_same_rate_from_the_log(
     sold = create(limit("10", "200"), order_side="SELL")
     answer = second.client.post(trading_client.url, json=sold, headers=trading_client.headers)
     assert answer.status_code == 202, answer.text
-    answer = second.client.post(trading_client.url, json=create(market("3")), headers=trading_client.headers)
+    answer = second.client.post(
+        trading_client.url, json=create(market("3")), headers=trading_client.headers
+    )
     assert [each["reason"] for each in answer.json()["triggered"]] == ["max_orders_per_minute"]
 
 
@@ -108,7 +148,10 @@ def test_a_keys_budget_counts_the_entry_alone(tenants: Tenants, open_client: Ope
     budget = open_budget(tenants, open_client)
     budget.set(max_daily_notional="5000")
     body = bracket(
-        limit("10", "100"), symbol=SYMBOL, take_profit={"limit_price": "900"}, stop_loss={"stop_price": "90"}
+        limit("10", "100"),
+        symbol=SYMBOL,
+        take_profit={"limit_price": "900"},
+        stop_loss={"stop_price": "90"},
     )
     _, legs = placed(budget.trader, body)
     budget.trader.set_order(legs["take_profit"]["intent_id"], "NEW")
@@ -118,11 +161,17 @@ def test_a_keys_budget_counts_the_entry_alone(tenants: Tenants, open_client: Ope
 
 def test_cancel_all_cancels_legs_as_the_orders_that_they_are(trading_client: TradingClient) -> None:
     entry, legs = placed(trading_client, bracket())
-    answer = trading_client.client.post(trading_client.url + "/cancel-all", headers=trading_client.headers)
+    answer = trading_client.client.post(
+        trading_client.url + "/cancel-all", headers=trading_client.headers
+    )
     assert answer.status_code == 202
     cancelled = {each["intent_id"] for each in answer.json()["intents"]}
     assert cancelled == {entry["intent_id"], *(each["intent_id"] for each in legs.values())}
-    assert [each["leg"] for each in trading_client.actions()[-3:]] == [None, "take_profit", "stop_loss"]
+    assert [each["leg"] for each in trading_client.actions()[-3:]] == [
+        None,
+        "take_profit",
+        "stop_loss",
+    ]
 
 
 def test_close_counts_a_pair_once(trading_client: TradingClient) -> None:
@@ -142,4 +191,7 @@ def test_close_counts_a_pair_once(trading_client: TradingClient) -> None:
     path = f"/v1/accounts/{account['id']}/positions/AAPL/close"
     made = trading_client.client.post(path, headers=trading_client.headers).json()
     assert trading_client.get(f"/{made['intent_id']}").json()["quantity"] == "15"
-    assert trading_client.client.post(path, headers=trading_client.headers).json()["code"] == "no_position"
+    assert (
+        trading_client.client.post(path, headers=trading_client.headers).json()["code"]
+        == "no_position"
+    )

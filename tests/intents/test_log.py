@@ -12,7 +12,15 @@ import asyncpg
 import pytest
 
 from tests.intents.conftest import OpenClient
-from tests.intents.http_client import Body, TradingClient, cancel, create, limit, replace, stop_limit
+from tests.intents.http_client import (
+    Body,
+    TradingClient,
+    cancel,
+    create,
+    limit,
+    replace,
+    stop_limit,
+)
 from tests.platform import Platform
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants
@@ -30,7 +38,11 @@ def canonical(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         points = map(ord, value)
-        return '"' + "".join(ESCAPES.get(p) or (f"\\u{p:04x}" if p < 32 else chr(p)) for p in points) + '"'
+        return (
+            '"'
+            + "".join(ESCAPES.get(p) or (f"\\u{p:04x}" if p < 32 else chr(p)) for p in points)
+            + '"'
+        )
     assert isinstance(value, dict)
     names = sorted(value, key=lambda name: name.encode("utf-16-be"))
     return "{" + ",".join(f"{canonical(name)}:{canonical(value[name])}" for name in names) + "}"
@@ -65,13 +77,17 @@ def test_every_hash_follows_from_the_one_before_it(trading_client: TradingClient
     )
 
 
-def test_a_log_of_one_account_knows_nothing_of_another(trading_client: TradingClient, open_client: OpenClient) -> None:
+def test_a_log_of_one_account_knows_nothing_of_another(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
     other = open_client()
     for each in (trading_client, other, trading_client, trading_client, other):
         each.accepted(create())
     check_chain(trading_client.actions())
     check_chain(other.actions())
-    assert {record["account_id"] for record in trading_client.actions()} == {trading_client.account["id"]}
+    assert {record["account_id"] for record in trading_client.actions()} == {
+        trading_client.account["id"]
+    }
 
 
 def test_times_never_run_backwards_in_the_log(trading_client: TradingClient) -> None:
@@ -89,7 +105,11 @@ def test_pages_are_ascending_complete_and_bound_to_their_list(
         trading_client.accepted(cancel(intent))
     trading_client.accepted(cancel(intents[0]))
     whole = trading_client.get().json()
-    assert (set(whole), whole["next_cursor"], len(whole["data"])) == ({"data", "next_cursor"}, None, 7)
+    assert (set(whole), whole["next_cursor"], len(whole["data"])) == (
+        {"data", "next_cursor"},
+        None,
+        7,
+    )
     assert (
         trading_client.actions(page=2)
         == trading_client.actions(page=7)
@@ -109,7 +129,9 @@ def test_pages_are_ascending_complete_and_bound_to_their_list(
         assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_cursor")
 
 
-@pytest.mark.parametrize("cursor", ["x", "AAAA", "a" * 300, "é", "%00", "1", "-1", "{cursor}A", "{cursor}="])
+@pytest.mark.parametrize(
+    "cursor", ["x", "AAAA", "a" * 300, "é", "%00", "1", "-1", "{cursor}A", "{cursor}="]
+)
 def test_a_bad_cursor_cannot_be_read(trading_client: TradingClient, cursor: str) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.accepted(cancel(intent))
@@ -129,13 +151,16 @@ def test_a_limit_is_clamped_and_fifty_by_default(trading_client: TradingClient) 
     for _ in range(102):
         trading_client.submit(create())
     sizes = {
-        text: len(trading_client.get(limit=text).json()["data"]) for text in ("0", "1", "99", "100", "101", "9" * 30)
+        text: len(trading_client.get(limit=text).json()["data"])
+        for text in ("0", "1", "99", "100", "101", "9" * 30)
     }
     assert sizes == {"0": 1, "1": 1, "99": 99, "100": 100, "101": 100, "9" * 30: 100}
     assert len(trading_client.get().json()["data"]) == 50
 
 
-def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient, open_client: OpenClient) -> None:
+def test_an_intents_history_and_latest_are_its_own(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     other = trading_client.accepted(create())["intent_id"]
     trading_client.accepted(replace(intent, limit("11")))
@@ -143,29 +168,47 @@ def test_an_intents_history_and_latest_are_its_own(trading_client: TradingClient
     history = trading_client.get(f"/{intent}/actions").json()
     assert [record["action_type"] for record in history["data"]] == ["CREATE", "REPLACE", "CANCEL"]
     assert [record["seq"] for record in history["data"]] == [1, 3, 4]
-    assert history["data"] == [record for record in trading_client.actions() if record["intent_id"] == intent]
+    assert history["data"] == [
+        record for record in trading_client.actions() if record["intent_id"] == intent
+    ]
     assert trading_client.get(f"/{intent}").json() == history["data"][-1]
     assert trading_client.get(f"/{other}").json()["seq"] == 2
     page = trading_client.get(f"/{intent}/actions", limit=2).json()
     rest = trading_client.get(f"/{intent}/actions", limit=2, next_cursor=page["next_cursor"]).json()
     assert (page["data"] + rest["data"], rest["next_cursor"]) == (history["data"], None)
     beside = open_client()
-    for tail in (f"/{intent}", f"/{intent}/actions", f"/{uuid.uuid4()}", f"/{uuid.uuid4()}/actions"):
+    for tail in (
+        f"/{intent}",
+        f"/{intent}/actions",
+        f"/{uuid.uuid4()}",
+        f"/{uuid.uuid4()}/actions",
+    ):
         assert beside.get(tail).status_code == 404
 
 
-@pytest.mark.parametrize("spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
-def test_another_spelling_of_an_intent_is_not_found(trading_client: TradingClient, spelling: str) -> None:
+@pytest.mark.parametrize(
+    "spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"]
+)
+def test_another_spelling_of_an_intent_is_not_found(
+    trading_client: TradingClient, spelling: str
+) -> None:
     intent = trading_client.accepted(create())["intent_id"]
     tail = "/" + spelling.format(intent, intent.replace("-", ""), intent.upper())
-    assert [trading_client.get(tail).status_code, trading_client.get(f"{tail}/actions").status_code] == [404, 404]
+    assert [
+        trading_client.get(tail).status_code,
+        trading_client.get(f"{tail}/actions").status_code,
+    ] == [404, 404]
 
 
-def test_every_reader_of_the_organization_sees_the_same_bytes(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_every_reader_of_the_organization_sees_the_same_bytes(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     intent = trading_client.accepted(create())["intent_id"]
     for tail in ("", f"/{intent}", f"/{intent}/actions"):
         answers = {
-            trading_client.client.get(trading_client.url + tail, headers=tenants.callers[caller]).content
+            trading_client.client.get(
+                trading_client.url + tail, headers=tenants.callers[caller]
+            ).content
             for caller in ("key_all", "admin", "member", "read_only", "service_all")
         }
         assert len(answers) == 1
@@ -179,15 +222,22 @@ def test_an_empty_log_is_an_empty_list(trading_client: TradingClient) -> None:
 
 
 @pytest.mark.parametrize("role", ["ti_service", "ti_worker", None])
-@pytest.mark.parametrize("statement", ["UPDATE actions SET hash = hash", "DELETE FROM actions", "TRUNCATE actions"])
-def test_nobody_changes_the_log(trading_client: TradingClient, role: str | None, statement: str) -> None:
-    """The service's roles have no right to, and behind that stands a trigger, for the superuser too."""
+@pytest.mark.parametrize(
+    "statement", ["UPDATE actions SET hash = hash", "DELETE FROM actions", "TRUNCATE actions"]
+)
+def test_nobody_changes_the_log(
+    trading_client: TradingClient, role: str | None, statement: str
+) -> None:
+    """The service's roles have no right to, and behind that stands a trigger, for the superuser
+    too."""
     trading_client.accepted(create())
     before = trading_client.actions()
     trading_client.tables.execute(f"SET ROLE {role}" if role else "RESET ROLE")
     try:
         organization = f"{{{trading_client.account['organization_id']}}}"
-        trading_client.tables.execute("SELECT set_config('trading_intents.organizations', $1, false)", organization)
+        trading_client.tables.execute(
+            "SELECT set_config('trading_intents.organizations', $1, false)", organization
+        )
         with pytest.raises(asyncpg.InsufficientPrivilegeError if role else asyncpg.RaiseError):
             trading_client.tables.execute(statement)
     finally:
@@ -221,7 +271,8 @@ def write(url: str, trading_client: TradingClient, count: int) -> list[tuple[int
 
 
 def follow(url: str, trading_client: TradingClient, over: threading.Event) -> list[tuple[int, str]]:
-    """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is passed over."""
+    """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is
+    passed over."""
     cursor, seen, of_page = None, list[tuple[int, str]](), 0
     with RawHttp(url, trading_client.headers) as line:
         while True:
@@ -244,8 +295,13 @@ def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(
 ) -> None:
     urls, over = (str(trading_client.client.base_url), second.url), threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS) as threads:
-        reading = [threads.submit(follow, urls[n % 2], trading_client, over) for n in range(READERS)]
-        writing = [threads.submit(write, urls[n % 2], trading_client, actions // WRITERS) for n in range(WRITERS)]
+        reading = [
+            threads.submit(follow, urls[n % 2], trading_client, over) for n in range(READERS)
+        ]
+        writing = [
+            threads.submit(write, urls[n % 2], trading_client, actions // WRITERS)
+            for n in range(WRITERS)
+        ]
         try:
             made = sorted(pair for task in writing for pair in task.result())
         finally:

@@ -1,5 +1,5 @@
-"""Commands that the platform records itself: what is said of a COMMIT that nobody answered, and whom a locked account
-delays."""
+"""Commands that the platform records itself: what is said of a COMMIT that nobody answered, and
+whom a locked account delays."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,12 +54,20 @@ async def cancel_of(local: InProcessWriter, account: int) -> Submission:
     account_id = local.accounts[account]
     receipt = await local.writer.submit(local.create(account_id))
     return Submission(
-        str(account_id), str(local.organization), None, Cancel(receipt.intent_id, once=True), None, None, None
+        str(account_id),
+        str(local.organization),
+        None,
+        Cancel(receipt.intent_id, once=True),
+        None,
+        None,
+        None,
     )
 
 
 @pytest.mark.parametrize("verdict", [Verdict.CUT_UNSENT, Verdict.CUT_UNANSWERED])
-async def test_a_lost_commit_is_of_unknown_outcome(local: InProcessWriter, urls: Urls, verdict: Verdict) -> None:
+async def test_a_lost_commit_is_of_unknown_outcome(
+    local: InProcessWriter, urls: Urls, verdict: Verdict
+) -> None:
     cancel, cut = await cancel_of(local, 0), CutAtCommit()
     cut.left, cut.choose = 1, lambda: verdict
     with proxied(urls.login, cut.look) as (_, login):

@@ -1,4 +1,5 @@
-"""The queue before the writer: CANCELs first, organizations in turn, and a share of the queue for each."""
+"""The queue before the writer: CANCELs first, organizations in turn, and a share of the queue for
+each."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +8,13 @@ from uuid import UUID
 import pytest
 
 from tests.conftest import Urls
-from tests.intents.in_process_writer import InProcessWriter, add_account, codes, furnish, open_in_process_writer
+from tests.intents.in_process_writer import (
+    InProcessWriter,
+    add_account,
+    codes,
+    furnish,
+    open_in_process_writer,
+)
 from trading_intents.errors import Unavailable
 from trading_intents.intents.model import Cancel, Create, Spec, Submission
 from trading_intents.intents.writing.batch import Outcome
@@ -20,17 +27,28 @@ from trading_intents.intents.writing.queue import (
 from trading_intents.intents.writing.writer import MAX_BATCH
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
-CREATE = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, Spec(OrderKind.MARKET, "1", None, None, None))
+CREATE = Create(
+    Symbol("AAPL"),
+    OrderSide.BUY,
+    RouteStrategy.SMART,
+    Spec(OrderKind.MARKET, "1", None, None, None),
+)
 CANCEL = Cancel("an intent")
 
 
 def pending(
-    organization: str, command: Create | Cancel = CREATE, answer: Callable[[Outcome], None] = lambda _: None
+    organization: str,
+    command: Create | Cancel = CREATE,
+    answer: Callable[[Outcome], None] = lambda _: None,
 ) -> PendingSubmission:
-    return PendingSubmission(Submission("account", organization, "key", command, None, None, None), answer, 0.0)
+    return PendingSubmission(
+        Submission("account", organization, "key", command, None, None, None), answer, 0.0
+    )
 
 
-def fill(queue: SubmissionQueue, organization: str, command: Create | Cancel = CREATE) -> list[PendingSubmission]:
+def fill(
+    queue: SubmissionQueue, organization: str, command: Create | Cancel = CREATE
+) -> list[PendingSubmission]:
     """As many as it takes."""
     put: list[PendingSubmission] = []
     while True:
@@ -121,13 +139,19 @@ async def other_create(in_process_writer: InProcessWriter) -> Submission:
 
 
 @pytest.mark.parametrize("is_cancel", [False, True], ids=["creates", "cancels"])
-async def test_a_flood_of_one_organization_keeps_no_other_waiting(urls: Urls, is_cancel: bool) -> None:
+async def test_a_flood_of_one_organization_keeps_no_other_waiting(
+    urls: Urls, is_cancel: bool
+) -> None:
     """A command behind thousands of another organization is in the first batch all the same."""
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         other, answered, done = await other_create(in_process_writer), list[str](), asyncio.Event()
         account = in_process_writer.accounts[0]
         made = await in_process_writer.writer.submit(in_process_writer.create(account))
-        flood = in_process_writer.cancel(account, made.intent_id) if is_cancel else in_process_writer.create(account)
+        flood = (
+            in_process_writer.cancel(account, made.intent_id)
+            if is_cancel
+            else in_process_writer.create(account)
+        )
         for _ in range(2 * MAX_BATCH):
             in_process_writer.writer.enqueue(flood, lambda _: answered.append("flood"))
 

@@ -1,4 +1,5 @@
-"""A change that one process answered holds for the next intent on the other; and clients that hang up."""
+"""A change that one process answered holds for the next intent on the other; and clients that hang
+up."""
 
 import itertools
 import socket
@@ -31,7 +32,9 @@ def busy(url: str, trading_client: TradingClient) -> Iterator[None]:
     def trade(over: threading.Event) -> None:
         with QuickClient(url, headers=trading_client.headers, timeout=10) as client:
             while not over.is_set():
-                assert client.post(trading_client.url, json=create(symbol="BUSY")).status_code == 202
+                assert (
+                    client.post(trading_client.url, json=create(symbol="BUSY")).status_code == 202
+                )
 
     with working(trade):
         yield
@@ -45,7 +48,11 @@ def test_a_control_answered_here_is_honoured_there_at_once(
     admin = tenants.callers["admin"]
     account = f"/v1/controls/accounts/{trading_client.account['id']}"
     misses = []
-    with busy(second.url, trading_client), RawHttp(tenants.platform.url) as one, RawHttp(second.url) as other:
+    with (
+        busy(second.url, trading_client),
+        RawHttp(tenants.platform.url) as one,
+        RawHttp(second.url) as other,
+    ):
         sides = itertools.cycle([(one, other), (other, one)])
         for number in range(rounds):
             here, there = next(sides)
@@ -59,8 +66,12 @@ def test_a_control_answered_here_is_honoured_there_at_once(
 
 
 def keep_in_mind(trading_client: TradingClient, client: httpx.Client) -> None:
-    """The process has just read the key and its organization, and would remember them for most of a second."""
-    assert client.post(trading_client.url, json=create(), headers=trading_client.headers).status_code == 202
+    """The process has just read the key and its organization, and would remember them for most of a
+    second."""
+    assert (
+        client.post(trading_client.url, json=create(), headers=trading_client.headers).status_code
+        == 202
+    )
 
 
 @pytest.mark.parametrize("change", ["disabled", "permissions", "deleted"])
@@ -69,17 +80,26 @@ def test_a_key_changed_here_is_refused_there_at_once(
 ) -> None:
     admin = tenants.callers["admin"]
     for number in range(5):
-        body = {"name": f"{change} {number}", "environment": "paper", "permissions": ["intent:edit"]}
+        body = {
+            "name": f"{change} {number}",
+            "environment": "paper",
+            "permissions": ["intent:edit"],
+        }
         made = tenants.client.post("/v1/api-keys", json=body, headers=admin).json()
         trader = TradingClient(
-            second.client, {"x-api-key": made["api_key"]}, trading_client.account, trading_client.tables
+            second.client,
+            {"x-api-key": made["api_key"]},
+            trading_client.account,
+            trading_client.tables,
         )
         keep_in_mind(trader, second.client)
         url = f"/v1/api-keys/{made['id']}"
         if change == "deleted":
             assert tenants.client.delete(url, headers=admin).status_code == 204
         else:
-            changes = {"disabled": True} if change == "disabled" else {"permissions": ["intent:read"]}
+            changes = (
+                {"disabled": True} if change == "disabled" else {"permissions": ["intent:read"]}
+            )
             assert tenants.client.patch(url, json=changes, headers=admin).status_code == 200
         expected = (403, "forbidden") if change == "permissions" else (401, "unauthorized")
         for body in (create(), cancel(made["id"])):
@@ -102,11 +122,15 @@ def trading_live(plain: Tenants, tables: Tables) -> Iterator[Callable[[str], Non
 def test_a_plan_or_organization_that_ends_is_honoured_at_once(
     open_client: OpenClient, second: Platform, trading_live: Callable[[str], None]
 ) -> None:
-    trading_client = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    trading_client = open_client(
+        caller="plain_live", admin="plain_admin", broker="remote", environment="live"
+    )
     clients = (trading_client.client, second.client)
     eventually(
         lambda: (
-            trading_client.client.post(trading_client.url, json=create(), headers=trading_client.headers).status_code
+            trading_client.client.post(
+                trading_client.url, json=create(), headers=trading_client.headers
+            ).status_code
             == 202
         ),
         10,
@@ -122,11 +146,13 @@ def test_a_plan_or_organization_that_ends_is_honoured_at_once(
     for _ in range(5):
         for client in clients:
             keep_in_mind(trading_client, client)
-        intent = second.client.post(trading_client.url, json=create(limit()), headers=trading_client.headers).json()[
-            "intent_id"
-        ]
+        intent = second.client.post(
+            trading_client.url, json=create(limit()), headers=trading_client.headers
+        ).json()["intent_id"]
         trading_live("entitlements = '{}'")
-        assert [answered(client, create()) for client in clients] == [(403, "entitlement_required")] * 2
+        assert [answered(client, create()) for client in clients] == [
+            (403, "entitlement_required")
+        ] * 2
         assert answered(second.client, cancel(intent)) == (202, "")
         trading_live("entitlements = '{trading_live}'")
         for client in clients:
@@ -148,7 +174,9 @@ def test_an_account_disabled_or_closed_here_is_so_there_at_once(
         keep_in_mind(trading_client, second.client)
         url = f"/v1/accounts/{trading_client.account['id']}"
         assert tenants.client.patch(url, json={"disabled": True}, headers=admin).status_code == 200
-        there = TradingClient(second.client, trading_client.headers, trading_client.account, trading_client.tables)
+        there = TradingClient(
+            second.client, trading_client.headers, trading_client.account, trading_client.tables
+        )
         assert there.refused(create()) == (409, "account_disabled")
 
 
@@ -169,12 +197,16 @@ def test_closing_an_account_and_trading_on_it_never_both_succeed(
         ) -> None:
             together.wait()
             url = f"/v1/accounts/{trading_client.account['id']}"
-            answers["close"] = tenants.client.delete(url, headers=tenants.callers["admin"]).status_code
+            answers["close"] = tenants.client.delete(
+                url, headers=tenants.callers["admin"]
+            ).status_code
 
         closing = threading.Thread(target=close)
         closing.start()
         together.wait()
-        answer = second.client.post(trading_client.url, json=create(), headers=trading_client.headers)
+        answer = second.client.post(
+            trading_client.url, json=create(), headers=trading_client.headers
+        )
         closing.join()
         outcomes.add((answers["close"], answer.status_code))
     assert outcomes <= {(204, 409), (409, 202)}
@@ -183,7 +215,8 @@ def test_closing_an_account_and_trading_on_it_never_both_succeed(
 def test_five_hundred_clients_that_hang_up_leave_nothing_half_written(
     tenants: Tenants, trading_client: TradingClient
 ) -> None:
-    """Reset at every moment: in the headers, in the body, right after it, while the answer is awaited."""
+    """Reset at every moment: in the headers, in the body, right after it, while the answer is
+    awaited."""
     address = urlsplit(tenants.platform.url)
     body = dumps(create(limit()))
     head = f"POST {trading_client.url} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -211,6 +244,11 @@ def test_five_hundred_clients_that_hang_up_leave_nothing_half_written(
     )
     count = len(seen["seqs"])
     assert count > 1
-    assert seen == {"seqs": list(range(1, count + 1)), "orders": count, "queued": count, "events": 2 * count}
+    assert seen == {
+        "seqs": list(range(1, count + 1)),
+        "orders": count,
+        "queued": count,
+        "events": 2 * count,
+    }
     gauge = 'ti_database_connections_in_use{role="ti_service"} 0.0'
     eventually(lambda: gauge in tenants.client.get("/metrics").text, 10)

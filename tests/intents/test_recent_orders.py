@@ -1,4 +1,5 @@
-"""Limits on an account's last orders: two processes that append to its log judge by the log, whoever wrote it."""
+"""Limits on an account's last orders: two processes that append to its log judge by the log,
+whoever wrote it."""
 
 import asyncio
 import random
@@ -11,7 +12,12 @@ import pytest
 from tests.conftest import Urls
 from tests.intents.in_process_writer import InProcessWriter, codes, open_in_process_writer
 from trading_intents.controls.limits.state import recent, statements
-from trading_intents.controls.limits.state.recent import RecentByAccount, RecentOrders, RecentRead, put_recent
+from trading_intents.controls.limits.state.recent import (
+    RecentByAccount,
+    RecentOrders,
+    RecentRead,
+    put_recent,
+)
 from trading_intents.controls.limits.state.statements import read_recent
 from trading_intents.intents.model import Create, Spec, Submission
 from trading_intents.intents.writing.batch import run_batch
@@ -52,14 +58,17 @@ async def test_what_either_process_accepts_counts_in_both(
     pair: tuple[InProcessWriter, InProcessWriter], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     if seed == 3:
-        monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 0)  # all that others wrote is read apart
+        # All that others wrote is read apart.
+        monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 0)
     first, chance = pair[0], random.Random(seed)
     accepted: dict[int, str] = {}
     for _ in range(STEPS):
         writer, quantity, what = chance.choice(pair), chance.randint(1, 45), chance.random()
         if what < 0.1:
             outcome = await writer.submit(create(first, UNWRITABLE))
-            assert codes([outcome]) == ["control_rejected" if len(accepted) == RATE else "internal_error"]
+            assert codes([outcome]) == [
+                "control_rejected" if len(accepted) == RATE else "internal_error"
+            ]
         elif what < 0.2 and accepted:
             cancelled = accepted[chance.choice(list(accepted))]
             await writer.submit(first.cancel(first.accounts[0], cancelled))
@@ -111,7 +120,9 @@ async def test_logs_that_are_long_together_are_not_all_read_with_other_commands(
         first.organization,
     )
     for account, orders in ((0, 2), (1, 3)):
-        await first.submit_all([create(first, quantity, account) for quantity in range(1, orders + 1)])
+        await first.submit_all(
+            [create(first, quantity, account) for quantity in range(1, orders + 1)]
+        )
     monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 4)
     batch = [create(first, 8, account) for account in (0, 1, 2)]
     result = await run_batch(second.writer._dependencies, batch, SKIP)
@@ -130,29 +141,43 @@ async def test_reading_one_account_forgets_none_of_the_same_batch(
     )
     assert codes([await first.submit(create(first, 1))]) == ["recorded"]
     monkeypatch.setattr(recent, "MAX_ACCOUNTS", 1)
-    batch = [create(first, 1), create(first, 2), create(first, 1, account=1), create(first, 2, account=1)]
+    batch = [
+        create(first, 1),
+        create(first, 2),
+        create(first, 1, account=1),
+        create(first, 2, account=1),
+    ]
     dependencies = first.writer._dependencies
     outcomes = (await run_batch(dependencies, batch, WAIT)).outcomes
     assert codes(outcomes) == ["control_rejected", "recorded", "recorded", "control_rejected"]
     assert codes((await run_batch(dependencies, batch, SKIP)).outcomes) == ["control_rejected"] * 4
 
 
-async def test_both_processes_at_once_accept_no_order_too_many(pair: tuple[InProcessWriter, InProcessWriter]) -> None:
+async def test_both_processes_at_once_accept_no_order_too_many(
+    pair: tuple[InProcessWriter, InProcessWriter],
+) -> None:
     first, second = pair
-    callers = [(writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)]
+    callers = [
+        (writer, create(first, quantity)) for quantity in range(1, 33) for writer in (first, second)
+    ]
     outcomes = await asyncio.gather(*(writer.submit(each) for writer, each in callers))
     assert sorted(codes(outcomes)) == ["control_rejected"] * (64 - RATE) + ["recorded"] * RATE
     assert await first.count("(SELECT DISTINCT quantity FROM orders) AS sizes") == RATE
 
 
-async def test_orders_of_longer_ago_do_not_count(pair: tuple[InProcessWriter, InProcessWriter]) -> None:
+async def test_orders_of_longer_ago_do_not_count(
+    pair: tuple[InProcessWriter, InProcessWriter],
+) -> None:
     first, second = pair
     await first.submit_all([create(first, quantity) for quantity in range(1, RATE + 1)])
     assert codes([await first.submit(create(first, 40))]) == ["control_rejected"]
     async with first.owner.transaction():
         await first.owner.execute("SET LOCAL session_replication_role = replica")
         await first.owner.execute("UPDATE actions SET created_at = created_at - interval '61 s'")
-    assert codes([await second.submit(create(first, quantity)) for quantity in (1, 2)]) == ["recorded"] * 2
+    assert (
+        codes([await second.submit(create(first, quantity)) for quantity in (1, 2)])
+        == ["recorded"] * 2
+    )
     assert codes([await second.submit(create(first, 2))]) == ["control_rejected"]
 
 
@@ -174,7 +199,9 @@ async def test_the_log_is_read_back_for_a_minute_and_no_further(urls: Urls, seed
     chance = random.Random(seed)
     async with open_in_process_writer(urls.login, urls.owner) as local:
         account, owner = local.accounts[0], local.owner
-        ages = sorted((chance.choice([1, 40, 70, 4_000]) * chance.random() for _ in range(300)), reverse=True)
+        ages = sorted(
+            (chance.choice([1, 40, 70, 4_000]) * chance.random() for _ in range(300)), reverse=True
+        )
         kinds = [chance.choice(["CREATE", "REPLACE", "CANCEL"]) for _ in ages]
         await owner.execute(
             """

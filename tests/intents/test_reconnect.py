@@ -1,4 +1,5 @@
-"""The writer's connection and what it knows: a plan that is lost, a transaction that did not begin, another server."""
+"""The writer's connection and what it knows: a plan that is lost, a transaction that did not begin,
+another server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -30,24 +31,36 @@ from trading_intents.telemetry import make_log
 
 
 @pytest.fixture
-async def in_process_writer(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[InProcessWriter]:
+async def in_process_writer(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[InProcessWriter]:
     """One that trusts its memory again at once."""
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
         yield in_process_writer
 
 
-async def test_a_migration_beside_the_writer_does_not_stop_it(in_process_writer: InProcessWriter) -> None:
-    """A prepared statement whose columns have changed is refused for as long as its connection lasts."""
+async def test_a_migration_beside_the_writer_does_not_stop_it(
+    in_process_writer: InProcessWriter,
+) -> None:
+    """A prepared statement whose columns have changed is refused for as long as its connection
+    lasts."""
     account = in_process_writer.accounts[0]
-    made = [await in_process_writer.writer.submit(in_process_writer.create(account)) for _ in range(4)]
-    assert codes([await in_process_writer.submit(in_process_writer.cancel(account, made[0].intent_id))]) == ["recorded"]
+    made = [
+        await in_process_writer.writer.submit(in_process_writer.create(account)) for _ in range(4)
+    ]
+    assert codes(
+        [await in_process_writer.submit(in_process_writer.cancel(account, made[0].intent_id))]
+    ) == ["recorded"]
     await in_process_writer.owner.execute(
         """
         CREATE DOMAIN some_reason AS text; GRANT USAGE ON TYPE some_reason TO PUBLIC;
         ALTER TABLE orders ALTER COLUMN reason TYPE some_reason
         """
     )
-    cancels = [await in_process_writer.submit(in_process_writer.cancel(account, each.intent_id)) for each in made[1:]]
+    cancels = [
+        await in_process_writer.submit(in_process_writer.cancel(account, each.intent_id))
+        for each in made[1:]
+    ]
     assert codes(cancels) == ["recorded"] * 3
     assert await whole(in_process_writer) == [8]
 
@@ -56,16 +69,21 @@ async def test_a_migration_beside_the_writer_does_not_stop_it(in_process_writer:
 async def test_a_lost_plan_is_made_again_and_nothing_is_written_without_its_transaction(
     in_process_writer: InProcessWriter, lost: str
 ) -> None:
-    """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there to be aborted."""
+    """If BEGIN is refused, what was sent behind it must be as well, though no transaction is there
+    to be aborted."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
     for number in range(2, 5):
         connection = in_process_writer.writer._dependencies.pipeline.open_connection
         assert connection is not None
         names = [name.decode() for name in connection._names.values()]
-        is_abandoned = ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
+        is_abandoned = (
+            ["ALL"] if lost == "ALL" else [name for name in names if name.startswith(lost.lower())]
+        )
         await connection.run([Statement(f"DEALLOCATE {name}") for name in is_abandoned])
         assert (
-            await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+            await in_process_writer.writer.submit(
+                in_process_writer.create(in_process_writer.accounts[0])
+            )
         ).seq == number
     assert await whole(in_process_writer) == [4]
 
@@ -105,16 +123,20 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
 async def test_a_version_that_another_server_gives_again_is_not_believed(
     in_process_writer: InProcessWriter, is_used: bool
 ) -> None:
-    """A standby that had not got the last change takes over: its next change gets the same number. A batch that meets a
-    held lock opens the new connection and reads no rules on it."""
+    """A standby that had not got the last change takes over: its next change gets the same number.
+    A batch that meets a held lock opens the new connection and reads no rules on it."""
     account, owner = in_process_writer.accounts[0], in_process_writer.owner
     disable = """
         INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled) VALUES ($1, $2, $3, true)
     """
-    keyed = msgspec.structs.replace(in_process_writer.create(account), idempotency_key="k", body_digest="00" * 32)
+    keyed = msgspec.structs.replace(
+        in_process_writer.create(account), idempotency_key="k", body_digest="00" * 32
+    )
     await in_process_writer.writer.submit(keyed)
     await owner.execute(disable, account, "MSFT", in_process_writer.organization)
-    assert (await in_process_writer.writer.submit(keyed)).replayed, "the heads stay, and the rules are remembered"
+    assert (await in_process_writer.writer.submit(keyed)).replayed, (
+        "the heads stay, and the rules are remembered"
+    )
     lost = await owner.fetchval("SELECT version FROM rule_versions")
     await owner.execute(
         """
@@ -128,20 +150,33 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(
     in_process_writer.writer._dependencies.pipeline.close()
     await in_process_writer.writer._dependencies.pipeline.connect()
     if is_used:
-        assert codes([await in_process_writer.submit(in_process_writer.create(account, "IBM"))]) == ["recorded"]
-    assert codes([await in_process_writer.submit(in_process_writer.create(account, "AAPL"))]) == ["control_rejected"]
+        assert codes(
+            [await in_process_writer.submit(in_process_writer.create(account, "IBM"))]
+        ) == ["recorded"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(account, "AAPL"))]) == [
+        "control_rejected"
+    ]
 
 
-async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(in_process_writer: InProcessWriter) -> None:
+async def test_an_answer_that_fails_keeps_nobody_else_from_theirs(
+    in_process_writer: InProcessWriter,
+) -> None:
     answers: list[object] = []
 
     def fail(_: object) -> None:
         raise RuntimeError
 
     for answer in (answers.append, fail, answers.append, fail, answers.append):
-        in_process_writer.writer.enqueue(in_process_writer.create(in_process_writer.accounts[0]), answer)
+        in_process_writer.writer.enqueue(
+            in_process_writer.create(in_process_writer.accounts[0]), answer
+        )
     assert codes(
-        [await asyncio.wait_for(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 20)]
+        [
+            await asyncio.wait_for(
+                in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])),
+                20,
+            )
+        ]
     ) == ["recorded"]
     assert codes(answers) == ["recorded"] * 3
     assert await whole(in_process_writer) == [6]

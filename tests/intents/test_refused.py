@@ -1,4 +1,5 @@
-"""Refusals of commands: plan, environment, account, controls; and which of them is answered first."""
+"""Refusals of commands: plan, environment, account, controls; and which of them is answered
+first."""
 
 import uuid
 from collections.abc import Iterator
@@ -24,11 +25,17 @@ from tests.tenants import Headers, Tenants
 
 def change_account(tenants: Tenants, trading_client: TradingClient, **changes: Any) -> None:
     url = f"/v1/accounts/{trading_client.account['id']}"
-    assert tenants.client.patch(url, json=changes, headers=tenants.callers["admin"]).status_code == 200
+    assert (
+        tenants.client.patch(url, json=changes, headers=tenants.callers["admin"]).status_code == 200
+    )
 
 
 def control(
-    tenants: Tenants, path: str, disabled: bool = True, reason: str | None = None, admin: str = "admin"
+    tenants: Tenants,
+    path: str,
+    disabled: bool = True,
+    reason: str | None = None,
+    admin: str = "admin",
 ) -> None:
     body: Body = {"manually_disabled": disabled} | ({"manual_reason": reason} if reason else {})
     answer = tenants.client.put(f"/v1/controls/{path}", json=body, headers=tenants.callers[admin])
@@ -37,13 +44,22 @@ def control(
 
 def close_window(tenants: Tenants, trading_client: TradingClient, symbol: str = "AAPL") -> None:
     """Shut now and for hours to come, whatever the time is."""
-    hour = int(trading_client.tables.value("SELECT extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::int"))
-    body = {"trading_start": f"{(hour + 6) % 24:02}:00:00", "trading_end": f"{(hour + 12) % 24:02}:00:00"}
+    hour = int(
+        trading_client.tables.value(
+            "SELECT extract(hour FROM clock_timestamp() AT TIME ZONE 'UTC')::int"
+        )
+    )
+    body = {
+        "trading_start": f"{(hour + 6) % 24:02}:00:00",
+        "trading_end": f"{(hour + 12) % 24:02}:00:00",
+    }
     url = f"/v1/controls/accounts/{trading_client.account['id']}/symbols/{symbol}/time"
     assert tenants.client.patch(url, json=body, headers=tenants.callers["admin"]).status_code == 200
 
 
-def test_a_disabled_account_takes_cancels_only(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_disabled_account_takes_cancels_only(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     change_account(tenants, trading_client, disabled=True)
     assert trading_client.refused(create()) == (409, "account_disabled")
@@ -53,7 +69,9 @@ def test_a_disabled_account_takes_cancels_only(tenants: Tenants, trading_client:
     assert trading_client.accepted(create())["seq"] == 3
 
 
-def test_a_closed_account_takes_nothing_and_stays_readable(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_closed_account_takes_nothing_and_stays_readable(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.set_order(intent, "CANCELLED")
     assert (
@@ -70,22 +88,30 @@ def test_a_closed_account_takes_nothing_and_stays_readable(tenants: Tenants, tra
 
 def test_a_broker_that_needs_a_credential_must_have_one(tenants: Tenants, tables: Tables) -> None:
     body = {"name": "bare", "broker": "remote", "environment": "paper"}
-    account = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["admin"]).json()
+    account = tenants.client.post(
+        "/v1/accounts", json=body, headers=tenants.callers["admin"]
+    ).json()
     trading_client = TradingClient(tenants.client, tenants.callers["key_all"], account, tables)
     assert trading_client.refused(create()) == (409, "credential_missing")
-    assert trading_client.refused(cancel(str(uuid.uuid4()))) == (404, "not_found"), "a CANCEL needs none"
+    assert trading_client.refused(cancel(str(uuid.uuid4()))) == (404, "not_found"), (
+        "a CANCEL needs none"
+    )
 
 
 def test_live_trading_needs_its_plan_but_a_cancel_does_not(
     plain: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    trading_client = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    trading_client = open_client(
+        caller="plain_live", admin="plain_admin", broker="remote", environment="live"
+    )
 
     def entitle(*entitlements: str) -> None:
         """As the operator's command does; a submit reads it in its own transaction."""
         wanted, organization = list(entitlements), trading_client.account["organization_id"]
         tables.execute(
-            "UPDATE organizations SET entitlements = $1::text[] WHERE id = $2::text::uuid", wanted, organization
+            "UPDATE organizations SET entitlements = $1::text[] WHERE id = $2::text::uuid",
+            wanted,
+            organization,
         )
 
     for body in (create(), replace(str(uuid.uuid4()), limit())):
@@ -119,7 +145,9 @@ def test_a_key_acts_only_in_its_environment(tenants: Tenants, open_client: OpenC
         assert wrong.get(tail).status_code == 403
 
 
-def test_controls_refuse_and_all_that_triggered_are_listed(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_controls_refuse_and_all_that_triggered_are_listed(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     account = trading_client.account["id"]
     control(tenants, f"accounts/{account}", reason="quarter end")
     control(tenants, f"accounts/{account}/symbols/AAPL")
@@ -139,29 +167,43 @@ def test_controls_refuse_and_all_that_triggered_are_listed(tenants: Tenants, tra
         assert "quarter end" in answered[0]["detail"]
     assert trading_client.refused(create()) == (409, "control_rejected")
     evaluated = tenants.client.post(
-        "/v1/controls/evaluate", json={"account_id": account, "symbol": "aapl"}, headers=tenants.callers["admin"]
+        "/v1/controls/evaluate",
+        json={"account_id": account, "symbol": "aapl"},
+        headers=tenants.callers["admin"],
     )
-    assert [item["reason"] for item in evaluated.json()["triggered"]] == [item["reason"] for item in answered]
+    assert [item["reason"] for item in evaluated.json()["triggered"]] == [
+        item["reason"] for item in answered
+    ]
 
 
-def test_a_refusal_by_controls_is_kept_and_nothing_else_is(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_refusal_by_controls_is_kept_and_nothing_else_is(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     account = trading_client.account["id"]
     intent = trading_client.accepted(create(limit()))["intent_id"]
     control(tenants, f"accounts/{account}/symbols/AAPL")
     assert trading_client.refused(create(symbol="aapl")) == (409, "control_rejected")
     assert trading_client.refused(replace(intent, limit("11"))) == (409, "control_rejected")
-    rows = trading_client.tables.fetch("SELECT * FROM refusals WHERE account_id = $1::text::uuid ORDER BY id", account)
+    rows = trading_client.tables.fetch(
+        "SELECT * FROM refusals WHERE account_id = $1::text::uuid ORDER BY id", account
+    )
     assert [(row["action_type"], row["symbol"], row["reasons"]) for row in rows] == [
         (kind, "AAPL", ["symbol_manually_disabled"]) for kind in ("CREATE", "REPLACE")
     ]
     assert {row["principal_id"] for row in rows} == {tenants.api_key("org_acme", "all")["id"]}
-    assert {str(row["organization_id"]) for row in rows} == {trading_client.account["organization_id"]}
+    assert {str(row["organization_id"]) for row in rows} == {
+        trading_client.account["organization_id"]
+    }
     assert [record["seq"] for record in trading_client.actions()] == [1]
-    assert trading_client.accepted(cancel(intent))["seq"] == 2, "a refusal takes no seq, and a CANCEL always passes"
+    assert trading_client.accepted(cancel(intent))["seq"] == 2, (
+        "a refusal takes no seq, and a CANCEL always passes"
+    )
 
 
 @pytest.mark.parametrize("level", ["account", "symbol", "window"])
-def test_any_level_that_says_no_says_no(tenants: Tenants, trading_client: TradingClient, level: str) -> None:
+def test_any_level_that_says_no_says_no(
+    tenants: Tenants, trading_client: TradingClient, level: str
+) -> None:
     account = trading_client.account["id"]
     intent = trading_client.accepted(create(limit()))["intent_id"]
     path = f"accounts/{account}" + ("/symbols/AAPL" if level == "symbol" else "")
@@ -171,7 +213,9 @@ def test_any_level_that_says_no_says_no(tenants: Tenants, trading_client: Tradin
         control(tenants, path)
     assert trading_client.refused(create()) == (409, "control_rejected")
     assert trading_client.refused(replace(intent, limit("11"))) == (409, "control_rejected")
-    assert trading_client.submit(create(symbol="MSFT")).status_code == (409 if level == "account" else 202)
+    assert trading_client.submit(create(symbol="MSFT")).status_code == (
+        409 if level == "account" else 202
+    )
     trading_client.accepted(cancel(intent))
     if level != "window":
         control(tenants, path, disabled=False)
@@ -181,7 +225,9 @@ def test_any_level_that_says_no_says_no(tenants: Tenants, trading_client: Tradin
 @pytest.fixture
 def halted(plain: Tenants, tables: Tables) -> Iterator[Tenants]:
     """`org_plain`, whose organization control a test may set; its plan is taken away again."""
-    tables.execute("UPDATE organizations SET entitlements = '{controls_premium}' WHERE external_id = 'org_plain'")
+    tables.execute(
+        "UPDATE organizations SET entitlements = '{controls_premium}' WHERE external_id = 'org_plain'"
+    )
     yield plain
     tables.execute(
         "DELETE FROM organization_controls USING organizations WHERE id = organization_id AND external_id = 'org_plain'"
@@ -196,20 +242,26 @@ def test_an_organizations_control_stops_all_its_accounts_and_outlives_the_plan(
     intent = clients[0].accepted(create(limit()))["intent_id"]
     url, headers = "/v1/controls/organization", halted.callers["plain_admin"]
     # The process may remember for 800 ms that the organization has no plan.
-    while (answer := halted.client.put(url, json={"manually_disabled": True}, headers=headers)).status_code == 403:
+    while (
+        answer := halted.client.put(url, json={"manually_disabled": True}, headers=headers)
+    ).status_code == 403:
         assert answer.json()["code"] == "entitlement_required"
     assert answer.status_code == 200, answer.text
     for trading_client in clients:
         answer = trading_client.submit(create())
         answered = {"Organization": trading_client.account["organization_id"]}
         assert [item["scope"] for item in answer.json()["triggered"]] == [answered]
-        assert [item["reason"] for item in answer.json()["triggered"]] == ["organization_manually_disabled"]
+        assert [item["reason"] for item in answer.json()["triggered"]] == [
+            "organization_manually_disabled"
+        ]
     tables.execute("UPDATE organizations SET entitlements = '{}' WHERE external_id = 'org_plain'")
     assert clients[0].refused(create()) == (409, "control_rejected")
     clients[0].accepted(cancel(intent))
 
 
-def test_a_lower_case_symbol_does_not_slip_past_its_control(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_a_lower_case_symbol_does_not_slip_past_its_control(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     control(tenants, f"accounts/{trading_client.account['id']}/symbols/brk.b")
     for symbol in ("BRK.B", "brk.b", "Brk.B"):
         assert trading_client.refused(create(symbol=symbol)) == (409, "control_rejected")
@@ -217,9 +269,13 @@ def test_a_lower_case_symbol_does_not_slip_past_its_control(tenants: Tenants, tr
     assert trading_client.refused(create(symbol="BTC/usd")) == (409, "control_rejected")
 
 
-def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, open_client: OpenClient) -> None:
+def test_checks_run_in_their_documented_order(
+    tenants: Tenants, plain: Tenants, open_client: OpenClient
+) -> None:
     """Each step mends one thing, and the next complaint comes up."""
-    live = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    live = open_client(
+        caller="plain_live", admin="plain_admin", broker="remote", environment="live"
+    )
     paper = open_client(broker="remote")
     url, unknown = f"/v1/accounts/{paper.account['id']}/intents", str(uuid.uuid4())
     change_account(tenants, paper, disabled=True)
@@ -229,7 +285,11 @@ def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, 
     unoffered = create(stop(time_in_force="EXT"))
 
     def answered(
-        caller: str, where: str, content: bytes | None = None, body: Body | None = None, headers: Headers = good
+        caller: str,
+        where: str,
+        content: bytes | None = None,
+        body: Body | None = None,
+        headers: Headers = good,
     ) -> Any:
         sent: dict[str, Any] = {"content": content} if content is not None else {"json": body}
         answer = tenants.client.post(where, headers=tenants.callers[caller] | headers, **sent)
@@ -254,7 +314,10 @@ def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, 
         (answered("plain_live", live.url, body=create()), (403, "entitlement_required")),
         (answered("key_all", url, nonsense), (422, "validation_failed")),
         (answered("key_all", url, body=unoffered), (422, "validation_failed")),
-        (answered("key_all", url, body=replace(unknown, stop(time_in_force="EXT"))), (422, "validation_failed")),
+        (
+            answered("key_all", url, body=replace(unknown, stop(time_in_force="EXT"))),
+            (422, "validation_failed"),
+        ),
         (answered("key_all", url, body=replace(unknown, stop())), (404, "not_found")),
         (answered("key_all", url, body=create()), (409, "account_disabled")),
     ]
@@ -268,19 +331,27 @@ def test_checks_run_in_their_documented_order(tenants: Tenants, plain: Tenants, 
 def test_a_plan_is_asked_for_before_a_body_is_judged_but_not_for_a_cancel(
     plain: Tenants, open_client: OpenClient
 ) -> None:
-    live = open_client(caller="plain_live", admin="plain_admin", broker="remote", environment="live")
+    live = open_client(
+        caller="plain_live", admin="plain_admin", broker="remote", environment="live"
+    )
     assert live.refused(create(market("0"))) == (403, "entitlement_required")
     assert pointers(live.submit(cancel("nonsense"))) == ["/command/payload/ref_intent_id"]
     assert live.refused(cancel(str(uuid.uuid4()))) == (404, "not_found")
 
 
-@pytest.mark.parametrize("spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"])
+@pytest.mark.parametrize(
+    "spelling", ["{0}", "{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "nonsense", "{0}%0A"]
+)
 def test_another_tenants_account_or_spelling_is_not_found(
     tenants: Tenants, trading_client: TradingClient, spelling: str
 ) -> None:
     account = trading_client.account["id"]
     intent = trading_client.accepted(create(limit()))["intent_id"]
-    path = "/v1/accounts/" + spelling.format(account, account.replace("-", ""), account.upper()) + "/intents"
+    path = (
+        "/v1/accounts/"
+        + spelling.format(account, account.replace("-", ""), account.upper())
+        + "/intents"
+    )
     caller = "other_key" if spelling == "{0}" else "key_all"
     nowhere = f"/v1/accounts/{uuid.uuid4()}/intents"
     for method, tail, body in (
@@ -291,8 +362,12 @@ def test_another_tenants_account_or_spelling_is_not_found(
         ("GET", f"/{intent}", None),
         ("GET", f"/{intent}/actions", None),
     ):
-        theirs = tenants.client.request(method, path + tail, headers=tenants.callers[caller], json=body)
-        nobodys = tenants.client.request(method, nowhere + tail, headers=tenants.callers[caller], json=body)
+        theirs = tenants.client.request(
+            method, path + tail, headers=tenants.callers[caller], json=body
+        )
+        nobodys = tenants.client.request(
+            method, nowhere + tail, headers=tenants.callers[caller], json=body
+        )
         assert theirs.status_code == 404, theirs.text
         assert theirs.json() | {"request_id": ""} == nobodys.json() | {"request_id": ""}
     assert [record["seq"] for record in trading_client.actions()] == [1]

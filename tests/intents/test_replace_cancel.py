@@ -23,7 +23,14 @@ from tests.intents.http_client import (
 from tests.intents.test_submit import KINDS, published_action, published_order
 from tests.tenants import Tenants
 
-OPEN_STATUSES = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
+OPEN_STATUSES = (
+    "PENDING_NEW",
+    "NEW",
+    "PARTIALLY_FILLED",
+    "PENDING_REPLACE",
+    "PENDING_CANCEL",
+    "UNKNOWN",
+)
 CHANGED = {
     "MARKET": market("20"),
     "LIMIT": limit("20", "190"),
@@ -34,12 +41,19 @@ CHANGED = {
 
 def marks(trading_client: TradingClient, intent_id: str) -> tuple[str, bool, int | None, int]:
     order = trading_client.order(intent_id)
-    return order["order_status"], order["cancel_requested"], order["pending_replace_seq"], order["version"]
+    return (
+        order["order_status"],
+        order["cancel_requested"],
+        order["pending_replace_seq"],
+        order["version"],
+    )
 
 
 @pytest.mark.parametrize("order_type", KINDS)
 def test_a_replace_appends_to_its_intent(trading_client: TradingClient, order_type: str) -> None:
-    first = trading_client.accepted(create(KINDS[order_type], "MSFT", "SELL") | {"client_reference_id": "mine"})
+    first = trading_client.accepted(
+        create(KINDS[order_type], "MSFT", "SELL") | {"client_reference_id": "mine"}
+    )
     second = trading_client.accepted(replace(first["intent_id"], CHANGED[order_type]))
     (amounts,) = CHANGED[order_type].values()
     new = {"seq": 2, "action_type": "REPLACE"} | amounts
@@ -48,14 +62,23 @@ def test_a_replace_appends_to_its_intent(trading_client: TradingClient, order_ty
     assert first["created_at"] < second["created_at"]
     assert marks(trading_client, first["intent_id"]) == ("PENDING_REPLACE", False, 2, 2)
     order = trading_client.order(first["intent_id"])
-    assert (order["quantity"], order["command_seq"]) == (Decimal(10), 1), "the fields show the last confirmed version"
+    assert (order["quantity"], order["command_seq"]) == (Decimal(10), 1), (
+        "the fields show the last confirmed version"
+    )
 
 
-def test_a_replace_keeps_the_time_in_force_that_it_does_not_name(trading_client: TradingClient) -> None:
+def test_a_replace_keeps_the_time_in_force_that_it_does_not_name(
+    trading_client: TradingClient,
+) -> None:
     for given, expected in ((None, "GOOD_TILL_CANCEL"), ("FILL_OR_KILL", "FILL_OR_KILL")):
-        intent = trading_client.accepted(create(limit(time_in_force="GOOD_TILL_CANCEL")))["intent_id"]
+        intent = trading_client.accepted(create(limit(time_in_force="GOOD_TILL_CANCEL")))[
+            "intent_id"
+        ]
         named = {"time_in_force": given} if given else {}
-        assert trading_client.accepted(replace(intent, limit("11", **named)))["time_in_force"] == expected
+        assert (
+            trading_client.accepted(replace(intent, limit("11", **named)))["time_in_force"]
+            == expected
+        )
 
 
 def test_a_replace_may_not_change_the_order_kind(trading_client: TradingClient) -> None:
@@ -73,7 +96,9 @@ def test_a_replace_must_be_one_that_the_broker_offers(open_client: OpenClient) -
     intent = trading_client.accepted(create(stop()))["intent_id"]
     answer = trading_client.submit(replace(intent, stop(time_in_force="IMMEDIATE_OR_CANCEL")))
     assert pointers(answer) == ["/command/payload/spec/Stop/time_in_force"]
-    assert trading_client.accepted(replace(intent, stop(time_in_force="GOOD_TILL_CANCEL")))["seq"] == 2
+    assert (
+        trading_client.accepted(replace(intent, stop(time_in_force="GOOD_TILL_CANCEL")))["seq"] == 2
+    )
 
 
 def test_a_replace_of_an_auction_order_keeps_its_time_in_force(open_client: OpenClient) -> None:
@@ -105,7 +130,9 @@ def test_a_replace_is_refused_while_a_cancel_is_unanswered(trading_client: Tradi
 
 
 @pytest.mark.parametrize("status", ["PENDING_NEW", "NEW", "PARTIALLY_FILLED", "UNKNOWN"])
-def test_a_replace_is_taken_while_the_order_is_open(trading_client: TradingClient, status: str) -> None:
+def test_a_replace_is_taken_while_the_order_is_open(
+    trading_client: TradingClient, status: str
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.set_order(intent, status)
     assert trading_client.accepted(replace(intent, limit("11")))["seq"] == 2
@@ -113,14 +140,23 @@ def test_a_replace_is_taken_while_the_order_is_open(trading_client: TradingClien
 
 @pytest.mark.parametrize("order_type", KINDS)
 def test_a_cancel_record_repeats_the_order(trading_client: TradingClient, order_type: str) -> None:
-    first = trading_client.accepted(create(KINDS[order_type], "MSFT", "SELL_SHORT") | {"client_reference_id": "mine"})
+    first = trading_client.accepted(
+        create(KINDS[order_type], "MSFT", "SELL_SHORT") | {"client_reference_id": "mine"}
+    )
     second = trading_client.accepted(cancel(first["intent_id"]))
-    new = {"seq": 2, "action_type": "CANCEL", "hash": second["hash"], "created_at": second["created_at"]}
+    new = {
+        "seq": 2,
+        "action_type": "CANCEL",
+        "hash": second["hash"],
+        "created_at": second["created_at"],
+    }
     assert second == first | new
     assert marks(trading_client, first["intent_id"]) == ("PENDING_CANCEL", True, None, 2)
 
 
-def test_a_cancel_repeats_the_confirmed_order_and_keeps_the_pending_replace(trading_client: TradingClient) -> None:
+def test_a_cancel_repeats_the_confirmed_order_and_keeps_the_pending_replace(
+    trading_client: TradingClient,
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.accepted(replace(intent, limit("11", "200")))
     record = trading_client.accepted(cancel(intent))
@@ -129,18 +165,24 @@ def test_a_cancel_repeats_the_confirmed_order_and_keeps_the_pending_replace(trad
 
 
 @pytest.mark.parametrize("status", OPEN_STATUSES)
-def test_a_cancel_can_be_repeated_while_the_order_is_open(trading_client: TradingClient, status: str) -> None:
+def test_a_cancel_can_be_repeated_while_the_order_is_open(
+    trading_client: TradingClient, status: str
+) -> None:
     intent = trading_client.accepted(create())["intent_id"]
     trading_client.set_order(intent, status)
     for seq in (2, 3, 4):
         record = trading_client.accepted(cancel(intent))
         assert (record["seq"], record["intent_id"]) == (seq, intent)
         assert marks(trading_client, intent) == ("PENDING_CANCEL", True, None, seq + 1)
-    assert [row["event_type"] for row in trading_client.queued()] == ["intent.create"] + ["intent.cancel"] * 3
+    assert [row["event_type"] for row in trading_client.queued()] == ["intent.create"] + [
+        "intent.cancel"
+    ] * 3
 
 
 @pytest.mark.parametrize("status", FINAL_STATUSES)
-def test_a_finished_order_takes_no_more_commands(trading_client: TradingClient, status: str) -> None:
+def test_a_finished_order_takes_no_more_commands(
+    trading_client: TradingClient, status: str
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     trading_client.set_order(intent, status)
     assert trading_client.refused(replace(intent, limit("11"))) == (409, "intent_closed")
@@ -148,9 +190,13 @@ def test_a_finished_order_takes_no_more_commands(trading_client: TradingClient, 
     assert marks(trading_client, intent)[0] == status
 
 
-def test_an_unknown_intent_is_not_found(trading_client: TradingClient, open_client: OpenClient) -> None:
+def test_an_unknown_intent_is_not_found(
+    trading_client: TradingClient, open_client: OpenClient
+) -> None:
     elsewhere = open_client().accepted(create(limit()))["intent_id"]
-    theirs = open_client(caller="other_key", admin="other_admin").accepted(create(limit()))["intent_id"]
+    theirs = open_client(caller="other_key", admin="other_admin").accepted(create(limit()))[
+        "intent_id"
+    ]
     for intent in (str(uuid.uuid4()), elsewhere, theirs):
         for body in (cancel(intent), replace(intent, limit("11"))):
             answer = trading_client.submit(body)
@@ -159,8 +205,12 @@ def test_an_unknown_intent_is_not_found(trading_client: TradingClient, open_clie
             assert trading_client.refused(body) == (404, "not_found")
 
 
-@pytest.mark.parametrize("spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "", " {0}", "{0}\n", "nonsense"])
-def test_another_spelling_of_an_id_is_refused_at_its_field(trading_client: TradingClient, spelling: str) -> None:
+@pytest.mark.parametrize(
+    "spelling", ["{{{0}}}", "urn:uuid:{0}", "{1}", "{2}", "", " {0}", "{0}\n", "nonsense"]
+)
+def test_another_spelling_of_an_id_is_refused_at_its_field(
+    trading_client: TradingClient, spelling: str
+) -> None:
     intent = trading_client.accepted(create(limit()))["intent_id"]
     other = spelling.format(intent, intent.replace("-", ""), intent.upper())
     for body in (cancel(other), replace(other, limit("11"))):
@@ -168,29 +218,42 @@ def test_another_spelling_of_an_id_is_refused_at_its_field(trading_client: Tradi
 
 
 @pytest.mark.parametrize("extra", ["spec", "symbol", "order_side", "route_strategy", "quantity"])
-def test_a_cancel_names_its_intent_and_nothing_else(trading_client: TradingClient, extra: str) -> None:
+def test_a_cancel_names_its_intent_and_nothing_else(
+    trading_client: TradingClient, extra: str
+) -> None:
     body = cancel(trading_client.accepted(create(limit()))["intent_id"])
     body["command"]["payload"][extra] = limit()
     assert pointers(trading_client.submit(body)) == [f"/command/payload/{extra}"]
 
 
 @pytest.mark.parametrize("extra", ["symbol", "order_side", "route_strategy", "quantity"])
-def test_a_replace_names_its_intent_and_spec_and_nothing_else(trading_client: TradingClient, extra: str) -> None:
+def test_a_replace_names_its_intent_and_spec_and_nothing_else(
+    trading_client: TradingClient, extra: str
+) -> None:
     body = replace(trading_client.accepted(create(limit()))["intent_id"], limit("11"))
     body["command"]["payload"][extra] = "BUY"
     assert pointers(trading_client.submit(body)) == [f"/command/payload/{extra}"]
 
 
-def test_events_have_the_pending_command_and_the_confirmed_order(trading_client: TradingClient) -> None:
+def test_events_have_the_pending_command_and_the_confirmed_order(
+    trading_client: TradingClient,
+) -> None:
     first = trading_client.accepted(create(limit()) | {"client_reference_id": "mine"})
     intent = first["intent_id"]
-    records = [trading_client.accepted(body) for body in (replace(intent, limit("11", "200")), cancel(intent))]
+    records = [
+        trading_client.accepted(body)
+        for body in (replace(intent, limit("11", "200")), cancel(intent))
+    ]
     events = trading_client.events()
     untold = {"environment", "principal_id", "hash_version", "hash"}
     answered: Body = published_order(events[1])
-    for number, (record, status) in enumerate(zip(records, ("PENDING_REPLACE", "PENDING_CANCEL"), strict=True), 2):
+    for number, (record, status) in enumerate(
+        zip(records, ("PENDING_REPLACE", "PENDING_CANCEL"), strict=True), 2
+    ):
         action, order = events[2 * number - 2 : 2 * number]
-        assert published_action(action) == {name: value for name, value in record.items() if name not in untold}
+        assert published_action(action) == {
+            name: value for name, value in record.items() if name not in untold
+        }
         assert published_order(order) == answered | {"order_status": status, "version": number}
     assert len(events) == 6
 
@@ -205,7 +268,9 @@ def test_commands_of_an_intent_queue_in_order_under_its_key(trading_client: Trad
         ("intent.replace", 2),
         ("intent.cancel", 3),
     ]
-    assert {(str(row["order_key"]), str(row["lane"])) for row in rows} == {(intent, trading_client.account["id"])}
+    assert {(str(row["order_key"]), str(row["lane"])) for row in rows} == {
+        (intent, trading_client.account["id"])
+    }
 
 
 def test_a_cancel_makes_its_intents_waiting_rows_due(trading_client: TradingClient) -> None:
@@ -222,7 +287,9 @@ def test_a_cancel_makes_its_intents_waiting_rows_due(trading_client: TradingClie
     assert [row["order_key"] for row in late] == [intents[1]]
 
 
-def test_an_account_with_open_orders_stays_open(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_an_account_with_open_orders_stays_open(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     url, admin = f"/v1/accounts/{trading_client.account['id']}", tenants.callers["admin"]
     intent = trading_client.accepted(create())["intent_id"]
     for status in OPEN_STATUSES:
@@ -233,7 +300,9 @@ def test_an_account_with_open_orders_stays_open(tenants: Tenants, trading_client
     assert tenants.client.delete(url, headers=admin).status_code == 204
 
 
-def test_a_credential_stays_while_orders_are_open(tenants: Tenants, open_client: OpenClient) -> None:
+def test_a_credential_stays_while_orders_are_open(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     trading_client, admin = open_client(broker="remote"), tenants.callers["admin"]
     url = f"/v1/accounts/{trading_client.account['id']}/credentials"
     (credential,) = tenants.client.get(url, headers=admin).json()["data"]

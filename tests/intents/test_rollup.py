@@ -1,4 +1,5 @@
-"""The buckets behind the stats: every action in them exactly once, each window exact, nothing kept beyond its use."""
+"""The buckets behind the stats: every action in them exactly once, each window exact, nothing kept
+beyond its use."""
 
 import asyncio
 import contextlib
@@ -56,9 +57,7 @@ class Book:
 
     async def open(self) -> None:
         organization = "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'o')"
-        account = (
-            "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'x', 'paper')"
-        )
+        account = "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'x', 'paper')"
         await self.owner.execute(organization, self.organization_id, str(self.organization_id))
         await self.owner.execute(account, self.account_id, self.organization_id)
         head = "INSERT INTO account_heads VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -67,7 +66,15 @@ class Book:
     async def append(self, actions: list[tuple[str, str, datetime]]) -> None:
         """Each: type, symbol, when."""
         rows = [
-            (self.account_id, self.seq + n, uuid.uuid4(), self.organization_id, kind, f'{{"symbol":"{symbol}"}}', at)
+            (
+                self.account_id,
+                self.seq + n,
+                uuid.uuid4(),
+                self.organization_id,
+                kind,
+                f'{{"symbol":"{symbol}"}}',
+                at,
+            )
             for n, (kind, symbol, at) in enumerate(actions, 1)
         ]
         self.seq += len(rows)
@@ -117,7 +124,9 @@ async def book(owner: asyncpg.Connection) -> Book:
 
 async def read(database: Database, book: Book, window: Window) -> Stats:
     organizations = [book.organization_id]
-    async with database.service.transaction(organizations, read_only=True, isolation="repeatable read") as tx:
+    async with database.service.transaction(
+        organizations, read_only=True, isolation="repeatable read"
+    ) as tx:
         return await stats_store.read(tx, book.account_id, window)
 
 
@@ -143,7 +152,11 @@ def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
         moment = now - back
         if chance.random() < 0.3:
             unit = timedelta(seconds=chance.choice(WIDTHS_SECONDS))
-            moment = ORIGIN + (moment - ORIGIN) // unit * unit + timedelta(microseconds=chance.choice((-1, 0)))
+            moment = (
+                ORIGIN
+                + (moment - ORIGIN) // unit * unit
+                + timedelta(microseconds=chance.choice((-1, 0)))
+            )
         moments.append(moment)
     return [(chance.choice(TYPES), chance.choice(SYMBOLS), moment) for moment in sorted(moments)]
 
@@ -158,13 +171,20 @@ async def test_every_window_is_exact_whatever_is_rolled_up(
     while rounds != 0 and await roll(database):
         if rounds == 1:
             break
-    assert await book.rolled_seq() == {0: 0, 1: stats_store.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
+    assert (
+        await book.rolled_seq() == {0: 0, 1: stats_store.ROUND_ACTIONS_EACH, None: ACTIONS}[rounds]
+    )
     for window in Window:
         found = await read(database, book, window)
         start = datetime.fromisoformat(found.start)
         inside = [(kind, symbol) for kind, symbol, at in actions if at >= start]
-        types, symbols = Counter(kind for kind, _ in inside), Counter(symbol for _, symbol in inside)
-        assert {kind: getattr(found.actions, kind) for kind in TYPES} == {kind: types[kind] for kind in TYPES}
+        types, symbols = (
+            Counter(kind for kind, _ in inside),
+            Counter(symbol for _, symbol in inside),
+        )
+        assert {kind: getattr(found.actions, kind) for kind in TYPES} == {
+            kind: types[kind] for kind in TYPES
+        }
         assert found.actions.total == len(inside)
         ranked = sorted(symbols.items(), key=lambda item: (-item[1], item[0]))[:10]
         assert [(symbol.symbol, symbol.actions) for symbol in found.symbols] == ranked
@@ -183,7 +203,9 @@ async def test_two_workers_count_every_action_once(database: Database, book: Boo
         assert (await book.in_buckets(width), await other.in_buckets(width)) == (3_200, 1_200)
 
 
-async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(database: Database, book: Book) -> None:
+async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(
+    database: Database, book: Book
+) -> None:
     await book.append(random_actions(1, 500))
     with contextlib.suppress(asyncio.CancelledError):
         async with database.worker.transaction() as tx:
@@ -194,7 +216,9 @@ async def test_a_roll_up_that_dies_before_its_commit_counts_nothing(database: Da
     assert (await book.rolled_seq(), await book.in_buckets(60)) == (500, 500)
 
 
-async def test_what_another_worker_is_counting_is_left_to_it(database: Database, book: Book) -> None:
+async def test_what_another_worker_is_counting_is_left_to_it(
+    database: Database, book: Book
+) -> None:
     await book.append(random_actions(1, 200))
     await roll(database)
     await book.append(random_actions(2, 200))
@@ -204,7 +228,9 @@ async def test_what_another_worker_is_counting_is_left_to_it(database: Database,
     assert await book.rolled_seq() == 200
 
 
-async def test_a_worker_that_counts_a_new_account_delays_no_other(database: Database, book: Book) -> None:
+async def test_a_worker_that_counts_a_new_account_delays_no_other(
+    database: Database, book: Book
+) -> None:
     await book.append(random_actions(1, 200))
     async with database.worker.transaction() as tx:
         await stats_store.roll_up(tx)
@@ -213,7 +239,9 @@ async def test_a_worker_that_counts_a_new_account_delays_no_other(database: Data
 
 
 async def test_the_rest_of_a_long_log_is_said_to_be_there(database: Database, book: Book) -> None:
-    await book.append(random_actions(1, stats_store.ROUND_ACTIONS_EACH + stats_store.BEHIND_ACTIONS))
+    await book.append(
+        random_actions(1, stats_store.ROUND_ACTIONS_EACH + stats_store.BEHIND_ACTIONS)
+    )
     assert await roll(database) is True
     assert await roll(database) is False
     assert await book.rolled_seq() == book.seq
@@ -233,7 +261,14 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
     await book.append([("CREATE", "AAPL", now)] * 4)
 
     def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> StatsEntry:
-        return StatsEntry(id_text(book.account_id), id_text(book.organization_id), at, measure, key, Decimal(amount))
+        return StatsEntry(
+            id_text(book.account_id),
+            id_text(book.organization_id),
+            at,
+            measure,
+            key,
+            Decimal(amount),
+        )
 
     created = now - timedelta(days=2)
     await add(
@@ -249,7 +284,9 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
         ],
     )
     await add(database, [entry(Measure.FILLED_QUANTITY, "AAPL", "0.50")], is_rolled=False)
-    await add(database, [entry(Measure.FINISHED, "CANCELLED", "-1"), entry(Measure.FINISHED, "FILLED")])
+    await add(
+        database, [entry(Measure.FINISHED, "CANCELLED", "-1"), entry(Measure.FINISHED, "FILLED")]
+    )
     found = await read(database, book, Window.LAST_DAY)
     assert (found.intents.total, found.intents.FILLED, found.intents.CANCELLED) == (4, 2, 0)
     assert [(s.symbol, s.quantity, s.notional) for s in found.filled] == [("AAPL", "2", "281.25")]
@@ -264,20 +301,37 @@ def test_the_buckets_of_a_window_follow_each_other_from_its_start_on(seed: int) 
     start = begin(window, now)
     ranges = cover(start, WINDOWS_SECONDS[window][1])
     assert [first for _, first, _ in ranges] == [start, *(past for _, _, past in ranges[:-1])]
-    for (width, first, past), wider in zip(ranges, [width for width, _, _ in ranges[1:]], strict=False):
+    for (width, first, past), wider in zip(
+        ranges, [width for width, _, _ in ranges[1:]], strict=False
+    ):
         assert (first - ORIGIN) % timedelta(seconds=width) == timedelta(0)
-        assert past - first < timedelta(seconds=wider), "no more narrow ones than lead to the next wide one"
+        assert past - first < timedelta(seconds=wider), (
+            "no more narrow ones than lead to the next wide one"
+        )
 
 
 async def test_what_no_window_reads_is_removed(database: Database, book: Book) -> None:
     now = datetime.now(UTC)
-    ages = (timedelta(0), timedelta(days=1, minutes=2), timedelta(days=3), timedelta(days=20), timedelta(days=34))
+    ages = (
+        timedelta(0),
+        timedelta(days=1, minutes=2),
+        timedelta(days=3),
+        timedelta(days=20),
+        timedelta(days=34),
+    )
     await book.append([("CREATE", "AAPL", now - age) for age in reversed(ages) for _ in range(50)])
     await roll(database)
     before = {window: await read(database, book, window) for window in Window}
     async with database.worker.transaction() as tx:
         assert await stats_store.prune(tx) is False
-    assert [await book.in_buckets(width) for width in WIDTHS_SECONDS] == [100, 100, 200, 200, 200, 200]
+    assert [await book.in_buckets(width) for width in WIDTHS_SECONDS] == [
+        100,
+        100,
+        200,
+        200,
+        200,
+        200,
+    ]
     for window, found in before.items():
         assert (await read(database, book, window)).actions == found.actions
 
@@ -299,9 +353,13 @@ async def test_refusals_are_removed_after_their_days(database: Database, book: B
     assert await book.owner.fetchval("SELECT count(*) FROM refusals") == 2
 
 
-async def test_upkeep_rolls_up_and_makes_the_days_partitions(database: Database, book: Book, metrics: Metrics) -> None:
+async def test_upkeep_rolls_up_and_makes_the_days_partitions(
+    database: Database, book: Book, metrics: Metrics
+) -> None:
     await book.append(random_actions(1, 500))
-    task = asyncio.create_task(keep_up(database.worker, PRICES, SystemClock(), metrics, make_log("error")))
+    task = asyncio.create_task(
+        keep_up(database.worker, PRICES, SystemClock(), metrics, make_log("error"))
+    )
 
     async def done() -> bool:
         partitions = await book.owner.fetchval(
@@ -321,14 +379,20 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
     stolen = StatsEntry(
-        id_text(book.account_id), id_text(uuid.uuid4()), datetime.now(UTC), Measure.REFUSED, EVERY_REASON
+        id_text(book.account_id),
+        id_text(uuid.uuid4()),
+        datetime.now(UTC),
+        Measure.REFUSED,
+        EVERY_REASON,
     )
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
             await PoolTransaction(tx).run([stats_store.insert_entries([stolen])])
 
 
-async def test_counts_are_exact_while_workers_add_them_to_the_buckets(database: Database, book: Book) -> None:
+async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
+    database: Database, book: Book
+) -> None:
     done = asyncio.Event()
 
     async def keep_adding() -> None:

@@ -1,4 +1,5 @@
-"""The rules by which the writer decides: read once for each version, and each change is met by the next command."""
+"""The rules by which the writer decides: read once for each version, and each change is met by the
+next command."""
 
 import asyncio
 import re
@@ -85,7 +86,9 @@ async def test_what_has_not_changed_is_not_read_again(local: InProcessWriter, re
     assert reads.call_count == 1
     assert codes([await local.submit(local.create(local.accounts[0], "MSFT"))]) == ["recorded"]
     assert reads.call_count == 2, "its controls were never read"
-    assert codes([await local.submit(local.cancel(local.accounts[0], made[0].intent_id))]) == ["recorded"]
+    assert codes([await local.submit(local.cancel(local.accounts[0], made[0].intent_id))]) == [
+        "recorded"
+    ]
     assert reads.call_count == 2, "a CANCEL is decided by the rules of its order's symbol"
     assert await whole(local) == [10, 2, 2]
 
@@ -128,7 +131,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=[change.split(" (")[0][:60] for change in CHANGES])
-async def test_what_has_changed_meanwhile_is_met(local: InProcessWriter, reads: Mock, change: str) -> None:
+async def test_what_has_changed_meanwhile_is_met(
+    local: InProcessWriter, reads: Mock, change: str
+) -> None:
     await warm(local)
     first = local.accounts[0]
     await local.owner.execute(change, local.organization, first)
@@ -177,7 +182,9 @@ async def test_every_change_of_a_control_is_met_by_the_next_batch(
         (f"UPDATE {table} SET manually_disabled = true", "control_rejected"),
         (f"DELETE FROM {table}", "recorded"),
     ):
-        await local.owner.execute(change, *([values[name] for name in columns] if change == insert else ()))
+        await local.owner.execute(
+            change, *([values[name] for name in columns] if change == insert else ())
+        )
         before = reads.call_count
         assert codes([await local.submit(local.create(first)) for _ in range(3)]) == [expected] * 3
         assert reads.call_count == before + 1
@@ -187,14 +194,17 @@ async def test_what_was_read_before_a_change_is_not_taken_for_newer(local: InPro
     await warm(local)
     one, other, _ = local.accounts
     await local.owner.execute("UPDATE accounts SET disabled = true WHERE id = $1", other)
-    assert codes([await local.submit(local.create(one, "MSFT"))]) == ["recorded"], "which is asked for, and learnt"
+    assert codes([await local.submit(local.create(one, "MSFT"))]) == ["recorded"], (
+        "which is asked for, and learnt"
+    )
     assert codes([await local.submit(local.create(other))]) == ["account_disabled"]
     assert codes([await local.submit(local.create(one))]) == ["recorded"]
 
 
 async def version(local: InProcessWriter) -> int:
     found: int = await local.owner.fetchval(
-        "SELECT coalesce(max(version), 0) FROM rule_versions WHERE organization_id = $1", local.organization
+        "SELECT coalesce(max(version), 0) FROM rule_versions WHERE organization_id = $1",
+        local.organization,
     )
     return found
 
@@ -213,18 +223,22 @@ async def test_what_no_decision_reads_is_no_change(local: InProcessWriter, reads
     assert reads.call_count == 1
 
 
-async def test_another_organizations_rules_are_no_concern_of_ours(local: InProcessWriter, reads: Mock) -> None:
+async def test_another_organizations_rules_are_no_concern_of_ours(
+    local: InProcessWriter, reads: Mock
+) -> None:
     await warm(local)
     other, _ = await furnish(local.owner)
     await local.owner.execute(
-        "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)", other
+        "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)",
+        other,
     )
     await warm(local)
     assert reads.call_count == 1
 
 
 async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> None:
-    """Compares the columns that the server finds in the statement with those that it finds in the triggers."""
+    """Compares the columns that the server finds in the statement with those that it finds in the
+    triggers."""
     read = re.sub(r"\$\d(::\w+)?", r"NULL\1", statements._READ_RULES)
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
@@ -240,23 +254,31 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     watched = {row["table_name"]: "" for row in triggers}
     for row in triggers:
         watched[row["table_name"]] += row["text"]
-    never_change = {"id", "organization_id", "account_id", "symbol", "scope_id", "reason"}  # the last two are a halt's
+    # The last two are a halt's.
+    never_change = {"id", "organization_id", "account_id", "symbol", "scope_id", "reason"}
     assert {row["table_name"] for row in used} == {*watched, "rule_versions"}
     for table, column in used:
         is_whole = table == "rule_versions" or "INSERT OR DELETE OR UPDATE" in watched[table]
-        assert is_whole or column in never_change or f"old.{column}" in watched[table], (table, column)
+        assert is_whole or column in never_change or f"old.{column}" in watched[table], (
+            table,
+            column,
+        )
     assert len(used) > 20
 
 
-async def test_rules_that_change_together_keep_nobody_waiting(local: InProcessWriter, urls: Urls) -> None:
-    """The version is counted at the commit: who changes many rules in any order, or holds the organization to count
-    what it has, waits for no other's version, nor the other for it."""
+async def test_rules_that_change_together_keep_nobody_waiting(
+    local: InProcessWriter, urls: Urls
+) -> None:
+    """The version is counted at the commit: who changes many rules in any order, or holds the
+    organization to count what it has, waits for no other's version, nor the other for it."""
     first, second = [await asyncpg.connect(urls.owner.reveal()) for _ in range(2)]
     await second.execute("SET lock_timeout = '2s'")
     one, other, _ = local.accounts
     disable = "UPDATE accounts SET disabled = true WHERE id = $1"
     async with first.transaction():
-        await first.execute("SELECT FROM organizations WHERE id = $1 FOR UPDATE", local.organization)
+        await first.execute(
+            "SELECT FROM organizations WHERE id = $1 FOR UPDATE", local.organization
+        )
         await first.execute(disable, one)
         async with second.transaction():
             await second.execute(disable, other)
@@ -266,14 +288,18 @@ async def test_rules_that_change_together_keep_nobody_waiting(local: InProcessWr
         await connection.close()
 
 
-async def test_two_writers_of_the_same_accounts_keep_every_seq(local: InProcessWriter, neighbour: Writer) -> None:
+async def test_two_writers_of_the_same_accounts_keep_every_seq(
+    local: InProcessWriter, neighbour: Writer
+) -> None:
     first = local.accounts[0]
     for number in range(1, 21, 2):
         assert (await local.writer.submit(local.create(first))).seq == number
         assert (await neighbour.submit(local.create(first))).seq == number + 1
     for _ in range(20):
         mine = local.submit_all([local.create(account) for account in local.accounts])
-        theirs = asyncio.gather(*(neighbour.submit(local.create(account)) for account in local.accounts))
+        theirs = asyncio.gather(
+            *(neighbour.submit(local.create(account)) for account in local.accounts)
+        )
         assert codes([*await mine, *await theirs]) == ["recorded"] * 6
     assert await whole(local) == [60, 40, 40]
 
@@ -285,7 +311,9 @@ async def test_many_callers_at_once_are_recorded_once_each(local: InProcessWrite
         account = local.accounts[number % 3]
         return [await local.writer.submit(local.create(account)) for _ in range(10)]
 
-    receipts = [each for made in await asyncio.gather(*map(come_and_go, range(CALLERS))) for each in made]
+    receipts = [
+        each for made in await asyncio.gather(*map(come_and_go, range(CALLERS))) for each in made
+    ]
     assert len({receipt.intent_id for receipt in receipts}) == CALLERS * 10
     assert sum(await whole(local)) == CALLERS * 10 + 6
 
@@ -296,7 +324,13 @@ async def test_who_sends_its_key_again_is_answered_as_before(local: InProcessWri
     def keyed(number: int, digest: str = "00" * 32) -> Submission:
         plain = local.create(local.accounts[0])
         return Submission(
-            plain.account_id, plain.organization_id, plain.key_id, plain.command, None, f"key-{number}", digest
+            plain.account_id,
+            plain.organization_id,
+            plain.key_id,
+            plain.command,
+            None,
+            f"key-{number}",
+            digest,
         )
 
     made = [await local.writer.submit(keyed(number)) for number in range(5)]
@@ -306,12 +340,16 @@ async def test_who_sends_its_key_again_is_answered_as_before(local: InProcessWri
     assert await whole(local) == [7, 2, 2]
 
 
-async def test_one_that_is_refused_after_all_does_not_fail_its_neighbours(local: InProcessWriter) -> None:
+async def test_one_that_is_refused_after_all_does_not_fail_its_neighbours(
+    local: InProcessWriter,
+) -> None:
     symbols = ("A", "TRAP", "B")
     commands = [local.create(account, symbol) for symbol in symbols for account in local.accounts]
     assert codes(await local.submit_all(commands)) == ["recorded"] * 9
     await local.owner.execute(TRAP)
-    more = local.submit_all([local.create(account, "A") for _ in range(20) for account in local.accounts])
+    more = local.submit_all(
+        [local.create(account, "A") for _ in range(20) for account in local.accounts]
+    )
     outcomes, others = await asyncio.gather(local.submit_all(commands), more)
     assert codes(outcomes) == ["recorded"] * 3 + ["internal_error"] * 3 + ["recorded"] * 3
     assert codes(others) == ["recorded"] * 60
@@ -325,7 +363,10 @@ async def test_a_held_account_does_not_keep_the_others(local: InProcessWriter, u
     async with holder.transaction():
         await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", held)
         waiting = asyncio.create_task(local.submit(local.create(held)))
-        assert codes(await local.submit_all([local.create(account) for account in free])) == ["recorded"] * 2
+        assert (
+            codes(await local.submit_all([local.create(account) for account in free]))
+            == ["recorded"] * 2
+        )
     assert codes([await waiting]) in (["recorded"], ["unavailable"])
     assert await whole(local)
     await holder.close()

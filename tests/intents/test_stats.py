@@ -8,15 +8,25 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.conftest import OpenClient
-from tests.intents.http_client import Tables, TradingClient, cancel, create, limit, pointers, replace
+from tests.intents.http_client import (
+    Tables,
+    TradingClient,
+    cancel,
+    create,
+    limit,
+    pointers,
+    replace,
+)
 from tests.platform import serving
 from tests.tenants import Tenants
 from tests.waiting import eventually
 from trading_intents.stats.store import BEHIND_ACTIONS
 
-LENGTHS = {"last_hour": timedelta(hours=1), "last_day": timedelta(days=1), "last_week": timedelta(days=7)} | {
-    "last_month": timedelta(days=30)
-}
+LENGTHS = {
+    "last_hour": timedelta(hours=1),
+    "last_day": timedelta(days=1),
+    "last_week": timedelta(days=7),
+} | {"last_month": timedelta(days=30)}
 ROLL_LIMIT_SECONDS = 40
 
 
@@ -30,7 +40,14 @@ def stats(trading_client: TradingClient, window: str | None = None) -> dict[str,
 def test_a_new_account_has_nothing_to_count(trading_client: TradingClient) -> None:
     found = stats(trading_client)
     assert found.pop("from") < found.pop("to")
-    statuses = ("PENDING_NEW", "NEW", "PARTIALLY_FILLED", "PENDING_REPLACE", "PENDING_CANCEL", "UNKNOWN")
+    statuses = (
+        "PENDING_NEW",
+        "NEW",
+        "PARTIALLY_FILLED",
+        "PENDING_REPLACE",
+        "PENDING_CANCEL",
+        "UNKNOWN",
+    )
     finals = ("FILLED", "CANCELLED", "EXPIRED", "REJECTED")
     assert found == {
         "time_window": "last_day",
@@ -45,7 +62,8 @@ def test_a_new_account_has_nothing_to_count(trading_client: TradingClient) -> No
 
 def test_what_was_answered_is_counted_at_once(trading_client: TradingClient) -> None:
     intents = [
-        trading_client.accepted(create(limit(), symbol))["intent_id"] for symbol in ("AAPL", "MSFT", "MSFT", "msft")
+        trading_client.accepted(create(limit(), symbol))["intent_id"]
+        for symbol in ("AAPL", "MSFT", "MSFT", "msft")
     ]
     trading_client.accepted(replace(intents[0], limit("11")))
     trading_client.accepted(cancel(intents[1]))
@@ -54,8 +72,13 @@ def test_what_was_answered_is_counted_at_once(trading_client: TradingClient) -> 
         assert found["actions"] == {"total": 6, "CREATE": 4, "REPLACE": 1, "CANCEL": 1}
         counted = {status: count for status, count in found["intents"].items() if count}
         assert counted == {"total": 4, "PENDING_NEW": 2, "PENDING_REPLACE": 1, "PENDING_CANCEL": 1}
-        assert found["symbols"] == [{"symbol": "MSFT", "actions": 4}, {"symbol": "AAPL", "actions": 2}]
-        assert found["filled"] == [{"symbol": s, "quantity": "0", "notional": "0"} for s in ("MSFT", "AAPL")]
+        assert found["symbols"] == [
+            {"symbol": "MSFT", "actions": 4},
+            {"symbol": "AAPL", "actions": 2},
+        ]
+        assert found["filled"] == [
+            {"symbol": s, "quantity": "0", "notional": "0"} for s in ("MSFT", "AAPL")
+        ]
 
 
 def test_the_worker_rolls_up_and_the_counts_stay(
@@ -70,9 +93,15 @@ def test_the_worker_rolls_up_and_the_counts_stay(
         return bool(tables.value(query, trading_client.account["id"]) == BEHIND_ACTIONS)
 
     data_dir = Path(tenants.platform.environ["TRADING_INTENTS_DATA_DIR"])
-    urls = {"DATABASE_URL": tenants_database.login.reveal(), "DATABASE_OWNER_URL": tenants_database.owner.reveal()}
-    account = f"/v1/accounts/{trading_client.account['id']}"  # of which nothing is sent any more, so nothing is filled
-    assert trading_client.client.patch(account, json={"disabled": True}, headers=tenants.callers["admin"]).is_success
+    urls = {
+        "DATABASE_URL": tenants_database.login.reveal(),
+        "DATABASE_OWNER_URL": tenants_database.owner.reveal(),
+    }
+    # Of which nothing is sent any more, so nothing is filled.
+    account = f"/v1/accounts/{trading_client.account['id']}"
+    assert trading_client.client.patch(
+        account, json={"disabled": True}, headers=tenants.callers["admin"]
+    ).is_success
     with serving(data_dir, **urls, ROLES="worker"):
         eventually(rolled, ROLL_LIMIT_SECONDS)
     after = stats(trading_client)
@@ -113,19 +142,28 @@ def test_the_window_begins_at_a_bucket(trading_client: TradingClient, window: st
 @pytest.mark.parametrize("window", ["last_year", "", "LAST_DAY", "1"])
 def test_another_window_is_refused(trading_client: TradingClient, window: str) -> None:
     answer = trading_client.client.get(
-        trading_client.url + "/stats", params={"time_window": window}, headers=trading_client.headers
+        trading_client.url + "/stats",
+        params={"time_window": window},
+        headers=trading_client.headers,
     )
     assert pointers(answer) == ["?time_window"]
     assert "last_hour, last_day, last_week or last_month" in answer.json()["errors"][0]["detail"]
 
 
-def test_stats_of_another_tenant_are_not_found(tenants: Tenants, trading_client: TradingClient) -> None:
+def test_stats_of_another_tenant_are_not_found(
+    tenants: Tenants, trading_client: TradingClient
+) -> None:
     assert (
-        trading_client.client.get(trading_client.url + "/stats", headers=tenants.callers["other_key"]).status_code
+        trading_client.client.get(
+            trading_client.url + "/stats", headers=tenants.callers["other_key"]
+        ).status_code
         == 404
     )
     assert (
-        trading_client.client.get(trading_client.url + "/stats", headers=tenants.callers["key_live"]).status_code == 403
+        trading_client.client.get(
+            trading_client.url + "/stats", headers=tenants.callers["key_live"]
+        ).status_code
+        == 403
     )
 
 

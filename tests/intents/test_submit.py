@@ -51,7 +51,9 @@ ACTION_FIELDS = {
 
 
 @pytest.mark.parametrize(
-    ("order_type", "side"), list(itertools.product(KINDS, ("BUY", "SELL", "SELL_SHORT"))), ids="-".join
+    ("order_type", "side"),
+    list(itertools.product(KINDS, ("BUY", "SELL", "SELL_SHORT"))),
+    ids="-".join,
 )
 def test_every_kind_and_side_is_recorded_as_it_was_sent(
     tenants: Tenants, trading_client: TradingClient, order_type: str, side: str
@@ -88,15 +90,26 @@ def test_every_kind_and_side_is_recorded_as_it_was_sent(
 
 def test_the_answer_is_the_intent_and_its_seq(trading_client: TradingClient) -> None:
     answer = trading_client.submit(create())
-    assert (answer.status_code, set(answer.json()), answer.json()["seq"]) == (202, {"intent_id", "seq"}, 1)
+    assert (answer.status_code, set(answer.json()), answer.json()["seq"]) == (
+        202,
+        {"intent_id", "seq"},
+        1,
+    )
     assert "idempotent-replayed" not in answer.headers
     assert answer.headers["x-request-id"]
     assert "submits" in answer.headers["ratelimit-policy"]
 
 
-@pytest.mark.parametrize("time_in_force", ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"])
-def test_a_time_in_force_is_kept_and_day_is_the_default(trading_client: TradingClient, time_in_force: str) -> None:
-    assert trading_client.accepted(create(limit(time_in_force=time_in_force)))["time_in_force"] == time_in_force
+@pytest.mark.parametrize(
+    "time_in_force", ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL"]
+)
+def test_a_time_in_force_is_kept_and_day_is_the_default(
+    trading_client: TradingClient, time_in_force: str
+) -> None:
+    assert (
+        trading_client.accepted(create(limit(time_in_force=time_in_force)))["time_in_force"]
+        == time_in_force
+    )
     assert trading_client.accepted(create(limit(time_in_force=None)))["time_in_force"] == "DAY"
     assert trading_client.accepted(create(limit()))["time_in_force"] == "DAY"
 
@@ -107,7 +120,9 @@ def test_a_route_is_smart_unless_said(trading_client: TradingClient) -> None:
     assert trading_client.accepted(create(route_strategy=None))["route_strategy"] == "SMART"
 
 
-@pytest.mark.parametrize("route", ["AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"])
+@pytest.mark.parametrize(
+    "route", ["AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"]
+)
 def test_a_venue_that_the_broker_cannot_reach_is_refused_at_its_field(
     trading_client: TradingClient, route: str
 ) -> None:
@@ -141,7 +156,9 @@ def test_a_time_in_force_must_be_one_that_the_broker_offers(
 
 
 @pytest.mark.parametrize("time_in_force", ["AT_OPEN", "AT_CLOSE", "EXT"])
-def test_the_paper_broker_has_no_auctions(trading_client: TradingClient, time_in_force: str) -> None:
+def test_the_paper_broker_has_no_auctions(
+    trading_client: TradingClient, time_in_force: str
+) -> None:
     answer = trading_client.submit(create(limit(time_in_force=time_in_force)))
     assert pointers(answer) == ["/command/payload/spec/Limit/time_in_force"]
 
@@ -161,30 +178,48 @@ def test_the_paper_broker_has_no_auctions(trading_client: TradingClient, time_in
         ("999999999999999999.999999999999999999", "999999999999999999.999999999999999999"),
     ],
 )
-def test_amounts_are_exact_and_their_zeros_trimmed(trading_client: TradingClient, sent: str, recorded: str) -> None:
+def test_amounts_are_exact_and_their_zeros_trimmed(
+    trading_client: TradingClient, sent: str, recorded: str
+) -> None:
     record = trading_client.accepted(create(stop_limit(sent, sent, sent)))
     assert [record[name] for name in ("quantity", "limit_price", "stop_price")] == [recorded] * 3
     order = trading_client.order(record["intent_id"])
-    assert [order[name] for name in ("quantity", "limit_price", "stop_price")] == [Decimal(recorded)] * 3
+    assert [order[name] for name in ("quantity", "limit_price", "stop_price")] == [
+        Decimal(recorded)
+    ] * 3
 
 
-@pytest.mark.parametrize("symbol", ["aapl", "Brk.b", "btc/usd", "es:z26", "a_b-c", "7203", "x" * 32])
+@pytest.mark.parametrize(
+    "symbol", ["aapl", "Brk.b", "btc/usd", "es:z26", "a_b-c", "7203", "x" * 32]
+)
 def test_a_symbol_is_folded_to_upper_case(trading_client: TradingClient, symbol: str) -> None:
     assert trading_client.accepted(create(symbol=symbol))["symbol"] == symbol.upper()
 
 
-@pytest.mark.parametrize("reference", ["my-17", "x" * 64, "é" * 64, "\U0001f600" * 64, 'a"b\\c/d', "\u2028\ufeff", ""])
-def test_a_client_reference_is_kept_on_action_order_and_events(trading_client: TradingClient, reference: str) -> None:
+@pytest.mark.parametrize(
+    "reference", ["my-17", "x" * 64, "é" * 64, "\U0001f600" * 64, 'a"b\\c/d', "\u2028\ufeff", ""]
+)
+def test_a_client_reference_is_kept_on_action_order_and_events(
+    trading_client: TradingClient, reference: str
+) -> None:
     record = trading_client.accepted(create() | {"client_reference_id": reference})
     assert record["client_reference_id"] == reference
     assert trading_client.order(record["intent_id"])["client_reference_id"] == reference
     action, order = trading_client.events()
-    assert action.intent_action.client_reference_id == order.broker_order.client_reference_id == reference
+    assert (
+        action.intent_action.client_reference_id
+        == order.broker_order.client_reference_id
+        == reference
+    )
 
 
 @pytest.mark.parametrize("reference", ["x" * 65, "a\nb", "a\x00", "\x7f", 5, ["x"], {}])
-def test_a_bad_client_reference_is_refused_at_its_field(trading_client: TradingClient, reference: Any) -> None:
-    assert pointers(trading_client.submit(create() | {"client_reference_id": reference})) == ["/client_reference_id"]
+def test_a_bad_client_reference_is_refused_at_its_field(
+    trading_client: TradingClient, reference: Any
+) -> None:
+    assert pointers(trading_client.submit(create() | {"client_reference_id": reference})) == [
+        "/client_reference_id"
+    ]
 
 
 @pytest.mark.parametrize("order_type", KINDS)
@@ -192,17 +227,47 @@ def test_an_order_starts_pending_new(trading_client: TradingClient, order_type: 
     record = trading_client.accepted(create(KINDS[order_type]) | {"client_reference_id": "r"})
     order = trading_client.order(record["intent_id"])
     stamps = {order.pop(name) for name in ("received_at", "created_at", "updated_at")}
-    assert {stamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") for stamp in stamps} == {record["created_at"]}
+    assert {stamp.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") for stamp in stamps} == {
+        record["created_at"]
+    }
     for name in ("order_id", "account_id", "organization_id"):
         order[name] = str(order[name])
     amounts = {
-        name: Decimal(record[name]) if record[name] else None for name in ("quantity", "limit_price", "stop_price")
+        name: Decimal(record[name]) if record[name] else None
+        for name in ("quantity", "limit_price", "stop_price")
     }
-    same = ("account_id", "organization_id", "environment", "symbol", "order_type", "order_side", "time_in_force")
-    expected = {name: record[name] for name in (*same, "route_strategy", "client_reference_id")} | amounts
-    expected |= {"order_id": record["intent_id"], "broker": "paper", "create_seq": 1, "command_seq": 1, "version": 1}
-    expected |= {"order_status": "PENDING_NEW", "filled_quantity": Decimal(0), "flags": [], "cancel_requested": False}
-    unknown = ("average_price", "external_order_id", "reason", "pending_replace_seq", "broker_sent_at")
+    same = (
+        "account_id",
+        "organization_id",
+        "environment",
+        "symbol",
+        "order_type",
+        "order_side",
+        "time_in_force",
+    )
+    expected = {
+        name: record[name] for name in (*same, "route_strategy", "client_reference_id")
+    } | amounts
+    expected |= {
+        "order_id": record["intent_id"],
+        "broker": "paper",
+        "create_seq": 1,
+        "command_seq": 1,
+        "version": 1,
+    }
+    expected |= {
+        "order_status": "PENDING_NEW",
+        "filled_quantity": Decimal(0),
+        "flags": [],
+        "cancel_requested": False,
+    }
+    unknown = (
+        "average_price",
+        "external_order_id",
+        "reason",
+        "pending_replace_seq",
+        "broker_sent_at",
+    )
     expected |= dict.fromkeys(unknown)
     assert {name: order[name] for name in expected} == expected
 
@@ -210,11 +275,16 @@ def test_an_order_starts_pending_new(trading_client: TradingClient, order_type: 
 def test_an_action_queues_one_row_for_its_account_and_intent(trading_client: TradingClient) -> None:
     records = [trading_client.accepted(create()) for _ in range(2)]
     rows = trading_client.queued()
-    assert [(str(row["lane"]), str(row["order_key"]), row["event_type"], row["status"]) for row in rows] == [
-        (trading_client.account["id"], record["intent_id"], "intent.create", "pending") for record in records
+    assert [
+        (str(row["lane"]), str(row["order_key"]), row["event_type"], row["status"]) for row in rows
+    ] == [
+        (trading_client.account["id"], record["intent_id"], "intent.create", "pending")
+        for record in records
     ]
     assert [row["payload"] for row in rows] == ['{"seq": 1}', '{"seq": 2}']
-    assert {str(row["organization_id"]) for row in rows} == {trading_client.account["organization_id"]}
+    assert {str(row["organization_id"]) for row in rows} == {
+        trading_client.account["organization_id"]
+    }
 
 
 def moment(stamp: Any) -> str:
@@ -227,35 +297,75 @@ def published_action(event: Any) -> Body:
     said = event.intent_action
     plain = ("intent_id", "organization_id", "account_id", "seq", "symbol", "quantity")
     enums = ("action_type", "order_side", "order_type", "time_in_force", "principal_type")
-    answered = {name: getattr(said, name) for name in plain} | {name: enum_name(said, name) for name in enums}
+    answered = {name: getattr(said, name) for name in plain} | {
+        name: enum_name(said, name) for name in enums
+    }
     answered |= given(said, ("limit_price", "stop_price", "client_reference_id"))
     assert said.received_at == said.created_at
-    return answered | {"route_strategy": enum_name(said, "order_venue"), "created_at": moment(said.created_at)}
+    return answered | {
+        "route_strategy": enum_name(said, "order_venue"),
+        "created_at": moment(said.created_at),
+    }
 
 
 def published_order(event: Any) -> Body:
     assert event.WhichOneof("event") == "broker_order"
     said = event.broker_order
-    plain = ("order_id", "intent_id", "command_seq", "account_id", "broker", "symbol", "quantity", "filled_quantity")
+    plain = (
+        "order_id",
+        "intent_id",
+        "command_seq",
+        "account_id",
+        "broker",
+        "symbol",
+        "quantity",
+        "filled_quantity",
+    )
     answered = {name: getattr(said, name) for name in (*plain, "organization_id", "version")}
     enums = ("order_state", "order_status", "order_type", "order_side", "time_in_force")
     answered |= {name: enum_name(said, name) for name in enums}
-    optional = ("external_order_id", "limit_price", "stop_price", "average_price", "client_reference_id", "reason")
+    optional = (
+        "external_order_id",
+        "limit_price",
+        "stop_price",
+        "average_price",
+        "client_reference_id",
+        "reason",
+    )
     answered |= given(said, optional)
     assert not said.HasField("broker_sent_at")
     assert list(said.flags) == []
-    return answered | {"route_strategy": enum_name(said, "order_venue"), "received_at": moment(said.received_at)}
+    return answered | {
+        "route_strategy": enum_name(said, "order_venue"),
+        "received_at": moment(said.received_at),
+    }
 
 
 @pytest.mark.parametrize("order_type", KINDS)
-def test_both_events_say_what_the_record_says(trading_client: TradingClient, order_type: str) -> None:
-    record = trading_client.accepted(create(KINDS[order_type], "TSLA", "SELL") | {"client_reference_id": "r-é"})
+def test_both_events_say_what_the_record_says(
+    trading_client: TradingClient, order_type: str
+) -> None:
+    record = trading_client.accepted(
+        create(KINDS[order_type], "TSLA", "SELL") | {"client_reference_id": "r-é"}
+    )
     action, order = trading_client.events()
     untold = {"environment", "principal_id", "hash_version", "hash"}
-    assert published_action(action) == {name: value for name, value in record.items() if name not in untold}
-    same = ("intent_id", "account_id", "organization_id", "order_side", "order_type", "quantity", "limit_price")
+    assert published_action(action) == {
+        name: value for name, value in record.items() if name not in untold
+    }
+    same = (
+        "intent_id",
+        "account_id",
+        "organization_id",
+        "order_side",
+        "order_type",
+        "quantity",
+        "limit_price",
+    )
     append_statements = ("stop_price", "time_in_force", "route_strategy", "client_reference_id")
-    assert published_order(order) == {name: record[name] for name in (*same, *append_statements)} | {
+    assert published_order(order) == {
+        name: record[name] for name in (*same, *append_statements)
+    } | {
         "order_id": record["intent_id"],
         "command_seq": 1,
         "broker": "paper",
@@ -276,7 +386,9 @@ def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None
     record = trading_client.accepted(create())
     account = trading_client.account["id"]
     made = {
-        trading_client.tables.value(f"SELECT xmin::text FROM {table} WHERE {column} = $1::text::uuid LIMIT 1", account)
+        trading_client.tables.value(
+            f"SELECT xmin::text FROM {table} WHERE {column} = $1::text::uuid LIMIT 1", account
+        )
         for table, column in (
             ("actions", "account_id"),
             ("orders", "account_id"),
@@ -291,7 +403,9 @@ def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None
     assert made | {event["xmin"] for event in events} == made
     assert len(made) == 1
     stamp = datetime.fromisoformat(record["created_at"])
-    assert trading_client.tables.value("SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 5", stamp)
+    assert trading_client.tables.value(
+        "SELECT abs(extract(epoch FROM clock_timestamp() - $1)) < 5", stamp
+    )
 
 
 def test_events_of_an_organization_are_numbered_without_a_gap(

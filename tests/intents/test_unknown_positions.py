@@ -1,4 +1,5 @@
-"""Limits on positions that a broker has not reported yet: what an account held before us is not taken for nothing."""
+"""Limits on positions that a broker has not reported yet: what an account held before us is not
+taken for nothing."""
 
 from typing import Any
 
@@ -9,7 +10,12 @@ from tests.intents.http_client import Body, Tables, TradingClient, cancel, creat
 from tests.intents.test_limits import level_path, triggered
 from tests.tenants import Tenants
 
-LIMITS = {"max_position_quantity": "100", "allow_short": False, "max_daily_loss": "50", "max_open_orders": 9}
+LIMITS = {
+    "max_position_quantity": "100",
+    "allow_short": False,
+    "max_daily_loss": "50",
+    "max_open_orders": 9,
+}
 
 
 def put_limits(tenants: Tenants, trading_client: TradingClient) -> None:
@@ -18,10 +24,17 @@ def put_limits(tenants: Tenants, trading_client: TradingClient) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def evaluated(tenants: Tenants, trading_client: TradingClient, body: Body) -> list[tuple[str, Any, Any, str]]:
+def evaluated(
+    tenants: Tenants, trading_client: TradingClient, body: Body
+) -> list[tuple[str, Any, Any, str]]:
     question = {"account_id": trading_client.account["id"], "command": body["command"]}
-    answer = tenants.client.post("/v1/controls/evaluate", json=question, headers=tenants.callers["admin"]).json()
-    return [(each["reason"], each["limit"], each["asked"], next(iter(each["scope"]))) for each in answer["triggered"]]
+    answer = tenants.client.post(
+        "/v1/controls/evaluate", json=question, headers=tenants.callers["admin"]
+    ).json()
+    return [
+        (each["reason"], each["limit"], each["asked"], next(iter(each["scope"])))
+        for each in answer["triggered"]
+    ]
 
 
 def test_orders_are_refused_until_the_broker_has_reported_positions(
@@ -30,7 +43,9 @@ def test_orders_are_refused_until_the_broker_has_reported_positions(
     trading_client = open_client(broker="alpaca")
     intent = trading_client.accepted(create(limit("50", "100")))["intent_id"]
     put_limits(tenants, trading_client)
-    position, short, loss = (("position_unknown", value, "AAPL", "Account") for value in ("100", False, "50"))
+    position, short, loss = (
+        ("position_unknown", value, "AAPL", "Account") for value in ("100", False, "50")
+    )
     for body, expected in (
         (create(limit("1", "100")), [position, loss]),
         (replace(intent, limit("51", "100")), [position, loss]),
@@ -46,7 +61,9 @@ def test_orders_are_refused_until_the_broker_has_reported_positions(
     )
     assert evaluated(tenants, trading_client, create(limit("50", "100"))) == []
     trading_client.accepted(create(limit("50", "100")))
-    assert triggered(trading_client, create(limit("1", "100"))) == [("max_position_quantity", "100", "101", "Account")]
+    assert triggered(trading_client, create(limit("1", "100"))) == [
+        ("max_position_quantity", "100", "101", "Account")
+    ]
 
 
 @pytest.mark.parametrize("broker", ["paper", "remote"])

@@ -38,32 +38,56 @@ async def in_process_writer(urls: Urls) -> AsyncIterator[InProcessWriter]:
 
 
 async def whole(in_process_writer: InProcessWriter) -> list[int]:
-    """Checks that each action has one order, one row in the queue and two events, and that seqs have no gap."""
-    actions = await in_process_writer.owner.fetch("SELECT account_id, seq FROM actions ORDER BY account_id, seq")
+    """Checks that each action has one order, one row in the queue and two events, and that seqs
+    have no gap."""
+    actions = await in_process_writer.owner.fetch(
+        "SELECT account_id, seq FROM actions ORDER BY account_id, seq"
+    )
     by_account: dict[UUID, list[int]] = {}
     for account, seq in actions:
         by_account.setdefault(account, []).append(seq)
     assert all(seqs == list(range(1, len(seqs) + 1)) for seqs in by_account.values())
-    heads = await in_process_writer.owner.fetch("SELECT account_id, seq FROM account_heads WHERE seq > 0")
+    heads = await in_process_writer.owner.fetch(
+        "SELECT account_id, seq FROM account_heads WHERE seq > 0"
+    )
     assert {account: len(seqs) for account, seqs in by_account.items()} == {
         row["account_id"]: row["seq"] for row in heads
     }
-    creates = await in_process_writer.owner.fetchval("SELECT count(*) FROM actions WHERE action_type = 'CREATE'")
-    counts = [await in_process_writer.count(table) for table in ("orders", "outbox", "stream_events")]
+    creates = await in_process_writer.owner.fetchval(
+        "SELECT count(*) FROM actions WHERE action_type = 'CREATE'"
+    )
+    counts = [
+        await in_process_writer.count(table) for table in ("orders", "outbox", "stream_events")
+    ]
     assert counts == [creates, len(actions), 2 * len(actions)]
     return [len(seqs) for _, seqs in sorted(by_account.items())]
 
 
 async def test_a_batch_is_one_transaction(in_process_writer: InProcessWriter) -> None:
-    commands = [in_process_writer.create(account) for account in in_process_writer.accounts for _ in range(5)]
+    commands = [
+        in_process_writer.create(account)
+        for account in in_process_writer.accounts
+        for _ in range(5)
+    ]
     outcomes = await in_process_writer.submit_all(commands)
     assert codes(outcomes) == ["recorded"] * 15
-    assert await in_process_writer.owner.fetchval("SELECT count(DISTINCT xmin::text) FROM actions") == 1
+    assert (
+        await in_process_writer.owner.fetchval("SELECT count(DISTINCT xmin::text) FROM actions")
+        == 1
+    )
     assert await whole(in_process_writer) == [5, 5, 5]
-    assert [outcome.seq for outcome in outcomes if isinstance(outcome, Receipt)] == [1, 2, 3, 4, 5] * 3
+    assert [outcome.seq for outcome in outcomes if isinstance(outcome, Receipt)] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+    ] * 3
 
 
-async def test_one_that_the_database_refuses_does_not_fail_its_neighbours(in_process_writer: InProcessWriter) -> None:
+async def test_one_that_the_database_refuses_does_not_fail_its_neighbours(
+    in_process_writer: InProcessWriter,
+) -> None:
     await in_process_writer.owner.execute(TRAP)
     commands = [
         in_process_writer.create(account, symbol)
@@ -75,12 +99,16 @@ async def test_one_that_the_database_refuses_does_not_fail_its_neighbours(in_pro
         == ["recorded"] * 3 + ["internal_error"] * 3 + ["recorded"] * 3
     )
     assert await whole(in_process_writer) == [2, 2, 2]
-    assert codes(await in_process_writer.submit_all([in_process_writer.create(in_process_writer.accounts[0])])) == [
-        "recorded"
-    ]
+    assert codes(
+        await in_process_writer.submit_all(
+            [in_process_writer.create(in_process_writer.accounts[0])]
+        )
+    ) == ["recorded"]
 
 
-async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(in_process_writer: InProcessWriter) -> None:
+async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(
+    in_process_writer: InProcessWriter,
+) -> None:
     """Such as an order with a value that a later version of the program has written."""
     first, *_ = in_process_writer.accounts
     odd = await in_process_writer.writer.submit(in_process_writer.create(first))
@@ -90,18 +118,33 @@ async def test_one_that_cannot_be_understood_does_not_fail_its_neighbours(in_pro
     commands = [in_process_writer.create(account) for account in in_process_writer.accounts] + [
         in_process_writer.cancel(first, odd.intent_id)
     ]
-    assert codes(await in_process_writer.submit_all(commands)) == ["recorded"] * 3 + ["internal_error"]
+    assert codes(await in_process_writer.submit_all(commands)) == ["recorded"] * 3 + [
+        "internal_error"
+    ]
     assert await whole(in_process_writer) == [2, 1, 1]
 
 
-async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(in_process_writer: InProcessWriter) -> None:
+async def test_one_that_nobody_waits_for_is_not_done_and_is_let_go(
+    in_process_writer: InProcessWriter,
+) -> None:
     """A stop waits for all that are not answered, though their clients hung up."""
     answers: list[Outcome] = []
-    first = asyncio.create_task(in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])))
+    first = asyncio.create_task(
+        in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    )
     await asyncio.sleep(0)
-    in_process_writer.writer.enqueue(in_process_writer.create(in_process_writer.accounts[0]), answers.append).abandon()
+    in_process_writer.writer.enqueue(
+        in_process_writer.create(in_process_writer.accounts[0]), answers.append
+    ).abandon()
     assert (
-        codes([await first, await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))])
+        codes(
+            [
+                await first,
+                await in_process_writer.submit(
+                    in_process_writer.create(in_process_writer.accounts[0])
+                ),
+            ]
+        )
         == ["recorded"] * 2
     )
     assert codes(answers) == ["unavailable"]
@@ -119,7 +162,11 @@ async def test_a_held_account_is_passed_over_and_the_others_go_on(
         for _ in range(10):
             before = time.monotonic()
             assert (
-                codes(await in_process_writer.submit_all([in_process_writer.create(account) for account in free]))
+                codes(
+                    await in_process_writer.submit_all(
+                        [in_process_writer.create(account) for account in free]
+                    )
+                )
                 == ["recorded"] * 2
             )
             assert time.monotonic() - before < ANSWER_SECONDS
@@ -140,7 +187,9 @@ async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
     await transaction.start()
     await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", held)
     before = time.monotonic()
-    assert codes([await in_process_writer.submit(in_process_writer.create(held))]) == ["unavailable"]
+    assert codes([await in_process_writer.submit(in_process_writer.create(held))]) == [
+        "unavailable"
+    ]
     assert MAX_WAIT_SECONDS < time.monotonic() - before < ANSWER_SECONDS
     waiting = asyncio.create_task(in_process_writer.submit(in_process_writer.create(held)))
 
@@ -149,7 +198,9 @@ async def test_a_command_of_a_held_account_waits_and_is_refused_in_time(
 
     await eventually_async(waits, 2)
     await transaction.rollback()
-    assert codes([await waiting]) == ["recorded"], "it waited, and went on once the account was free"
+    assert codes([await waiting]) == ["recorded"], (
+        "it waited, and went on once the account was free"
+    )
     assert await whole(in_process_writer) == [1]
     await holder.close()
 
@@ -161,11 +212,15 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
     stays, comes_free = in_process_writer.accounts[:2]
     holders = [await asyncpg.connect(urls.owner.reveal()) for _ in range(2)]
     transactions = [holder.transaction() for holder in holders]
-    for transaction, holder, account in zip(transactions, holders, (stays, comes_free), strict=True):
+    for transaction, holder, account in zip(
+        transactions, holders, (stays, comes_free), strict=True
+    ):
         await transaction.start()
         await holder.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", account)
     both = asyncio.create_task(
-        in_process_writer.submit_all([in_process_writer.create(stays), in_process_writer.create(comes_free)])
+        in_process_writer.submit_all(
+            [in_process_writer.create(stays), in_process_writer.create(comes_free)]
+        )
     )
 
     async def waits() -> bool:
@@ -182,12 +237,16 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
 async def test_a_full_line_refuses_all_but_cancels_and_then_those_too(urls: Urls) -> None:
     async with open_in_process_writer(urls.login, urls.owner, run=False) as in_process_writer:
         account = in_process_writer.accounts[0]
-        create, cancel = in_process_writer.create(account), in_process_writer.cancel(account, str(uuid4()))
+        create, cancel = (
+            in_process_writer.create(account),
+            in_process_writer.cancel(account, str(uuid4())),
+        )
 
         def line_up(submission: Submission, count: int) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(in_process_writer.submit(submission)) for _ in range(count)]
 
-        creates = (MAX_WAITING - CANCEL_RESERVE) // 2  # an organization leaves as much room as it takes
+        # An organization leaves as much room as it takes.
+        creates = (MAX_WAITING - CANCEL_RESERVE) // 2
         tasks = line_up(create, creates)
         await asyncio.sleep(0)
         assert codes([await in_process_writer.submit(create)]) == ["unavailable"]
@@ -217,12 +276,15 @@ async def test_cancels_go_to_the_front_of_the_line(
 
 
 async def test_those_who_leave_do_no_harm(in_process_writer: InProcessWriter) -> None:
-    """Cancelled at every moment of their way: nothing is half-written, and the pool is free again."""
+    """Cancelled at every moment of their way: nothing is half-written, and the pool is free
+    again."""
     tasks = []
     for number in range(LEAVERS):
         tasks.append(
             asyncio.create_task(
-                in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[number % 3]))
+                in_process_writer.submit(
+                    in_process_writer.create(in_process_writer.accounts[number % 3])
+                )
             )
         )
         for _ in range(number % 7):
@@ -233,9 +295,9 @@ async def test_those_who_leave_do_no_harm(in_process_writer: InProcessWriter) ->
             tasks[number // 2].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert any(isinstance(result, asyncio.CancelledError) for result in results)
-    assert codes([await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]) == [
-        "recorded"
-    ]
+    assert codes(
+        [await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))]
+    ) == ["recorded"]
     await whole(in_process_writer)
 
     async def free() -> bool:
@@ -246,7 +308,9 @@ async def test_those_who_leave_do_no_harm(in_process_writer: InProcessWriter) ->
 
 async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
     before = time.monotonic()
-    outcome = await in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+    outcome = await in_process_writer.submit(
+        in_process_writer.create(in_process_writer.accounts[0])
+    )
     assert time.monotonic() - before < seconds
     return codes([outcome])[0]
 
@@ -254,14 +318,18 @@ async def answered(in_process_writer: InProcessWriter, seconds: float) -> str:
 # Takes more than five seconds: three stalls, of which each is only known by the limit of an answer.
 @pytest.mark.deadline
 @pytest.mark.parametrize("fault", ["refuse", "reset", "stall"])
-async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(urls: Urls, fault: str) -> None:
+async def test_an_unavailable_database_is_answered_in_time_and_used_again_soon(
+    urls: Urls, fault: str
+) -> None:
     with proxied(urls.login) as (proxy, login):
         async with open_in_process_writer(login, urls.owner) as in_process_writer:
             assert await answered(in_process_writer, 2) == "recorded"
             for _ in range(3):
                 before = await in_process_writer.count("actions")
                 break_connection(proxy, fault)
-                load = await asyncio.gather(*(answered(in_process_writer, ANSWER_SECONDS + 0.5) for _ in range(20)))
+                load = await asyncio.gather(
+                    *(answered(in_process_writer, ANSWER_SECONDS + 0.5) for _ in range(20))
+                )
                 assert set(load) == {"unavailable"}
                 assert await in_process_writer.count("actions") == before
                 proxy.work()
@@ -277,13 +345,26 @@ def break_connection(proxy: FaultProxy, fault: str) -> None:
     {"refuse": proxy.refuse, "reset": proxy.reset, "stall": proxy.stall}[fault]()
 
 
-async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(in_process_writer: InProcessWriter) -> None:
-    """Ids of transactions are not written down before a commit: after a crash another may have ours."""
-    receipt = await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
-    ref = ActionRef(*await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions"))
+async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(
+    in_process_writer: InProcessWriter,
+) -> None:
+    """Ids of transactions are not written down before a commit: after a crash another may have
+    ours."""
+    receipt = await in_process_writer.writer.submit(
+        in_process_writer.create(in_process_writer.accounts[0])
+    )
+    ref = ActionRef(
+        *await in_process_writer.owner.fetchrow("SELECT account_id::text, seq, hash FROM actions")
+    )
     taken = await in_process_writer.owner.fetchval("SELECT xmin::text FROM actions")
-    to_come = str(int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000)
-    pool, organizations, log = in_process_writer.pool, [in_process_writer.organization], make_log("critical")
+    to_come = str(
+        int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000
+    )
+    pool, organizations, log = (
+        in_process_writer.pool,
+        [in_process_writer.organization],
+        make_log("critical"),
+    )
 
     async def committed(transaction_id: str, ref: ActionRef | None) -> bool | None:
         proof = find_action(ref) if ref else None
@@ -302,6 +383,8 @@ async def test_a_lost_connection_before_anything_was_sent_records_nothing(urls: 
         async with open_in_process_writer(login, urls.owner) as in_process_writer:
             proxy.refuse()
             with pytest.raises(Unavailable):
-                await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
+                await in_process_writer.writer.submit(
+                    in_process_writer.create(in_process_writer.accounts[0])
+                )
             proxy.work()
             assert await in_process_writer.count("actions") == 0

@@ -1,4 +1,5 @@
-"""The route of a submit in the test's own process, asked the quick way or the handler's, and all that it leaves."""
+"""The route of a submit in the test's own process, asked the quick way or the handler's, and all
+that it leaves."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -13,7 +14,13 @@ from trading_intents.accounts.service import Accounts, AccountTarget
 from trading_intents.config import Rate
 from trading_intents.errors import NotFound, Unauthorized, Unavailable
 from trading_intents.identity.access import RULES, Gate
-from trading_intents.identity.model import ApiKeyPrincipal, Caller, KeyId, OrganizationRecord, Permission
+from trading_intents.identity.model import (
+    ApiKeyPrincipal,
+    Caller,
+    KeyId,
+    OrganizationRecord,
+    Permission,
+)
 from trading_intents.identity.service import Callers
 from trading_intents.ids import OrganizationId
 from trading_intents.intents.http import submit_route
@@ -29,17 +36,26 @@ from trading_intents.web.routing import App
 
 ORGANIZATION = OrganizationId(UUID("01a1ddf6-8899-707d-b118-000000000001"))
 ACCOUNT = "01a1ddf6-8899-707d-b118-000000000002"
-KEYS = {"good": frozenset({Permission.INTENT_EDIT}), "other": frozenset({Permission.INTENT_EDIT}), "weak": frozenset()}
+KEYS = {
+    "good": frozenset({Permission.INTENT_EDIT}),
+    "other": frozenset({Permission.INTENT_EDIT}),
+    "weak": frozenset(),
+}
 
 
 class KnownKeys:
     """Knows a few keys at once."""
 
     def __init__(self) -> None:
-        organization = OrganizationRecord(ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC))
+        organization = OrganizationRecord(
+            ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC)
+        )
         self.callers = {
             name: Caller(
-                ApiKeyPrincipal(KeyId(UUID(int=number)), ORGANIZATION, Environment.PAPER, permissions), organization
+                ApiKeyPrincipal(
+                    KeyId(UUID(int=number)), ORGANIZATION, Environment.PAPER, permissions
+                ),
+                organization,
             )
             for number, (name, permissions) in enumerate(KEYS.items(), 1)
         }
@@ -80,22 +96,35 @@ class ScriptedWriter:
 class Ways:
     """Each instance has limits and metrics of its own, so that two can be compared."""
 
-    def __init__(self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]) -> None:
+    def __init__(
+        self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]
+    ) -> None:
         self.metrics, clock, keys = Metrics(), ManualClock(), KnownKeys()
         self.fast_answers = 0
         plenty = dict.fromkeys(Bucket, Rate(100, 100))
         self.limits = Limits(plenty | rates, plenty | shared, clock, self.metrics.rate_limited)
         self.writer = ScriptedWriter(outcome)
-        gate, callers = Gate(RULES["submit_intent"], cast(Callers, keys), frozenset()), cast(Callers, keys)
+        gate, callers = (
+            Gate(RULES["submit_intent"], cast(Callers, keys), frozenset()),
+            cast(Callers, keys),
+        )
         accounts, writer = cast(Accounts, NoAccounts()), cast(Writer, self.writer)
         route = submit_route(gate, callers, accounts, writer, self.limits)
-        self.app = App([route], self.limits, ClientAddress(()), clock, self.metrics, make_log("critical"))
+        self.app = App(
+            [route], self.limits, ClientAddress(()), clock, self.metrics, make_log("critical")
+        )
 
     async def ask(self, body: bytes | None, headers: dict[str, str], fast: bool) -> Answer:
-        given = {"content-type": "application/json", "x-api-key": "good", "x-request-id": "mine"} | headers
+        given = {
+            "content-type": "application/json",
+            "x-api-key": "good",
+            "x-request-id": "mine",
+        } | headers
         fields = [(name.encode(), value.encode()) for name, value in given.items()]
         path = f"/v1/accounts/{ACCOUNT}/intents".encode()
-        incoming = Incoming("POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields))
+        incoming = Incoming(
+            "POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields)
+        )
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if fast and self.app.begin(incoming, answered.set_result) is not None:
             self.fast_answers += 1
@@ -109,7 +138,9 @@ class Ways:
         reported = {}
         for bucket in (Bucket.SUBMITS, Bucket.CANCELS):
             if self.limits.has(bucket, *keys):
-                reported[bucket.value] = dict(self.limits.take(bucket, *keys))[b"ratelimit"].decode()
+                reported[bucket.value] = dict(self.limits.take(bucket, *keys))[
+                    b"ratelimit"
+                ].decode()
         return reported
 
     def counted(self) -> list[str]:

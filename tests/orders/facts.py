@@ -9,7 +9,13 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.port import BrokerEvent, EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact, own_fact
-from trading_intents.orders.model import OrderTerms, OrderVersion, OrderView, PendingCommands, derive
+from trading_intents.orders.model import (
+    OrderTerms,
+    OrderVersion,
+    OrderView,
+    PendingCommands,
+    derive,
+)
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 D = Decimal
@@ -117,7 +123,9 @@ def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Or
     return OrderTerms(
         "o1",
         tuple(
-            OrderVersion(seq=index + 1, client_order_id=ids[index], quantity=D(amount), limit_price=price)
+            OrderVersion(
+                seq=index + 1, client_order_id=ids[index], quantity=D(amount), limit_price=price
+            )
             for index, amount in enumerate(amounts)
         ),
     )
@@ -126,7 +134,9 @@ def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Or
 CREATE_ONLY = terms()
 
 
-def view(*facts: Fact, terms: OrderTerms = CREATE_ONLY, pending: PendingCommands | None = None) -> OrderView:
+def view(
+    *facts: Fact, terms: OrderTerms = CREATE_ONLY, pending: PendingCommands | None = None
+) -> OrderView:
     """The order after these facts, which come in every order, each also twice: all must agree."""
     pending = pending or PendingCommands()
     expected = derive(terms, arrived(facts), pending)

@@ -1,4 +1,5 @@
-"""Client order ids are in brokers' books and in the database: the same action keeps its id for ever."""
+"""Client order ids are in brokers' books and in the database: the same action keeps its id for
+ever."""
 
 import base64
 import hashlib

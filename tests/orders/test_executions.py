@@ -11,7 +11,9 @@ from trading_intents.orders.model import OrderStatus
 E, S = EventKind, OrderStatus
 
 
-def rows(*facts: Fact, quantity: str = "100", limit: str | None = None) -> list[tuple[str, Decimal, Decimal]]:
+def rows(
+    *facts: Fact, quantity: str = "100", limit: str | None = None
+) -> list[tuple[str, Decimal, Decimal]]:
     seen = view(*facts, terms=terms(quantity, limit=limit))
     assert sum(trade.quantity for trade in seen.trades) == seen.filled_quantity
     return [(trade.exec_id, trade.quantity, trade.price) for trade in seen.trades]
@@ -19,22 +21,37 @@ def rows(*facts: Fact, quantity: str = "100", limit: str | None = None) -> list[
 
 def test_a_jump_of_the_cumulative_quantity_is_stood_in_for() -> None:
     first, third = fill("e1", "10", "5", cum="10"), fill("e3", "10", "7", cum="30")
-    assert rows(first, third) == [("e1", D(10), D(5)), ("gap:o1:20", D(10), D(7)), ("e3", D(10), D(7))]
+    assert rows(first, third) == [
+        ("e1", D(10), D(5)),
+        ("gap:o1:20", D(10), D(7)),
+        ("e3", D(10), D(7)),
+    ]
 
 
 def test_a_stand_in_keeps_its_name_as_later_fills_come() -> None:
-    first, third, fourth = fill("e1", "10", cum="10"), fill("e3", "10", cum="30"), fill("e4", "10", cum="40")
+    first, third, fourth = (
+        fill("e1", "10", cum="10"),
+        fill("e3", "10", cum="30"),
+        fill("e4", "10", cum="40"),
+    )
     assert [row[0] for row in rows(first, third, fourth)] == ["e1", "gap:o1:20", "e3", "e4"]
 
 
 def test_the_real_execution_replaces_its_stand_in() -> None:
-    first, second, third = fill("e1", "10", cum="10"), fill("e2", "10", "9", cum="20"), fill("e3", "10", cum="30")
+    first, second, third = (
+        fill("e1", "10", cum="10"),
+        fill("e2", "10", "9", cum="20"),
+        fill("e3", "10", cum="30"),
+    )
     assert [row[0] for row in rows(first, second, third)] == ["e1", "e2", "e3"]
 
 
 def test_a_stand_in_shrinks_to_what_is_still_missing() -> None:
     status = reported(E.STATUS, cum="30", average="6")
-    assert rows(fill("e1", "10", "5", cum="10"), status) == [("e1", D(10), D(5)), ("gap:o1:30", D(20), D("6.5"))]
+    assert rows(fill("e1", "10", "5", cum="10"), status) == [
+        ("e1", D(10), D(5)),
+        ("gap:o1:30", D(20), D("6.5")),
+    ]
     both = rows(fill("e1", "10", "5", cum="10"), fill("e2", "10", "6", cum="20"), status)
     assert both == [("e1", D(10), D(5)), ("e2", D(10), D(6)), ("gap:o1:30", D(10), D(7))]
 
@@ -46,13 +63,18 @@ def test_executions_without_reported_ids_stand_in_at_their_own_prices() -> None:
     )
     counted = reported(E.STATUS, cum="40", average="6.5")
     missed = [("gap:o1:30", D(20), D(6)), ("gap:o1:35", D(5), D(8)), ("gap:o1:40", D(5), D(10))]
-    assert rows(fill("e1", "10", "5", cum="10"), second, third, counted) == [("e1", D(10), D(5)), *missed]
+    assert rows(fill("e1", "10", "5", cum="10"), second, third, counted) == [
+        ("e1", D(10), D(5)),
+        *missed,
+    ]
     seen = [fill("e1", "10", "5", cum="10"), fill("e3", "5", "8"), fill("e2", "20", "6", cum="30")]
     assert sorted(row[0] for row in rows(*seen, second, third)) == ["e1", "e2", "e3"]
 
 
 def test_fills_that_were_never_counted_close_a_gap_too() -> None:
-    assert [row[0] for row in rows(fill("e1", "10"), fill("e2", "20"), reported(E.STATUS, cum="30"))] == ["e1", "e2"]
+    assert [
+        row[0] for row in rows(fill("e1", "10"), fill("e2", "20"), reported(E.STATUS, cum="30"))
+    ] == ["e1", "e2"]
 
 
 def test_a_missed_full_fill_that_a_final_report_counts_fills_the_order() -> None:
@@ -68,7 +90,10 @@ def test_a_stand_in_that_nothing_prices_takes_the_limit_else_says_so() -> None:
 
 
 def test_counts_of_one_version_only_make_no_gap() -> None:
-    assert [row[0] for row in rows(fill("e1", "10", cum="10"), fill("e2", "5", cum="5"))] == ["e2", "e1"]
+    assert [row[0] for row in rows(fill("e1", "10", cum="10"), fill("e2", "5", cum="5"))] == [
+        "e2",
+        "e1",
+    ]
 
 
 def test_counts_that_contradict_each_other_never_invent_more_than_the_highest() -> None:
@@ -91,7 +116,11 @@ def test_a_busted_fill_is_gone_and_its_counts_leave_no_gap() -> None:
 
 
 def test_a_fill_missed_after_a_bust_is_stood_in_for_where_times_show_it() -> None:
-    facts = fill("e1", "10", cum="10", at=1), bust("e1", at=2), reported(E.STATUS, cum="30", average="8", at=3)
+    facts = (
+        fill("e1", "10", cum="10", at=1),
+        bust("e1", at=2),
+        reported(E.STATUS, cum="30", average="8", at=3),
+    )
     assert rows(*facts) == [("gap:o1:30", D(30), D(8))]
     untimed = fill("e1", "10", cum="10", at=1), bust("e1"), reported(E.STATUS, cum="10", at=3)
     assert rows(*untimed) == []
@@ -99,7 +128,11 @@ def test_a_fill_missed_after_a_bust_is_stood_in_for_where_times_show_it() -> Non
 
 def test_a_busted_order_is_worked_again() -> None:
     seen = view(fill("e1", "60", cum="60"), fill("e2", "40", cum="100"), bust("e2"))
-    assert (seen.status, seen.filled_quantity, seen.leaves_quantity) == (S.PARTIALLY_FILLED, D(60), D(40))
+    assert (seen.status, seen.filled_quantity, seen.leaves_quantity) == (
+        S.PARTIALLY_FILLED,
+        D(60),
+        D(40),
+    )
 
 
 def test_a_correction_replaces_the_fill_under_its_name() -> None:
@@ -118,7 +151,9 @@ def test_a_correction_may_be_corrected_and_may_come_before_its_fill() -> None:
 
 
 def test_of_two_corrections_of_one_fill_the_later_by_the_venues_time_stands() -> None:
-    assert rows(correct("e8", "e1", "20", "12", at=5), correct("e9", "e1", "30", "11", at=4)) == [("e1", D(20), D(12))]
+    assert rows(correct("e8", "e1", "20", "12", at=5), correct("e9", "e1", "30", "11", at=4)) == [
+        ("e1", D(20), D(12))
+    ]
 
 
 def test_a_ring_of_corrections_ends() -> None:
@@ -128,7 +163,11 @@ def test_a_ring_of_corrections_ends() -> None:
 def test_an_average_is_exact_and_rounded_once_half_to_even() -> None:
     thirds = view(fill("e1", "1", "1"), fill("e2", "2", "2"), terms=terms("9"))
     assert thirds.average_price == D("1.666666666666666667")
-    half = view(fill("e1", "1", "0.000000000000000001"), fill("e2", "1", "0.000000000000000002"), terms=terms("9"))
+    half = view(
+        fill("e1", "1", "0.000000000000000001"),
+        fill("e2", "1", "0.000000000000000002"),
+        terms=terms("9"),
+    )
     assert half.average_price == D("0.000000000000000002")
     long = "123456789012345678.123456789012345678"
     assert view(fill("e1", long, long), terms=terms(long)).average_price == D(long)

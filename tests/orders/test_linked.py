@@ -17,12 +17,23 @@ from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Pa
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
-from trading_intents.orders.model import OrderFlag, OrderTerms, OrderVersion, OrderView, PendingCommands
+from trading_intents.orders.model import (
+    OrderFlag,
+    OrderTerms,
+    OrderVersion,
+    OrderView,
+    PendingCommands,
+)
 from trading_intents.trading import EXITS, ZERO, Leg, terms_of
 
 STEPS = 30
 SHUFFLES = 5
-ENDED = {PaperOrderStatus.FILLED, PaperOrderStatus.CANCELLED, PaperOrderStatus.EXPIRED, PaperOrderStatus.REJECTED}
+ENDED = {
+    PaperOrderStatus.FILLED,
+    PaperOrderStatus.CANCELLED,
+    PaperOrderStatus.EXPIRED,
+    PaperOrderStatus.REJECTED,
+}
 
 
 @dataclass
@@ -31,7 +42,8 @@ class Play:
 
     chance: random.Random
     market: Market = field(default_factory=lambda: Market(position=20))
-    versions: dict[int, list[OrderVersion]] = field(default_factory=dict)  # by the venue's number of the order
+    # By the venue's number of the order.
+    versions: dict[int, list[OrderVersion]] = field(default_factory=dict)
     legs: dict[int, Leg | None] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -51,9 +63,14 @@ class Play:
         with_legs = legs(linked, asked)
         self.market.quote(self.quote())
         self.market.book.submit("c1", asked, self.market.now, legs=with_legs)
-        orders = [("c1", asked, None), *((leg.client_order_id, leg.terms, leg.leg) for leg in with_legs)]
+        orders = [
+            ("c1", asked, None),
+            *((leg.client_order_id, leg.terms, leg.leg) for leg in with_legs),
+        ]
         for number, (name, made, leg) in enumerate(orders, start=1):
-            self.versions[number] = [OrderVersion(seq=number, client_order_id=name, **terms_of(made))]
+            self.versions[number] = [
+                OrderVersion(seq=number, client_order_id=name, **terms_of(made))
+            ]
             self.legs[number] = leg
 
     def quote(self) -> str:
@@ -65,7 +82,8 @@ class Play:
         order = book.orders.get(number)
         match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 1, 4))[0]:
             case "quote":
-                at = self.market.now - timedelta(seconds=self.chance.choice((0, 0, 1)))  # a command may overtake it
+                # A command may overtake it.
+                at = self.market.now - timedelta(seconds=self.chance.choice((0, 0, 1)))
                 book.feed(replace(self.market.next_quote(self.quote()), at=at))
             case "later":
                 self.market.later(seconds=self.chance.choice((0, 1, 20)))
@@ -83,19 +101,28 @@ class Play:
         asked = replace(terms_of_paper(order), **{"quantity": shown, priced: price})
         name = f"r{len(self.market.book.events)}"
         self.versions[number].append(
-            OrderVersion(seq=10 * len(self.versions[number]) + number, client_order_id=name, **terms_of(asked))
+            OrderVersion(
+                seq=10 * len(self.versions[number]) + number,
+                client_order_id=name,
+                **terms_of(asked),
+            )
         )
         self.market.book.replace(order, name, asked, self.market.now)
 
     def facts(self, number: int) -> list[Fact]:
-        return arrived(event_fact(each.event, 0) for each in self.market.book.events if each.order == number)
+        return arrived(
+            event_fact(each.event, 0) for each in self.market.book.events if each.order == number
+        )
 
     def views(self, shuffled: bool = False) -> list[OrderView]:
         inputs = []
         for number, versions in self.versions.items():
             facts = self.facts(number)
             if shuffled:
-                facts = arrived(self.chance.sample(facts, len(facts)) + self.chance.sample(facts, len(facts) // 2))
+                facts = arrived(
+                    self.chance.sample(facts, len(facts))
+                    + self.chance.sample(facts, len(facts) // 2)
+                )
             order = OrderTerms(f"o{number}", tuple(versions), leg=self.legs[number])
             inputs.append(OrderInputs(order, facts, PendingCommands()))
         return derive_group(inputs)
@@ -122,8 +149,14 @@ def check(play: Play) -> None:
             assert view.leaves_quantity == order.leaves
         assert OrderFlag.OVERFILL not in view.flags
     entry, *linked = views
-    assert all(view.active == (view.leg not in EXITS or entry.filled_quantity > 0) for view in linked)
-    assert entry.state == "OPEN" or entry.filled_quantity or all(view.state != "OPEN" for view in linked)
+    assert all(
+        view.active == (view.leg not in EXITS or entry.filled_quantity > 0) for view in linked
+    )
+    assert (
+        entry.state == "OPEN"
+        or entry.filled_quantity
+        or all(view.state != "OPEN" for view in linked)
+    )
     works = any(order.leg and order.leaves for order in play.market.book.orders.values())
     assert not (works and uncovered(views))
 
@@ -160,7 +193,9 @@ def shown(views: Sequence[OrderView]) -> list[str]:
 
 ACCEPTED = [reported(E.ACCEPTED, coid=name, at=1) for name in (C, T, S)]
 GROWN = [
-    reported(E.REPLACED, coid=name, at=2, quantity="40", reason="replaced_by_broker", key=f"40/{name}")
+    reported(
+        E.REPLACED, coid=name, at=2, quantity="40", reason="replaced_by_broker", key=f"40/{name}"
+    )
     for name in (T, S)
 ]
 REFUSED = "REJECTED entry_rejected"
@@ -169,15 +204,30 @@ ENDS: dict[str, tuple[list[Fact], list[str]]] = {
     "the answer is lost": ([ours(F.UNCERTAIN)], ["UNKNOWN", "PENDING_NEW", "PENDING_NEW"]),
     "a leg is named before its entry": ([ACCEPTED[1]], ["PENDING_NEW", "NEW", "PENDING_NEW"]),
     "all are accepted": (ACCEPTED, ["NEW"] * 3),
-    "the answer refuses": ([ours(F.REFUSED, reason="margin")], ["REJECTED margin", REFUSED, REFUSED]),
+    "the answer refuses": (
+        [ours(F.REFUSED, reason="margin")],
+        ["REJECTED margin", REFUSED, REFUSED],
+    ),
     "the venue refuses": ([reported(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
-    "the venue refuses what it had": ([*ACCEPTED, reported(E.REJECTED, at=2)], ["REJECTED", REFUSED, REFUSED]),
+    "the venue refuses what it had": (
+        [*ACCEPTED, reported(E.REJECTED, at=2)],
+        ["REJECTED", REFUSED, REFUSED],
+    ),
     "too old": ([ours(F.STALE)], ["EXPIRED stale", REFUSED, REFUSED]),
     "never arrived": ([ours(F.NOT_DELIVERED)], ["REJECTED not_delivered", REFUSED, REFUSED]),
-    "cancelled before it was sent": ([ours(F.CANCELLED_BEFORE_SEND)], ["CANCELLED before_send", REFUSED, REFUSED]),
+    "cancelled before it was sent": (
+        [ours(F.CANCELLED_BEFORE_SEND)],
+        ["CANCELLED before_send", REFUSED, REFUSED],
+    ),
     "halted": ([ours(F.HALTED)], ["CANCELLED halted", REFUSED, REFUSED]),
-    "cancelled": ([*ACCEPTED, reported(E.CANCELLED, at=2)], ["CANCELLED", *["CANCELLED entry_ended"] * 2]),
-    "expired": ([*ACCEPTED, reported(E.EXPIRED, at=2)], ["EXPIRED", *["CANCELLED entry_ended"] * 2]),
+    "cancelled": (
+        [*ACCEPTED, reported(E.CANCELLED, at=2)],
+        ["CANCELLED", *["CANCELLED entry_ended"] * 2],
+    ),
+    "expired": (
+        [*ACCEPTED, reported(E.EXPIRED, at=2)],
+        ["EXPIRED", *["CANCELLED entry_ended"] * 2],
+    ),
     "a leg was cancelled before": (
         [*ACCEPTED, reported(E.CANCELLED, coid=T, at=2), reported(E.CANCELLED, at=3)],
         ["CANCELLED", "CANCELLED", "CANCELLED entry_ended"],
@@ -216,7 +266,11 @@ def test_a_leg_that_the_broker_shows_is_open_though_its_entry_never_arrived() ->
     entry, profit, loss = group(ours(F.NOT_DELIVERED), ACCEPTED[1])
     assert shown([entry, profit, loss]) == ["REJECTED not_delivered", "NEW", REFUSED]
     assert (profit.flags, profit.is_unwanted) == ((OrderFlag.RESURRECTED,), False)
-    assert [view.is_unwanted for view in group(ours(F.NOT_DELIVERED), *ACCEPTED)] == [True, False, False]
+    assert [view.is_unwanted for view in group(ours(F.NOT_DELIVERED), *ACCEPTED)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_exits_are_active_from_the_first_fill_of_their_entry_on() -> None:
@@ -244,7 +298,8 @@ def test_exits_that_both_fill_are_flagged() -> None:
 def test_what_exits_do_not_cover() -> None:
     bought = [*ACCEPTED, fill("e1", "100", at=2)]
     ended = [reported(E.CANCELLED, coid=name, at=3) for name in (T, S)]
-    assert uncovered(group(*ACCEPTED, fill("e1", "40", at=2), *ended)) == ZERO  # the entry is not final
+    # The entry is not final.
+    assert uncovered(group(*ACCEPTED, fill("e1", "40", at=2), *ended)) == ZERO
     assert uncovered(group(*bought)) == ZERO
     assert uncovered(group(*bought, ended[0])) == ZERO
     assert uncovered(group(*bought, *ended)) == 100

@@ -29,7 +29,9 @@ def life(text: str) -> list[Booking]:
     bookings = []
     for trade in text.split(","):
         side, quantity, price, *fee = trade.split()
-        bookings.append(Booking(SIDES[side], D(quantity), D(price), D(fee[0]) if fee else None, NOON))
+        bookings.append(
+            Booking(SIDES[side], D(quantity), D(price), D(fee[0]) if fee else None, NOON)
+        )
     return bookings
 
 
@@ -55,7 +57,11 @@ def test_a_position_is_kept_at_average_cost(
     trades: str, quantity: str, average: str, realized: str, bought: str, sold: str
 ) -> None:
     position = from_trades(life(trades), FLAT)
-    assert (position.quantity, position.value_bought, position.value_sold) == (D(quantity), D(bought), D(sold))
+    assert (position.quantity, position.value_bought, position.value_sold) == (
+        D(quantity),
+        D(bought),
+        D(sold),
+    )
     assert position.average_cost is not None
     assert abs(position.average_cost - D(average)) <= D("1e-18")
     assert abs(position.realized_pnl - D(realized)) <= D("1e-17")
@@ -68,7 +74,8 @@ def test_a_position_is_kept_at_average_cost(
         ("10", "20", "B 10 30, S 5 26", "15", "25", "5"),
         ("-10", "20", "B 4 15", "-6", "20", "20"),
         ("10", "20", "S 15 25", "-5", "25", "50"),
-        # Its price is not known: closing it realizes nothing, and what we traded ourselves is kept apart.
+        # Its price is not known: closing it realizes nothing, and what we traded ourselves is kept
+        # apart.
         ("10", None, "S 4 25", "6", None, "0"),
         ("10", None, "B 5 30, S 10 99", "5", "30", "0"),
         ("10", None, "B 5 30, S 12 40", "3", "30", "20"),
@@ -100,10 +107,14 @@ def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
 
 def test_a_bust_is_the_position_without_the_trade() -> None:
     with_bust = life("B 100 10, B 100 20, S 50 18")
-    assert from_trades([with_bust[0], with_bust[2]], FLAT) == from_trades(life("B 100 10, S 50 18"), FLAT)
+    assert from_trades([with_bust[0], with_bust[2]], FLAT) == from_trades(
+        life("B 100 10, S 50 18"), FLAT
+    )
 
 
-AMOUNT = st.decimals(D("0.000000001"), D("1000000000"), places=9, allow_nan=False, allow_infinity=False)
+AMOUNT = st.decimals(
+    D("0.000000001"), D("1000000000"), places=9, allow_nan=False, allow_infinity=False
+)
 BOOKINGS = st.lists(
     st.builds(
         Booking,
@@ -176,7 +187,13 @@ def test_a_fee_in_the_symbol_lowers_the_quantity_and_what_it_cost_is_realized(
     assert position.average_cost is not None
     assert abs(position.average_cost - D(average)) <= D("1e-18")
     assert position.realized_pnl == D(realized)
-    sums = position.value_sold - position.value_bought + position.open_cost - position.opening_cost - position.fees
+    sums = (
+        position.value_sold
+        - position.value_bought
+        + position.open_cost
+        - position.opening_cost
+        - position.fees
+    )
     assert position.realized_pnl == sums
 
 
@@ -194,8 +211,13 @@ def test_a_fee_in_the_symbol_lowers_the_quantity_and_what_it_cost_is_realized(
         ("a H 7, a H 7, b H 1", (3, 0, 8)),
     ],
 )
-def test_of_linked_orders_of_a_side_the_larger_is_open(orders: str, expected: tuple[int, int, int]) -> None:
+def test_of_linked_orders_of_a_side_the_larger_is_open(
+    orders: str, expected: tuple[int, int, int]
+) -> None:
     """`a S 3 held` is a SELL of the group a with 3 unfilled, an exit whose entry has no fill."""
     words = [each.split() for each in orders.split(",") if each]
-    made = [SummedOrder(group, SIDES[side], D(unfilled), not held) for group, side, unfilled, *held in words]
+    made = [
+        SummedOrder(group, SIDES[side], D(unfilled), not held)
+        for group, side, unfilled, *held in words
+    ]
     assert tuple(open_sums(made)) == expected

@@ -28,7 +28,14 @@ from trading_intents.orders.facts import (
 )
 from trading_intents.orders.ledger.matching import LedgerIndex, find_owner
 from trading_intents.orders.ledger.store import Ledger
-from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, PendingCommands, carry_flags, derive
+from trading_intents.orders.model import (
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    PendingCommands,
+    carry_flags,
+    derive,
+)
 from trading_intents.orders.store import CommandRow
 from trading_intents.trading import ActionType
 
@@ -49,17 +56,29 @@ def test_a_cancel_that_crosses_a_partial_fill_keeps_the_fill() -> None:
 def test_a_cancel_before_the_acknowledgement_sees_that_it_must_wait() -> None:
     waiting = view(ours(F.SENT), pending=PendingCommands(cancels=("X",)))
     assert (waiting.status, waiting.acknowledged) == (S.PENDING_CANCEL, False)
-    assert view(ours(F.SENT), reported(E.ACCEPTED), pending=PendingCommands(cancels=("X",))).acknowledged
+    assert view(
+        ours(F.SENT), reported(E.ACCEPTED), pending=PendingCommands(cancels=("X",))
+    ).acknowledged
 
 
 def test_a_fill_while_a_replace_is_pending_counts_for_the_chain() -> None:
     both = terms("100", "80")
     pending = PendingCommands(replace="R")
     during = view(reported(E.ACCEPTED), fill("e1", "30", coid="C"), terms=both, pending=pending)
-    assert (during.status, during.quantity, during.leaves_quantity) == (S.PENDING_REPLACE, D(100), D(70))
+    assert (during.status, during.quantity, during.leaves_quantity) == (
+        S.PENDING_REPLACE,
+        D(100),
+        D(70),
+    )
     replaced = reported(E.REPLACED, coid="R", replaces="C", cum="30")
-    after = view(reported(E.ACCEPTED), fill("e1", "30", coid="C"), replaced, terms=both, pending=pending)
-    assert (after.status, after.quantity, after.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(50))
+    after = view(
+        reported(E.ACCEPTED), fill("e1", "30", coid="C"), replaced, terms=both, pending=pending
+    )
+    assert (after.status, after.quantity, after.leaves_quantity) == (
+        S.PARTIALLY_FILLED,
+        D(80),
+        D(50),
+    )
     assert after.pending == PendingCommands()
 
 
@@ -87,8 +106,18 @@ def test_a_fill_beyond_what_was_filled_at_the_replace_is_an_overfill() -> None:
     ],
 )
 def test_after_a_refused_replace_the_last_confirmed_version_stands(refusal: Fact) -> None:
-    seen = view(reported(E.ACCEPTED), refusal, terms=terms("100", "80"), pending=PendingCommands(replace="R"))
-    assert (seen.status, seen.quantity, seen.reason, seen.pending) == (S.NEW, D(100), "no", PendingCommands())
+    seen = view(
+        reported(E.ACCEPTED),
+        refusal,
+        terms=terms("100", "80"),
+        pending=PendingCommands(replace="R"),
+    )
+    assert (seen.status, seen.quantity, seen.reason, seen.pending) == (
+        S.NEW,
+        D(100),
+        "no",
+        PendingCommands(),
+    )
 
 
 def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
@@ -102,7 +131,10 @@ def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
 
 def test_a_replace_of_unknown_outcome_stays_pending() -> None:
     seen = view(
-        reported(E.ACCEPTED), ours(F.UNCERTAIN, "R"), terms=terms("100", "80"), pending=PendingCommands(replace="R")
+        reported(E.ACCEPTED),
+        ours(F.UNCERTAIN, "R"),
+        terms=terms("100", "80"),
+        pending=PendingCommands(replace="R"),
     )
     assert (seen.status, seen.quantity) == (S.PENDING_REPLACE, D(100))
 
@@ -114,13 +146,21 @@ def test_chains_of_replaces_end_at_the_last_one_confirmed() -> None:
         reported(E.REPLACED, coid="R2", replaces="R", broker="b3"),
     )
     seen = view(reported(E.ACCEPTED, broker="b1"), first, second, terms=chain)
-    assert (seen.confirmed.client_order_id, seen.quantity, seen.broker_order_id) == ("R2", D(60), "b3")
+    assert (seen.confirmed.client_order_id, seen.quantity, seen.broker_order_id) == (
+        "R2",
+        D(60),
+        "b3",
+    )
     assert view(second, terms=chain).quantity == D(60)
-    assert view(reported(E.ACCEPTED), first, terms=chain, pending=PendingCommands(replace="R2")).quantity == D(80)
+    assert view(
+        reported(E.ACCEPTED), first, terms=chain, pending=PendingCommands(replace="R2")
+    ).quantity == D(80)
 
 
 def test_a_fill_under_the_new_id_says_that_the_replace_happened() -> None:
-    seen = view(fill("e1", "10", coid="R"), terms=terms("100", "80"), pending=PendingCommands(replace="R"))
+    seen = view(
+        fill("e1", "10", coid="R"), terms=terms("100", "80"), pending=PendingCommands(replace="R")
+    )
     assert (seen.status, seen.quantity, seen.leaves_quantity) == (S.PARTIALLY_FILLED, D(80), D(70))
 
 
@@ -132,25 +172,39 @@ def test_a_cancel_drops_an_unsent_replace_and_may_be_repeated() -> None:
     )
     both = terms("100", "80")
     again = view(*facts, terms=both, pending=PendingCommands(cancels=("X", "Y"), replace="R"))
-    assert (again.status, again.pending, again.reason) == (S.PENDING_CANCEL, PendingCommands(cancels=("Y",)), None)
+    assert (again.status, again.pending, again.reason) == (
+        S.PENDING_CANCEL,
+        PendingCommands(cancels=("Y",)),
+        None,
+    )
     first = view(*facts, terms=both, pending=PendingCommands(cancels=("X",), replace="R"))
     assert (first.status, first.reason) == (S.NEW, "no")
 
 
 def test_a_cancel_that_is_used_up_clears_its_pending_status() -> None:
-    seen = view(reported(E.ACCEPTED), ours(F.CANCEL_DROPPED, "X"), pending=PendingCommands(cancels=("X",)))
+    seen = view(
+        reported(E.ACCEPTED), ours(F.CANCEL_DROPPED, "X"), pending=PendingCommands(cancels=("X",))
+    )
     assert (seen.status, seen.reason) == (S.NEW, "cancel_not_delivered")
 
 
 @pytest.mark.parametrize(
-    "end", [*map(ours, sorted(OUR_ENDS)), reported(E.REJECTED, at=1)], ids=lambda fact: f"{fact.key}".split(":")[1]
+    "end",
+    [*map(ours, sorted(OUR_ENDS)), reported(E.REJECTED, at=1)],
+    ids=lambda fact: f"{fact.key}".split(":")[1],
 )
-def test_an_order_that_the_broker_has_after_its_end_is_open_until_the_venue_ends_it(end: Fact) -> None:
+def test_an_order_that_the_broker_has_after_its_end_is_open_until_the_venue_ends_it(
+    end: Fact,
+) -> None:
     assert (view(end).state is OrderState.OPEN, view(end).is_unwanted) == (False, False)
     back = view(end, reported(E.ACCEPTED, at=2))
     assert (back.status, back.flags, back.is_unwanted) == (S.NEW, (OrderFlag.RESURRECTED,), True)
     filled = view(end, reported(E.ACCEPTED, at=2), fill("e1", "40"))
-    assert (filled.status, filled.filled_quantity, filled.is_unwanted) == (S.PARTIALLY_FILLED, D(40), True)
+    assert (filled.status, filled.filled_quantity, filled.is_unwanted) == (
+        S.PARTIALLY_FILLED,
+        D(40),
+        True,
+    )
     assert filled.flags == (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED)
     ended = view(end, reported(E.ACCEPTED, at=2), fill("e1", "40"), reported(E.CANCELLED, at=3))
     assert (ended.status, ended.filled_quantity, ended.is_unwanted) == (S.CANCELLED, D(40), False)
@@ -166,7 +220,11 @@ def test_an_order_that_the_broker_has_after_its_end_is_open_until_the_venue_ends
 def test_what_the_venue_accepts_and_then_rejects_stays_rejected(
     accepted_at: int | None, rejected_at: int | None
 ) -> None:
-    facts = ours(F.REFUSED), reported(E.ACCEPTED, at=accepted_at), reported(E.REJECTED, at=rejected_at)
+    facts = (
+        ours(F.REFUSED),
+        reported(E.ACCEPTED, at=accepted_at),
+        reported(E.REJECTED, at=rejected_at),
+    )
     seen = view(*facts)
     assert (seen.status, seen.flags, seen.is_unwanted) == (S.REJECTED, (), False)
 
@@ -179,7 +237,14 @@ def test_the_same_execution_again_is_ignored() -> None:
 def test_the_same_execution_under_another_key_is_ignored_too() -> None:
     again = reported(E.STATUS, key="activity")
     listed = Fact(
-        key=again.key, arrival=0, kind=F.FILL, exec_id="e1", client_order_id="C", quantity=D(40), price=D(10), fee=D(1)
+        key=again.key,
+        arrival=0,
+        kind=F.FILL,
+        exec_id="e1",
+        client_order_id="C",
+        quantity=D(40),
+        price=D(10),
+        fee=D(1),
     )
     seen = view(fill("e1", "40"), listed)
     assert (seen.filled_quantity, seen.flags, seen.trades[0].fee) == (D(40), (), D(1))
@@ -211,7 +276,12 @@ def test_a_fill_before_the_acknowledgement_implies_acceptance() -> None:
 
 
 def test_a_bust_opens_a_filled_order_only_at_brokers_that_work_it_again() -> None:
-    facts = reported(E.ACCEPTED), fill("e1", "60", cum="60"), fill("e2", "40", cum="100"), bust("e1", cum="40")
+    facts = (
+        reported(E.ACCEPTED),
+        fill("e1", "60", cum="60"),
+        fill("e2", "40", cum="100"),
+        bust("e1", cum="40"),
+    )
     assert (view(*facts).status, view(*facts).filled_quantity) == (S.PARTIALLY_FILLED, D(40))
     final = replace(terms(), bust_reopens=False)
     kept = view(*facts, terms=final)
@@ -224,13 +294,20 @@ def test_a_bust_opens_a_filled_order_only_at_brokers_that_work_it_again() -> Non
 def test_a_fill_after_a_final_state_is_booked_and_flagged() -> None:
     cancelled = reported(E.CANCELLED, cum="0", at=1)
     part = view(cancelled, fill("e1", "40", cum="40"))
-    assert (part.status, part.filled_quantity, part.flags) == (S.CANCELLED, D(40), (OrderFlag.LATE_FILL,))
+    assert (part.status, part.filled_quantity, part.flags) == (
+        S.CANCELLED,
+        D(40),
+        (OrderFlag.LATE_FILL,),
+    )
     whole = view(cancelled, fill("e1", "100", cum="100"))
     assert (whole.status, whole.flags) == (S.FILLED, (OrderFlag.LATE_FILL,))
     by_time = view(reported(E.EXPIRED, at=1), fill("e1", "40", at=2))
     assert (by_time.status, by_time.flags) == (S.EXPIRED, (OrderFlag.LATE_FILL,))
     rejected = view(reported(E.REJECTED), fill("e1", "40"))
-    assert (rejected.status, rejected.flags) == (S.PARTIALLY_FILLED, (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED))
+    assert (rejected.status, rejected.flags) == (
+        S.PARTIALLY_FILLED,
+        (OrderFlag.LATE_FILL, OrderFlag.RESURRECTED),
+    )
 
 
 def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:
@@ -248,14 +325,20 @@ def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
     both, pending = terms("10", "20"), PendingCommands(replace="R")
     filled = view(reported(E.ACCEPTED), fill("e1", "10", coid="C"), terms=both, pending=pending)
     replaced = reported(E.REPLACED, coid="R", replaces="C")
-    after = view(reported(E.ACCEPTED), fill("e1", "10", coid="C"), replaced, terms=both, pending=pending)
+    after = view(
+        reported(E.ACCEPTED), fill("e1", "10", coid="C"), replaced, terms=both, pending=pending
+    )
     assert (filled.status, after.status, after.flags) == (S.FILLED, S.PARTIALLY_FILLED, ())
     assert carry_flags(filled, after).flags == (OrderFlag.RESURRECTED,)
 
 
 def test_a_late_replace_and_its_end_together_are_what_they_are_one_after_the_other() -> None:
     both, pending = terms("10", "20"), PendingCommands(replace="R")
-    facts = [reported(E.ACCEPTED), fill("e1", "10", coid="C"), reported(E.REPLACED, coid="R", replaces="C")]
+    facts = [
+        reported(E.ACCEPTED),
+        fill("e1", "10", coid="C"),
+        reported(E.REPLACED, coid="R", replaces="C"),
+    ]
     filled, opened = (view(*facts[:count], terms=both, pending=pending) for count in (2, 3))
     ended = view(*facts, reported(E.CANCELLED, coid="R"), terms=both, pending=pending)
     in_turn = carry_flags(carry_flags(filled, opened), ended)
@@ -314,12 +397,39 @@ def test_an_order_that_we_did_not_send_has_no_owner() -> None:
 
 
 def test_terms_that_the_broker_itself_changed_are_the_orders() -> None:
-    """As at a split; the last change counts, and a REPLACE of ours after it has its own terms again."""
-    first = reported(E.REPLACED, key="n2", at=1, broker="n2", reason=REPLACED_BY_BROKER, quantity="200", price="5")
-    second = reported(E.REPLACED, key="n3", at=2, broker="n3", reason=REPLACED_BY_BROKER, quantity="400", price="2.5")
-    seen = view(reported(E.ACCEPTED), first, second, fill("e1", "100"), terms=terms("100", limit="10"))
-    assert (seen.status, seen.quantity, seen.leaves_quantity) == (OrderStatus.PARTIALLY_FILLED, D(400), D(300))
-    assert (seen.confirmed.limit_price, seen.broker_order_id, seen.reason) == (D("2.5"), "n3", REPLACED_BY_BROKER)
+    """As at a split; the last change counts, and a REPLACE of ours after it has its own terms
+    again."""
+    first = reported(
+        E.REPLACED,
+        key="n2",
+        at=1,
+        broker="n2",
+        reason=REPLACED_BY_BROKER,
+        quantity="200",
+        price="5",
+    )
+    second = reported(
+        E.REPLACED,
+        key="n3",
+        at=2,
+        broker="n3",
+        reason=REPLACED_BY_BROKER,
+        quantity="400",
+        price="2.5",
+    )
+    seen = view(
+        reported(E.ACCEPTED), first, second, fill("e1", "100"), terms=terms("100", limit="10")
+    )
+    assert (seen.status, seen.quantity, seen.leaves_quantity) == (
+        OrderStatus.PARTIALLY_FILLED,
+        D(400),
+        D(300),
+    )
+    assert (seen.confirmed.limit_price, seen.broker_order_id, seen.reason) == (
+        D("2.5"),
+        "n3",
+        REPLACED_BY_BROKER,
+    )
     ours = reported(E.REPLACED, coid="R", at=3)
     seen = view(second, ours, fill("e1", "100"), terms=terms("100", "300", limit="10"))
     assert (seen.quantity, seen.confirmed.limit_price, seen.reason) == (D(300), D(10), None)
@@ -327,5 +437,9 @@ def test_terms_that_the_broker_itself_changed_are_the_orders() -> None:
 
 def test_a_broker_that_only_names_the_reason_changes_nothing() -> None:
     for kind in (E.STATUS, E.REPLACED):
-        seen = view(reported(E.ACCEPTED), reported(kind, reason=REPLACED_BY_BROKER), terms=terms("100", limit="10"))
+        seen = view(
+            reported(E.ACCEPTED),
+            reported(kind, reason=REPLACED_BY_BROKER),
+            terms=terms("100", limit="10"),
+        )
         assert (seen.quantity, seen.confirmed.limit_price, seen.reason) == (D(100), D(10), None)

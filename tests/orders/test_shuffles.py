@@ -1,4 +1,5 @@
-"""A broker's reports make the same order in any sequence, however often they come: at least 10,000 shuffles."""
+"""A broker's reports make the same order in any sequence, however often they come: at least 10,000
+shuffles."""
 
 import random
 from decimal import Decimal
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 from tests.orders.facts import arrived, bust, correct, fill, ours, reported, terms
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, admit
-from trading_intents.orders.model import OrderFlag, OrderStatus, OrderTerms, OrderView, PendingCommands, derive
+from trading_intents.orders.model import (
+    OrderFlag,
+    OrderStatus,
+    OrderTerms,
+    OrderView,
+    PendingCommands,
+    derive,
+)
 
 EXAMPLES = 200
 SHUFFLES = 50  # of each example
@@ -29,12 +37,15 @@ counts = st.none() | st.sampled_from(["10", "30", "50", "80", "100", "120", "130
 ids = st.sampled_from(["C", "R", "R2", "X"])
 versions = st.sampled_from(["C", "C", "R", "R2"])
 executions = st.sampled_from(["e1", "e2", "e3", "e4"])
-SIZES = {"e1": "10", "e2": "20", "e3": "50.5", "e4": "70"}  # one size each: conflicts are another test
+# One size each: conflicts are another test.
+SIZES = {"e1": "10", "e2": "20", "e3": "50.5", "e4": "70"}
 OF_SYMBOLS = {EventKind.POSITION, EventKind.FEE}
 
 reports = st.builds(
     reported,
-    st.sampled_from([kind for kind in EventKind if not kind.startswith("FILL") and kind not in OF_SYMBOLS]),
+    st.sampled_from(
+        [kind for kind in EventKind if not kind.startswith("FILL") and kind not in OF_SYMBOLS]
+    ),
     coid=ids,
     at=times,
     cum=counts,
@@ -43,12 +54,19 @@ reports = st.builds(
     reason=st.none() | st.sampled_from(["one", "other"]),
 )
 fills = executions.flatmap(
-    lambda name: st.builds(fill, st.just(name), st.just(SIZES[name]), cum=counts, coid=versions, at=times)
+    lambda name: st.builds(
+        fill, st.just(name), st.just(SIZES[name]), cum=counts, coid=versions, at=times
+    )
 )
 busts = st.builds(bust, executions | st.just("k1"), at=times, cum=counts)
 corrections = st.sampled_from(["k1", "k2"]).flatmap(
     lambda name: st.builds(
-        correct, st.just(name), st.just({"k1": "e1", "k2": "k1"}[name]), st.just("15"), st.just("9"), at=times
+        correct,
+        st.just(name),
+        st.just({"k1": "e1", "k2": "k1"}[name]),
+        st.just("15"),
+        st.just("9"),
+        at=times,
     )
 )
 OURS = sorted({kind.value for kind in FactKind} - {kind.value for kind in EventKind})
@@ -94,7 +112,9 @@ def assert_consistent(seen: OrderView) -> None:
     assert (seen.status is OrderStatus.FILLED) == (seen.filled_quantity >= seen.quantity)
     assert (OrderFlag.OVERFILL in seen.flags) == (seen.filled_quantity > seen.quantity)
     assert seen.status is not OrderStatus.REJECTED or not seen.trades
-    assert seen.leaves_quantity == (max(seen.quantity - seen.filled_quantity, 0) if seen.status in OPEN else 0)
+    assert seen.leaves_quantity == (
+        max(seen.quantity - seen.filled_quantity, 0) if seen.status in OPEN else 0
+    )
 
 
 @settings(max_examples=60)
@@ -106,15 +126,22 @@ def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> 
         if admitted:
             kept[admitted.key] = admitted
     whole, stored = (derive(CHAIN, each, COMMANDS) for each in (arrived(facts), kept.values()))
-    assert (OrderFlag.CONFLICTING_EXECUTION in stored.flags) == (OrderFlag.CONFLICTING_EXECUTION in whole.flags)
+    assert (OrderFlag.CONFLICTING_EXECUTION in stored.flags) == (
+        OrderFlag.CONFLICTING_EXECUTION in whole.flags
+    )
     assert stored == derive(CHAIN, [*kept.values()] * 2, COMMANDS)
 
 
 @settings(max_examples=60)
 @given(st.permutations(range(8)), st.integers(0, 8))
-def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(order: list[int], seen_count: int) -> None:
-    """Eight fills of ten, counted by the broker: after any of them the filled quantity is the highest count."""
-    counted = [fill(f"e{index}", "10", "10", cum=str(10 * index + 10)) for index in order[:seen_count]]
+def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(
+    order: list[int], seen_count: int
+) -> None:
+    """Eight fills of ten, counted by the broker: after any of them the filled quantity is the
+    highest count."""
+    counted = [
+        fill(f"e{index}", "10", "10", cum=str(10 * index + 10)) for index in order[:seen_count]
+    ]
     whole = OrderTerms("o1", terms("80").versions)
     seen = derive(whole, arrived(counted), PendingCommands())
     highest = max((10 * index + 10 for index in order[:seen_count]), default=0)

@@ -38,7 +38,9 @@ PART, WHOLE = fill("e1", "40"), fill("e2", "100")
         ([EXPIRED, REJECTED, WHOLE], S.FILLED, OrderState.CLOSED),
     ],
 )
-def test_the_first_status_that_matches_wins(facts: list[Fact], status: OrderStatus, state: OrderState) -> None:
+def test_the_first_status_that_matches_wins(
+    facts: list[Fact], status: OrderStatus, state: OrderState
+) -> None:
     seen = view(*facts)
     assert (seen.status, seen.state) == (status, state)
 
@@ -47,7 +49,11 @@ def test_the_first_status_that_matches_wins(facts: list[Fact], status: OrderStat
     ("fact", "status", "reason"),
     [
         (ours(F.STALE), S.EXPIRED, "stale"),
-        (ours(F.REFUSED, reason="symbol_manually_disabled"), S.REJECTED, "symbol_manually_disabled"),
+        (
+            ours(F.REFUSED, reason="symbol_manually_disabled"),
+            S.REJECTED,
+            "symbol_manually_disabled",
+        ),
         (ours(F.CANCELLED_BEFORE_SEND), S.CANCELLED, "before_send"),
         (ours(F.NOT_DELIVERED), S.REJECTED, "not_delivered"),
         (REJECTED, S.REJECTED, "no such symbol"),
@@ -67,8 +73,14 @@ def test_an_order_says_why_it_ended(fact: Fact, status: OrderStatus, reason: str
 @pytest.mark.parametrize("open_facts", [[], [UNCERTAIN], [ACCEPTED], [ACCEPTED, PART]])
 def test_a_pending_command_shows_while_the_order_is_open(open_facts: list[Fact]) -> None:
     both = terms("100", "80")
-    assert view(*open_facts, terms=both, pending=PendingCommands(replace="R")).status is S.PENDING_REPLACE
-    assert view(*open_facts, terms=both, pending=PendingCommands(("X",), "R")).status is S.PENDING_CANCEL
+    assert (
+        view(*open_facts, terms=both, pending=PendingCommands(replace="R")).status
+        is S.PENDING_REPLACE
+    )
+    assert (
+        view(*open_facts, terms=both, pending=PendingCommands(("X",), "R")).status
+        is S.PENDING_CANCEL
+    )
 
 
 @pytest.mark.parametrize("final", [WHOLE, CANCELLED, EXPIRED, REJECTED])
@@ -79,7 +91,11 @@ def test_no_command_is_pending_on_a_final_order(final: Fact) -> None:
 
 
 def test_a_refused_cancel_never_rejects_the_order() -> None:
-    seen = view(ACCEPTED, reported(E.REJECTED, coid="X", reason="malformed"), pending=PendingCommands(("X",)))
+    seen = view(
+        ACCEPTED,
+        reported(E.REJECTED, coid="X", reason="malformed"),
+        pending=PendingCommands(("X",)),
+    )
     assert (seen.status, seen.reason) == (S.NEW, "malformed")
 
 

@@ -1,4 +1,5 @@
-"""Rows to put, and a look behind the platform's back: what is in the table, and times moved without waiting."""
+"""Rows to put, and a look behind the platform's back: what is in the table, and times moved without
+waiting."""
 
 import uuid
 from collections.abc import Mapping
@@ -49,11 +50,19 @@ async def claim_intents(
 ) -> list[tuple[UUID, int]]:
     """The lanes and ids of the claimed rows, in the order of the ids."""
     token = uuid.uuid4()
-    claiming = claim_in_turn({str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token)
+    claiming = claim_in_turn(
+        {str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token
+    )
     async with pool.transaction(plans="by_key") as tx:
-        lanes, slots, after = list(free_slots), list(free_slots.values()), after_lane or UUID(FIRST_LANE)
+        lanes, slots, after = (
+            list(free_slots),
+            list(free_slots.values()),
+            after_lane or UUID(FIRST_LANE),
+        )
         await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after)
-        rows = await tx.fetch("SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token)
+        rows = await tx.fetch(
+            "SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token
+        )
     return [(row["lane"], row["id"]) for row in rows]
 
 
@@ -65,7 +74,9 @@ class Table:
 
     async def rows(self) -> list[dict[str, Any]]:
         """By id."""
-        return [dict(row) for row in await self.connection.fetch("SELECT * FROM outbox ORDER BY id")]
+        return [
+            dict(row) for row in await self.connection.fetch("SELECT * FROM outbox ORDER BY id")
+        ]
 
     async def row(self, row_id: int) -> dict[str, Any]:
         return dict(await self.connection.fetchrow("SELECT * FROM outbox WHERE id = $1", row_id))
@@ -74,7 +85,9 @@ class Table:
         return [row["status"] for row in await self.rows()]
 
     async def count(self, status: str) -> int:
-        found: int = await self.connection.fetchval("SELECT count(*) FROM outbox WHERE status = $1", status)
+        found: int = await self.connection.fetchval(
+            "SELECT count(*) FROM outbox WHERE status = $1", status
+        )
         return found
 
     async def age_claims(self, seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""The rows that a claim takes: due, in order, with a handler, in its lane, no more than asked for."""
+"""The rows that a claim takes: due, in order, with a handler, in its lane, no more than asked
+for."""
 
 import contextlib
 import re
@@ -49,13 +50,22 @@ async def test_a_claim_is_written_with_the_databases_time(pool: Pool, table: Tab
     assert before < row["claimed_at"] < after
 
 
-async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(pool: Pool, table: Table) -> None:
-    await put_rows(pool, new_row(), new_row(OutboxEventType.CREDENTIAL_CREATED), new_row("user.deleted", Queue.USERS))
+async def test_what_is_not_due_has_no_handler_or_is_of_another_queue_is_left(
+    pool: Pool, table: Table
+) -> None:
+    await put_rows(
+        pool,
+        new_row(),
+        new_row(OutboxEventType.CREDENTIAL_CREATED),
+        new_row("user.deleted", Queue.USERS),
+    )
     [late, _, _] = await table.rows()
     await table.set(late["id"], "due_at = clock_timestamp() + interval '1 minute'")
     assert await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED]) == []
     await table.set(late["id"], "due_at = clock_timestamp()")
-    assert [row.id for row in await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED])] == [late["id"]]
+    assert [row.id for row in await claim_rows(pool, types=[OutboxEventType.ACCOUNT_CREATED])] == [
+        late["id"]
+    ]
 
 
 INTENT = "intent.create"
@@ -71,7 +81,9 @@ async def test_a_row_with_a_lane_is_claimed_only_by_its_lane(pool: Pool) -> None
 
 async def test_each_lane_gets_as_many_as_it_has_free_slots(pool: Pool) -> None:
     full, free, idle = (uuid.uuid4() for _ in range(3))
-    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in [full] * 50 + [free] * 5))
+    await put_rows(
+        pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in [full] * 50 + [free] * 5)
+    )
     claimed = [lane for lane, _ in await claim_intents(pool, {full: 3, free: 10, idle: 10})]
     assert (claimed.count(full), claimed.count(free)) == (3, 5)
     assert await claim_intents(pool, {free: 10}) == []
@@ -80,12 +92,16 @@ async def test_each_lane_gets_as_many_as_it_has_free_slots(pool: Pool) -> None:
 async def test_lanes_share_a_batch_evenly(pool: Pool) -> None:
     """The account that came first does not take all of it."""
     lanes = [uuid.uuid4() for _ in range(4)]
-    await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in lanes for _ in range(30)))
+    await put_rows(
+        pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for lane in lanes for _ in range(30))
+    )
     claimed = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=20)]
     assert [claimed.count(lane) for lane in lanes] == [5, 5, 5, 5]
     after, in_turn = None, []
     for _ in lanes:  # more lanes than a batch takes
-        [(after, _)] = await claim_intents(pool, dict.fromkeys(lanes, 100), limit=1, after_lane=after)
+        [(after, _)] = await claim_intents(
+            pool, dict.fromkeys(lanes, 100), limit=1, after_lane=after
+        )
         in_turn.append(after)
     assert in_turn == sorted(lanes)
 
@@ -116,15 +132,20 @@ async def test_a_claim_is_taken_back_after_five_seconds(
     assert all(row.token != first.token for row in second)
 
 
-async def test_rows_of_one_order_key_wait_for_each_other_and_for_nobody_else(pool: Pool, table: Table) -> None:
+async def test_rows_of_one_order_key_wait_for_each_other_and_for_nobody_else(
+    pool: Pool, table: Table
+) -> None:
     one, other = uuid.uuid4(), uuid.uuid4()
     await put_rows(pool, *(new_row(order_key=key) for key in (one, one, other, one)))
     ids = [row["id"] for row in await table.rows()]
     first = await claim_rows(pool)
     assert [row.id for row in first] == [ids[0], ids[2]]
     assert await claim_rows(pool) == []
-    await table.set(ids[0], "status = 'pending', claimed_at = NULL, claim_token = NULL, due_at = 'infinity'")
-    assert await claim_rows(pool) == []  # the first waits for its next attempt, and the others for it
+    await table.set(
+        ids[0], "status = 'pending', claimed_at = NULL, claim_token = NULL, due_at = 'infinity'"
+    )
+    # The first waits for its next attempt, and the others for it.
+    assert await claim_rows(pool) == []
     await table.set(ids[0], "status = 'failed', finished_at = now(), last_error = 'x'")
     assert [row.id for row in await claim_rows(pool)] == [ids[1]]
 
@@ -165,7 +186,9 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
     for fresh_plans in (True, False):
         for _ in range(7):  # a cached plan comes with the sixth
             async with pool.transaction(plans="fresh" if fresh_plans else "by_key") as tx:
-                claimed = await claim(tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], limit, LIMIT)
+                claimed = await claim(
+                    tx, Queue.ACCOUNTS, [OutboxEventType.ACCOUNT_CREATED], limit, LIMIT
+                )
                 assert len(claimed) == limit
                 await complete(tx, claimed)
             await put_rows(pool, *(new_row() for _ in range(limit)))
@@ -177,7 +200,9 @@ async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
     await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(count)))
     claiming = claim_in_turn({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
     async with pool.transaction(plans="by_key") as tx:
-        await tx.execute(claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0))
+        await tx.execute(
+            claiming.sql, [lane], [count], count, LIMIT, uuid.uuid4(), uuid.UUID(int=0)
+        )
         row = await tx.fetchrow(
             """
             SELECT pg_stat_get_xact_tuples_updated('outbox'::regclass) AS updated,
@@ -204,7 +229,9 @@ async def fill(table: Table, count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("finished_rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    "finished_rows", [20_000, pytest.param(1_000_000, marks=pytest.mark.chaos)]
+)
 async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
     database: Database, table: Table, finished_rows: int
 ) -> None:
@@ -232,7 +259,9 @@ async def test_partial_indexes_are_used_in_a_table_full_of_finished_rows(
 
 async def health_plan(table: Table) -> str:
     """Of what stands in the function, as the role that it runs as."""
-    body = await table.connection.fetchval("SELECT pg_get_function_sqlbody('accounts_outbox_health'::regproc)")
+    body = await table.connection.fetchval(
+        "SELECT pg_get_function_sqlbody('accounts_outbox_health'::regproc)"
+    )
     [query] = re.findall(r"BEGIN ATOMIC(.*);\s*END", body, re.DOTALL)
     await table.connection.execute("SET ROLE ti_owner")
     lines = await table.connection.fetch(f"EXPLAIN {query}")
@@ -245,7 +274,9 @@ async def plan(table: Table, statement: str, arguments: str) -> str:
     types = ["text", "text[]", "bigint", "float8", "bigint"] if statement == CLAIM else []
     connection = table.connection
     await connection.execute("SET plan_cache_mode = force_generic_plan; SET ROLE ti_worker")
-    await connection.execute(f"PREPARE claim {'(' + ', '.join(types) + ')' if types else ''} AS {statement}")
+    await connection.execute(
+        f"PREPARE claim {'(' + ', '.join(types) + ')' if types else ''} AS {statement}"
+    )
     lines = await connection.fetch(f"EXPLAIN EXECUTE claim ({arguments})")
     await connection.execute("DEALLOCATE claim; RESET ROLE")
     return "\n".join(line[0] for line in lines)

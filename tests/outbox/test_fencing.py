@@ -1,4 +1,5 @@
-"""After the claim: what ends it, that a token which is not the row's ends nothing, and who may touch what."""
+"""After the claim: what ends it, that a token which is not the row's ends nothing, and who may
+touch what."""
 
 import asyncio
 import uuid
@@ -36,7 +37,9 @@ async def end(pool: Pool, ending: Ending, row: ClaimedRow) -> object:
 
 
 @every_ending
-async def test_a_claim_that_another_worker_took_back_ends_nothing(pool: Pool, table: Table, ending: Ending) -> None:
+async def test_a_claim_that_another_worker_took_back_ends_nothing(
+    pool: Pool, table: Table, ending: Ending
+) -> None:
     stale = await claimed_row(pool)
     await table.age_claims(6)
     await claim_rows(pool)
@@ -47,7 +50,9 @@ async def test_a_claim_that_another_worker_took_back_ends_nothing(pool: Pool, ta
 
 @every_ending
 @pytest.mark.parametrize("final", ["complete", "fail"])
-async def test_a_finished_row_stays_as_it_is(pool: Pool, table: Table, ending: Ending, final: str) -> None:
+async def test_a_finished_row_stays_as_it_is(
+    pool: Pool, table: Table, ending: Ending, final: str
+) -> None:
     row = await claimed_row(pool)
     assert await end(pool, ENDINGS[final], row)
     before = await table.rows()
@@ -77,7 +82,9 @@ async def test_a_batch_says_which_claims_still_held(pool: Pool, table: Table) ->
     assert await table.statuses() == ["completed", "processing", "completed", "completed"]
 
 
-async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(pool: Pool, table: Table) -> None:
+async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(
+    pool: Pool, table: Table
+) -> None:
     await put_rows(pool, new_row())
     waits = []
     for attempt in range(1, LIMIT + 1):
@@ -90,7 +97,11 @@ async def test_setbacks_wait_longer_each_time_and_the_last_one_fails_at_once(poo
         waits.append((after["due_at"] - before) // timedelta(seconds=1))
         assert became == {row.token: Status.PENDING if attempt < LIMIT else Status.FAILED}
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
-    assert (after["status"], after["attempts"], after["last_error"]) == ("failed", LIMIT, f"attempt {LIMIT}")
+    assert (after["status"], after["attempts"], after["last_error"]) == (
+        "failed",
+        LIMIT,
+        f"attempt {LIMIT}",
+    )
     assert after["claimed_at"] is None
     await table.make_due()
     assert await claim_rows(pool) == []
@@ -120,7 +131,9 @@ async def test_a_release_gives_the_attempt_back(pool: Pool, table: Table) -> Non
     assert [r.attempts for r in await claim_rows(pool)] == [1]
 
 
-async def test_the_sweep_fails_what_is_used_up_and_has_no_live_claim(pool: Pool, table: Table) -> None:
+async def test_the_sweep_fails_what_is_used_up_and_has_no_live_claim(
+    pool: Pool, table: Table
+) -> None:
     await put_rows(pool, *(new_row() for _ in range(5)))
     rows = await claim_rows(pool)
     ids = [row.id for row in rows]
@@ -145,7 +158,9 @@ async def test_only_rows_completed_long_ago_are_pruned(pool: Pool, table: Table)
     async with pool.transaction() as tx:
         await outbox.complete(tx, rows[:3])
         await outbox.retry(tx, [FailedAttempt(rows[3], "no")], 1)
-    await table.connection.execute("UPDATE outbox SET finished_at = now() - interval '1 hour' WHERE status = 'failed'")
+    await table.connection.execute(
+        "UPDATE outbox SET finished_at = now() - interval '1 hour' WHERE status = 'failed'"
+    )
     for row in rows[:2]:
         await table.set(row.id, "finished_at = clock_timestamp() - interval '61 seconds'")
     async with pool.transaction() as tx:
@@ -155,7 +170,9 @@ async def test_only_rows_completed_long_ago_are_pruned(pool: Pool, table: Table)
 
 
 @pytest.mark.parametrize("final", ["complete", "fail"])
-async def test_the_database_itself_keeps_final_rows_and_unfinished_ones(pool: Pool, table: Table, final: str) -> None:
+async def test_the_database_itself_keeps_final_rows_and_unfinished_ones(
+    pool: Pool, table: Table, final: str
+) -> None:
     await end(pool, ENDINGS[final], await claimed_row(pool))
     await put_rows(pool, new_row())
     async with pool.transaction() as tx:
@@ -183,7 +200,9 @@ async def test_the_database_itself_keeps_final_rows_and_unfinished_ones(pool: Po
         "last_error = repeat('x', 501)",
     ],
 )
-async def test_the_database_refuses_a_row_that_makes_no_sense(pool: Pool, table: Table, nonsense: str) -> None:
+async def test_the_database_refuses_a_row_that_makes_no_sense(
+    pool: Pool, table: Table, nonsense: str
+) -> None:
     await put_rows(pool, new_row())
     with pytest.raises(asyncpg.CheckViolationError):
         await table.connection.execute(f"UPDATE outbox SET {nonsense}")
@@ -202,16 +221,24 @@ async def test_the_service_sees_and_puts_only_its_organizations_rows(database: D
 
 @pytest.mark.parametrize(
     "statement",
-    ["UPDATE outbox SET attempts = 0", "DELETE FROM outbox", "TRUNCATE outbox", "SELECT * FROM outbox_archive"],
+    [
+        "UPDATE outbox SET attempts = 0",
+        "DELETE FROM outbox",
+        "TRUNCATE outbox",
+        "SELECT * FROM outbox_archive",
+    ],
 )
-async def test_the_service_may_not_move_rows_nor_read_the_archive(database: Database, statement: str) -> None:
+async def test_the_service_may_not_move_rows_nor_read_the_archive(
+    database: Database, statement: str
+) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([uuid.uuid4()]) as tx:
             await tx.execute(statement)
 
 
 async def test_completing_in_any_order_at_once_ends_every_row(pool: Pool, table: Table) -> None:
-    """Locks are taken in id order: two batches over the same rows never wait for each other in a ring."""
+    """Locks are taken in id order: two batches over the same rows never wait for each other in a
+    ring."""
     await put_rows(pool, *(new_row() for _ in range(200)))
     rows = await claim_rows(pool, 200)
 

@@ -40,12 +40,19 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
 
 
 @pytest.mark.parametrize("status", ["FILLED", "CANCELLED", "EXPIRED", "REJECTED"])
-async def test_a_row_of_a_finished_order_is_not_retried(database: Database, owner_url: Secret, status: str) -> None:
+async def test_a_row_of_a_finished_order_is_not_retried(
+    database: Database, owner_url: Secret, status: str
+) -> None:
     owner = await asyncpg.connect(owner_url.reveal())
-    finished, working = await failed_row(owner, uuid4(), status), await failed_row(owner, uuid4(), "NEW")
+    finished, working = (
+        await failed_row(owner, uuid4(), status),
+        await failed_row(owner, uuid4(), "NEW"),
+    )
     with pytest.raises(IntentClosed, match=f"row {finished} .*{status}"):
         await operators.retry(database.worker, [working, finished], "ada", "try again")
-    assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 2, "all or none"
+    assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 2, (
+        "all or none"
+    )
     assert set(await operators.retry(database.worker, [working], "ada", "try again")) == {working}
     await operators.drop(database.worker, [finished], "ada", "it is over")
     assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 0

@@ -1,4 +1,5 @@
-"""Rows flow through worker processes that are killed, stopped and ended: each is completed once, with one effect."""
+"""Rows flow through worker processes that are killed, stopped and ended: each is completed once,
+with one effect."""
 
 import asyncio
 import contextlib
@@ -47,7 +48,8 @@ class Process:
 async def faulty_workers(
     url: Secret, chance: random.Random, most_faults: int, pause_seconds: float
 ) -> AsyncIterator[list[str]]:
-    """Processes that are killed, or paused, so many times, each replaced by a new one; gives what was done."""
+    """Processes that are killed, or paused, so many times, each replaced by a new one; gives what
+    was done."""
     faults: list[str] = []
     over = asyncio.Event()
 
@@ -82,7 +84,8 @@ async def faulty_workers(
 
 
 class Watch:
-    """Looks at the table again and again: no row is lost, none leaves a final state, the report is true."""
+    """Looks at the table again and again: no row is lost, none leaves a final state, the report is
+    true."""
 
     def __init__(self, database: Database, table: Table, rows: int) -> None:
         self._database, self._table, self._rows = database, table, rows
@@ -100,25 +103,40 @@ class Watch:
 
 
 async def run_flow(
-    database: Database, table: Table, url: Secret, rows: int, faults: int, pause_seconds: float, seed: int
+    database: Database,
+    table: Table,
+    url: Secret,
+    rows: int,
+    faults: int,
+    pause_seconds: float,
+    seed: int,
 ) -> list[str]:
     """Until all rows are through; then everything is as it must be."""
-    await table.connection.execute("CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker")
+    await table.connection.execute(
+        "CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker"
+    )
     chance = random.Random(seed)
     keys = [new_row().order_key for _ in range(rows // 4)]
-    new = [new_row(chance.choice(list(OutboxEventType)), order_key=chance.choice(keys)) for _ in range(rows)]
+    new = [
+        new_row(chance.choice(list(OutboxEventType)), order_key=chance.choice(keys))
+        for _ in range(rows)
+    ]
     await put_rows(database.worker, *new)
     watch = Watch(database, table, rows)
     async with faulty_workers(url, chance, faults, pause_seconds) as done:
         await eventually_async(watch.over, FLOW_SECONDS)
     assert set(await table.statuses()) == {"completed"}
-    written = await table.connection.fetch("SELECT row_id, count(*) FROM effects GROUP BY 1 ORDER BY 1")
+    written = await table.connection.fetch(
+        "SELECT row_id, count(*) FROM effects GROUP BY 1 ORDER BY 1"
+    )
     assert [tuple(row) for row in written] == [(row["id"], 1) for row in await table.rows()]
     return done
 
 
 # A row that a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
-@pytest.mark.parametrize(("rows", "kills"), [(600, 3), pytest.param(2_000, 5, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    ("rows", "kills"), [(600, 3), pytest.param(2_000, 5, marks=pytest.mark.chaos)]
+)
 async def test_killed_workers_lose_nothing_and_double_nothing(
     database: Database, table: Table, database_url: Secret, rows: int, kills: int
 ) -> None:
@@ -138,7 +156,9 @@ async def test_paused_workers_wake_up_to_nothing(
 async def test_a_worker_that_gets_a_signal_leaves_no_claim(
     database: Database, table: Table, database_url: Secret
 ) -> None:
-    await table.connection.execute("CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker")
+    await table.connection.execute(
+        "CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker"
+    )
     await put_rows(database.worker, *(new_row() for _ in range(2_000)))
     process = Process(database_url)
     await process.ready()

@@ -23,7 +23,10 @@ DOCUMENT: dict[str, Any] = {
     "organizations": [
         {
             "external_id": "org_internal",
-            "users": [{"external_id": "boss", "role": "admin"}, {"external_id": "clerk", "role": "member"}],
+            "users": [
+                {"external_id": "boss", "role": "admin"},
+                {"external_id": "clerk", "role": "member"},
+            ],
             "api_keys": [key("bot")],
         },
         {"external_id": "org_acme", "users": [{"external_id": "ada", "role": "admin"}]},
@@ -64,7 +67,9 @@ def run(urls: Urls, statement: str, *arguments: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def platform(faulty: tuple[FaultProxy, Urls], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def platform(
+    faulty: tuple[FaultProxy, Urls], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
     """Without a worker, so that rows stay as they are put."""
     settings = PLENTY | {
         "DATABASE_URL": faulty[1].login.reveal(),
@@ -86,7 +91,9 @@ def callers(platform: Platform) -> dict[str, Headers]:
 
     def service(account: dict[str, str]) -> Headers:
         auth = (account["client_id"], account["client_secret"])
-        answer = platform.client.post("/oauth/token", data={"grant_type": "client_credentials"}, auth=auth)
+        answer = platform.client.post(
+            "/oauth/token", data={"grant_type": "client_credentials"}, auth=auth
+        )
         return {"authorization": f"Bearer {answer.json()['access_token']}"}
 
     bot = {"x-api-key": made["organizations"][0]["api_keys"][0]["api_key"]}
@@ -137,7 +144,9 @@ def report(platform: Platform, headers: Headers) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     for total in TOTALS:
-        assert found[total] == sum(entry["count"] for entry in found["entries"] if entry["status"] == total)
+        assert found[total] == sum(
+            entry["count"] for entry in found["entries"] if entry["status"] == total
+        )
     return found
 
 
@@ -194,7 +203,14 @@ def test_it_counts_and_dates_the_whole_queue_by_status_and_type(
     put(3, status="completed", **FINISHED_AT, event_type="credential.created")
     found = report(platform, callers["internal admin"])
     at = "2026-01-05T15:00:00.000000Z"
-    names = ("status", "event_type", "count", "oldest_created_at", "max_attempts", "oldest_claimed_at")
+    names = (
+        "status",
+        "event_type",
+        "count",
+        "oldest_created_at",
+        "max_attempts",
+        "oldest_claimed_at",
+    )
     assert [tuple(entry[name] for name in names) for entry in found["entries"]] == [
         ("completed", "credential.created", 3, at, 1, None),
         ("failed", "account.created", 1, "2026-01-04T00:00:00.000000Z", 10, None),
@@ -210,13 +226,17 @@ def test_it_counts_and_dates_the_whole_queue_by_status_and_type(
     assert found["oldest_claim_at"] == "2026-01-05T15:30:00.000000Z"
 
 
-def test_other_queues_are_not_counted(platform: Platform, callers: dict[str, Headers], put: Put) -> None:
+def test_other_queues_are_not_counted(
+    platform: Platform, callers: dict[str, Headers], put: Put
+) -> None:
     put(queue="users", event_type="user.deleted")
     put(queue="intents", event_type="account.created", lane=uuid.uuid4())
     assert report(platform, callers["service"])["entries"] == []
 
 
-def test_it_shows_no_tenant_no_payload_and_no_error(platform: Platform, callers: dict[str, Headers], put: Put) -> None:
+def test_it_shows_no_tenant_no_payload_and_no_error(
+    platform: Platform, callers: dict[str, Headers], put: Put
+) -> None:
     organization, order_key, token = (uuid.uuid4() for _ in range(3))
     put(
         organization_id=organization,
@@ -237,7 +257,9 @@ def test_the_description_lists_what_is_answered_and_nothing_else(platform: Platf
     assert {"200", "401", "403", "429", "500"} <= set(operation["responses"])
     assert "503" not in operation["responses"]
     for status, response in operation["responses"].items():
-        assert list(response["content"]) == ["application/json" if status == "200" else "text/plain"]
+        assert list(response["content"]) == [
+            "application/json" if status == "200" else "text/plain"
+        ]
 
 
 def test_a_database_that_is_away_is_500_whatever_was_being_read(
@@ -253,11 +275,18 @@ def test_a_database_that_is_away_is_500_whatever_was_being_read(
     for answer in (known, unknown):
         assert answer.status_code == 500
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    eventually(lambda: platform.client.get(HEALTH, headers=callers["service"]).status_code == 200, 20)
+    eventually(
+        lambda: platform.client.get(HEALTH, headers=callers["service"]).status_code == 200, 20
+    )
 
 
-def test_too_many_requests_are_429_in_plain_text(platform: Platform, callers: dict[str, Headers]) -> None:
-    answers = [platform.client.get(HEALTH, headers=callers["internal admin"]) for _ in range(READS_BURST * 5)]
+def test_too_many_requests_are_429_in_plain_text(
+    platform: Platform, callers: dict[str, Headers]
+) -> None:
+    answers = [
+        platform.client.get(HEALTH, headers=callers["internal admin"])
+        for _ in range(READS_BURST * 5)
+    ]
     limited = [answer for answer in answers if answer.status_code == 429]
     assert {answer.status_code for answer in answers} == {200, 429}
     assert limited[0].headers["content-type"] == "text/plain; charset=utf-8"

@@ -1,4 +1,5 @@
-"""`trading-intents outbox`: failed rows listed, put in again or dropped, and each time written down by whom and why."""
+"""`trading-intents outbox`: failed rows listed, put in again or dropped, and each time written down
+by whom and why."""
 
 import os
 import pwd
@@ -28,7 +29,9 @@ async def fail_rows(pool: Pool, table: Table, count: int) -> list[int]:
     return [row.id for row in rows]
 
 
-async def test_a_retry_puts_the_same_row_in_again_and_archives_the_old_one(pool: Pool, table: Table) -> None:
+async def test_a_retry_puts_the_same_row_in_again_and_archives_the_old_one(
+    pool: Pool, table: Table
+) -> None:
     [row_id] = await fail_rows(pool, table, 1)
     old = await table.row(row_id)
     made = await operators.retry(pool, [row_id], "ada", "the broker is back")
@@ -56,14 +59,19 @@ async def test_a_drop_archives_and_puts_nothing_in(pool: Pool, table: Table) -> 
     ids = await fail_rows(pool, table, 2)
     await operators.drop(pool, ids, "ada", "too late")
     assert await table.rows() == []
-    kept = await table.connection.fetch("SELECT id, action, retried_as FROM outbox_archive ORDER BY id")
+    kept = await table.connection.fetch(
+        "SELECT id, action, retried_as FROM outbox_archive ORDER BY id"
+    )
     assert [tuple(row) for row in kept] == [(row_id, "dropped", None) for row_id in ids]
 
 
 @pytest.mark.parametrize("state", ["pending", "processing", "completed", "gone"])
 @pytest.mark.parametrize("work", [operators.retry, operators.drop])
 async def test_only_failed_rows_are_settled_and_all_or_none(
-    pool: Pool, table: Table, state: str, work: Callable[[Pool, list[int], str, str], Awaitable[object]]
+    pool: Pool,
+    table: Table,
+    state: str,
+    work: Callable[[Pool, list[int], str, str], Awaitable[object]],
 ) -> None:
     [failed] = await fail_rows(pool, table, 1)
     await put_rows(pool, new_row(OutboxEventType.CREDENTIAL_CREATED))
@@ -80,7 +88,9 @@ async def test_only_failed_rows_are_settled_and_all_or_none(
     assert await table.connection.fetchval("SELECT count(*) FROM outbox_archive") == 0
 
 
-async def test_rows_are_retried_in_the_order_in_which_they_were_queued(pool: Pool, table: Table) -> None:
+async def test_rows_are_retried_in_the_order_in_which_they_were_queued(
+    pool: Pool, table: Table
+) -> None:
     first, second, third = await fail_rows(pool, table, 3)
     again = await operators.retry(pool, [third, first, second, first], "ada", "fixed")
     new = [row_id for _, row_id in again.values()]
@@ -97,13 +107,21 @@ async def test_rows_are_listed_by_queue_and_status_oldest_first(pool: Pool, tabl
     ids = await fail_rows(pool, table, 3)
     await put_rows(pool, new_row("user.deleted", Queue.USERS))
     async with pool.transaction() as tx:
-        assert [row["id"] for row in await outbox.list_rows(tx, list(Queue), [Status.FAILED], 2)] == ids[:2]
+        assert [
+            row["id"] for row in await outbox.list_rows(tx, list(Queue), [Status.FAILED], 2)
+        ] == ids[:2]
         [waiting] = await outbox.list_rows(tx, [Queue.USERS], list(Status), 100)
         assert await outbox.list_rows(tx, [Queue.INTENTS], list(Status), 100) == []
-    assert (waiting["event_type"], waiting["status"], waiting["attempts"]) == ("user.deleted", Status.PENDING, 0)
+    assert (waiting["event_type"], waiting["status"], waiting["attempts"]) == (
+        "user.deleted",
+        Status.PENDING,
+        0,
+    )
 
 
-async def test_an_operator_does_it_all_by_command(pool: Pool, table: Table, urls: Urls, tmp_path: Path) -> None:
+async def test_an_operator_does_it_all_by_command(
+    pool: Pool, table: Table, urls: Urls, tmp_path: Path
+) -> None:
     ids = await fail_rows(pool, table, 2)
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     environ = environment(tmp_path, settings)
@@ -120,9 +138,14 @@ async def test_an_operator_does_it_all_by_command(pool: Pool, table: Table, urls
     refused = run_command(environ, "outbox", "drop", str(ids[1]), "--reason", "again")
     assert refused.returncode == 1
     assert f"there is no failed row {ids[1]}" in refused.stderr
-    kept = await table.connection.fetch("SELECT action, archived_by, reason FROM outbox_archive ORDER BY id")
+    kept = await table.connection.fetch(
+        "SELECT action, archived_by, reason FROM outbox_archive ORDER BY id"
+    )
     me = pwd.getpwuid(os.getuid()).pw_name
-    assert [tuple(row) for row in kept] == [("retried", me, "it is back"), ("dropped", me, "too late")]
+    assert [tuple(row) for row in kept] == [
+        ("retried", me, "it is back"),
+        ("dropped", me, "too late"),
+    ]
 
 
 @pytest.mark.parametrize("command", ["retry", "drop"])
@@ -140,7 +163,9 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(cli, arguments)
 
 
-async def test_a_reason_of_blanks_is_refused_and_a_long_one_is_cut(pool: Pool, table: Table) -> None:
+async def test_a_reason_of_blanks_is_refused_and_a_long_one_is_cut(
+    pool: Pool, table: Table
+) -> None:
     ids = await fail_rows(pool, table, 1)
     with pytest.raises(InvalidRequest):
         await operators.drop(pool, ids, "ada", " \n")

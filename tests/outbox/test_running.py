@@ -1,4 +1,5 @@
-"""The worker as a whole: slots, wake-ups, stopping, other workers, and a database that goes away."""
+"""The worker as a whole: slots, wake-ups, stopping, other workers, and a database that goes
+away."""
 
 import asyncio
 import contextlib
@@ -44,7 +45,9 @@ async def test_no_more_rows_are_claimed_than_there_are_slots(pool: Pool, table: 
 
 
 async def test_rows_without_a_handler_here_are_left_to_others(pool: Pool, table: Table) -> None:
-    await put_rows(pool, new_row(OutboxEventType.CREDENTIAL_CREATED), new_row(OutboxEventType.ACCOUNT_CREATED))
+    await put_rows(
+        pool, new_row(OutboxEventType.CREDENTIAL_CREATED), new_row(OutboxEventType.ACCOUNT_CREATED)
+    )
     async with working(pool, {OutboxEventType.ACCOUNT_CREATED: done}), working(pool, {}):
 
         async def one_completed() -> bool:
@@ -54,7 +57,9 @@ async def test_rows_without_a_handler_here_are_left_to_others(pool: Pool, table:
     assert await table.statuses() == ["pending", "completed"]
 
 
-async def test_two_workers_never_run_one_row(database: Database, database_url: Secret, table: Table) -> None:
+async def test_two_workers_never_run_one_row(
+    database: Database, database_url: Secret, table: Table
+) -> None:
     ran: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -62,7 +67,9 @@ async def test_two_workers_never_run_one_row(database: Database, database_url: S
         await asyncio.sleep(0)
         return writing(row) if row.id % 2 else Done()
 
-    await table.connection.execute("CREATE TABLE effects (row_id bigint UNIQUE); GRANT INSERT ON effects TO ti_worker")
+    await table.connection.execute(
+        "CREATE TABLE effects (row_id bigint UNIQUE); GRANT INSERT ON effects TO ti_worker"
+    )
     await put_rows(database.worker, *(new_row() for _ in range(600)))
     async with (
         open_database(database_url, 5, LOG, Metrics()) as other,
@@ -108,7 +115,9 @@ async def claiming(worker: Worker, table: Table) -> AsyncIterator[None]:
         yield
 
 
-async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(pool: Pool, table: Table) -> None:
+async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
+    pool: Pool, table: Table
+) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
     started: list[int] = []
 
@@ -132,14 +141,18 @@ async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
     assert (first["status"], second["status"], second["attempts"]) == ("completed", "pending", 0)
 
 
-async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(pool: Pool, table: Table) -> None:
+async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(
+    pool: Pool, table: Table
+) -> None:
     async with working(pool, done) as worker:
         async with claiming(worker, table):
             await worker.stop(0)
         await worker.stop(WAIT_SECONDS)
 
 
-async def test_stopping_ends_at_its_limit_and_leaves_the_rest_to_others(pool: Pool, table: Table) -> None:
+async def test_stopping_ends_at_its_limit_and_leaves_the_rest_to_others(
+    pool: Pool, table: Table
+) -> None:
     entered = asyncio.Event()
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -154,7 +167,9 @@ async def test_stopping_ends_at_its_limit_and_leaves_the_rest_to_others(pool: Po
     assert await table.statuses() == ["processing"]
 
 
-async def test_a_database_that_goes_away_does_not_end_the_worker(database_url: Secret, table: Table) -> None:
+async def test_a_database_that_goes_away_does_not_end_the_worker(
+    database_url: Secret, table: Table
+) -> None:
     handled: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -162,7 +177,10 @@ async def test_a_database_that_goes_away_does_not_end_the_worker(database_url: S
         return Done()
 
     with proxied(database_url) as (proxy, url):
-        async with open_database(url, 3, LOG, Metrics()) as database, working(database.worker, handle):
+        async with (
+            open_database(url, 3, LOG, Metrics()) as database,
+            working(database.worker, handle),
+        ):
             for fault in (proxy.refuse, proxy.reset, proxy.stall):
                 await asyncio.to_thread(fault)
                 await put_rows_as_owner(table)
@@ -193,7 +211,10 @@ async def test_the_sweep_and_the_gauges_run_beside_the_claims(pool: Pool, table:
     async with working(pool, {}, metrics=metrics):
 
         async def measured() -> bool:
-            return value("ti_outbox_backlog_rows", status="pending") is not None and await table.count("failed") == 1
+            return (
+                value("ti_outbox_backlog_rows", status="pending") is not None
+                and await table.count("failed") == 1
+            )
 
         await until(measured)
     assert value("ti_outbox_rows_total", event_type="credential.created", ended="failed") == 1

@@ -1,4 +1,5 @@
-"""Wake-ups between processes: received by all, sent once, and repeated after the connection was lost."""
+"""Wake-ups between processes: received by all, sent once, and repeated after the connection was
+lost."""
 
 import asyncio
 import contextlib
@@ -42,8 +43,13 @@ async def listening(url: Secret) -> AsyncIterator[tuple[Signals, Bell]]:
         yield signals, bell
 
 
-async def test_a_signal_reaches_this_process_at_once_and_the_others_soon(database_url: Secret) -> None:
-    async with listening(database_url) as (near, near_bell), listening(database_url) as (far, far_bell):
+async def test_a_signal_reaches_this_process_at_once_and_the_others_soon(
+    database_url: Secret,
+) -> None:
+    async with (
+        listening(database_url) as (near, near_bell),
+        listening(database_url) as (far, far_bell),
+    ):
         near.notify(CHANNEL)
         assert near_bell.rings == 2
         await far_bell.heard()
@@ -53,7 +59,9 @@ async def test_a_signal_reaches_this_process_at_once_and_the_others_soon(databas
         assert (near_bell.rings, far_bell.rings) == (3, 3)
 
 
-async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(database_url: Secret) -> None:
+async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(
+    database_url: Secret,
+) -> None:
     async with listening(database_url) as (near, _), listening(database_url) as (far, all_bell):
         ours, known = Bell(), {"a"}
         far.subscribe(CHANNEL, ours.ring, known.__contains__)
@@ -104,7 +112,9 @@ async def test_other_channels_do_not_ring(database_url: Secret) -> None:
         assert far_bell.rings == 2
 
 
-async def test_a_lost_connection_is_made_again_and_signals_what_was_missed(database_url: Secret, table: Table) -> None:
+async def test_a_lost_connection_is_made_again_and_signals_what_was_missed(
+    database_url: Secret, table: Table
+) -> None:
     async with listening(database_url) as (_, bell):
         await table.connection.execute(
             """

@@ -12,7 +12,13 @@ import asyncpg
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from tests.conftest import Urls
 from tests.outbox.rows import Table, claim_rows, new_row, put_rows
@@ -44,9 +50,15 @@ class Move(StrEnum):
 
 def read_moves() -> list[tuple[Status | None, Move, Status | None]]:
     """The page's table. None is "no row": before it is put, and after it is pruned or archived."""
-    section = re.search(r"^## The outbox row\n(.*?)(?=^## )", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    section = re.search(
+        r"^## The outbox row\n(.*?)(?=^## )", PAGE.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert section
-    rows = [[cell.strip() for cell in line.split("|")[1:4]] for line in section[1].splitlines() if line[:1] == "|"][2:]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:4]]
+        for line in section[1].splitlines()
+        if line[:1] == "|"
+    ][2:]
     return [(_status(state), Move(move), _status(after)) for state, move, after in rows]
 
 
@@ -85,11 +97,15 @@ def test_no_move_but_an_operators_or_the_pruning_leaves_a_final_state() -> None:
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """But for the age of a claim, which the test moves."""
-    return any(old[name] != new[name] for name in ("status", "attempts", "claim_token", "due_at", "finished_at"))
+    return any(
+        old[name] != new[name]
+        for name in ("status", "attempts", "claim_token", "due_at", "finished_at")
+    )
 
 
 class Outbox(RuleBasedStateMachine):
-    """Random moves, with every token that ever was: each row goes only where the table of moves lets it."""
+    """Random moves, with every token that ever was: each row goes only where the table of moves
+    lets it."""
 
     run: Callable[[Awaitable[Any]], Any]
     table: Table
@@ -110,9 +126,9 @@ class Outbox(RuleBasedStateMachine):
             if old is None or new is None or changed(old, new):
                 taken = (old and Status(old["status"]), move, new and Status(new["status"]))
                 fresh = (None, Move.PUT, Status.PENDING)
-                assert taken in MOVES or (move is Move.OPERATOR_RETRY and (taken[0], Move.PUT, taken[2]) == fresh), (
-                    taken
-                )
+                assert taken in MOVES or (
+                    move is Move.OPERATOR_RETRY and (taken[0], Move.PUT, taken[2]) == fresh
+                ), taken
         self.before = after
 
     def write(self, work: Callable[[Tx], Awaitable[object]]) -> Any:
@@ -135,7 +151,11 @@ class Outbox(RuleBasedStateMachine):
         assert len({row.order_key for row in claimed}) == len(claimed)
         for row in claimed:
             assert row.attempts == self.before[row.id]["attempts"] + 1 <= LIMIT
-            earlier = [r for r in self.before.values() if r["order_key"] == row.order_key and r["id"] < row.id]
+            earlier = [
+                r
+                for r in self.before.values()
+                if r["order_key"] == row.order_key and r["id"] < row.id
+            ]
             assert {r["status"] for r in earlier} <= FINAL
         self.claims += claimed
         self.did(Move.CLAIM)
@@ -149,7 +169,9 @@ class Outbox(RuleBasedStateMachine):
             case Move.COMPLETE:
                 found = self.write(lambda tx: outbox.complete(tx, [row]))
             case Move.RETRY:
-                found = self.write(lambda tx: outbox.retry(tx, [FailedAttempt(row, "again", 0)], LIMIT))
+                found = self.write(
+                    lambda tx: outbox.retry(tx, [FailedAttempt(row, "again", 0)], LIMIT)
+                )
             case _:
                 found = self.write(lambda tx: outbox.release(tx, [row]))
         assert set(found) == ({row.token} if held else set())
@@ -158,7 +180,11 @@ class Outbox(RuleBasedStateMachine):
     @rule(claims_age_seconds=st.sampled_from([4.0, 6.0]))
     def sweep(self, claims_age_seconds: float) -> None:
         self.run(self.table.age_claims(claims_age_seconds))
-        live = {row["id"] for row in self.before.values() if row["claim_token"] and claims_age_seconds < 5}
+        live = {
+            row["id"]
+            for row in self.before.values()
+            if row["claim_token"] and claims_age_seconds < 5
+        }
         self.write(lambda tx: outbox.sweep(tx, Queue.ACCOUNTS, LIMIT))
         self.did(Move.SWEEP)
         assert all(self.before[row_id]["claim_token"] for row_id in live)
@@ -205,7 +231,11 @@ def machine(urls: Urls) -> Iterator[type[Outbox]]:
         runner.run(opened.__aexit__(None, None, None))
 
 
-@pytest.mark.parametrize(("examples", "steps"), [(14, 35), pytest.param(60, 40, marks=pytest.mark.chaos)])
-def test_random_moves_never_leave_the_table_of_moves(machine: type[Outbox], examples: int, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("examples", "steps"), [(14, 35), pytest.param(60, 40, marks=pytest.mark.chaos)]
+)
+def test_random_moves_never_leave_the_table_of_moves(
+    machine: type[Outbox], examples: int, steps: int
+) -> None:
     chosen = settings(max_examples=examples, stateful_step_count=steps, database=None)
     run_state_machine_as_test(machine, settings=chosen)

@@ -1,4 +1,5 @@
-"""Finished rows of the outbox go by themselves: those of the intents within minutes, the others after a week."""
+"""Finished rows of the outbox go by themselves: those of the intents within minutes, the others
+after a week."""
 
 import uuid
 
@@ -15,14 +16,20 @@ from trading_intents.telemetry import Metrics, make_log
 LIMIT_SECONDS = 20
 
 
-@pytest.mark.parametrize(("queue", "gone", "kept"), [(Queue.INTENTS, "11 min", "9 min"), (Queue.USERS, "8 d", "6 d")])
-async def test_finished_rows_go_by_themselves(pool: Pool, table: Table, queue: Queue, gone: str, kept: str) -> None:
+@pytest.mark.parametrize(
+    ("queue", "gone", "kept"), [(Queue.INTENTS, "11 min", "9 min"), (Queue.USERS, "8 d", "6 d")]
+)
+async def test_finished_rows_go_by_themselves(
+    pool: Pool, table: Table, queue: Queue, gone: str, kept: str
+) -> None:
     lane = uuid.uuid4() if queue is Queue.INTENTS else None
     await put_rows(pool, *(new_row(queue=queue, lane=lane) for _ in range(3)))
     ids = [row["id"] for row in await table.rows()]
     for row_id, age in zip(ids, (gone, kept), strict=False):
         finished = f"finished_at = clock_timestamp() - interval '{age}'"
-        await table.set(row_id, f"status = 'completed', claimed_at = NULL, claim_token = NULL, {finished}")
+        await table.set(
+            row_id, f"status = 'completed', claimed_at = NULL, claim_token = NULL, {finished}"
+        )
     keeping = start_loop(upkeep.keep_up(queue, pool, Metrics(), make_log("error")))
 
     async def has_pruned() -> bool:

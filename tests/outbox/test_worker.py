@@ -1,4 +1,5 @@
-"""The worker's handlers: what they return or raise steers the row, and a success is one transaction."""
+"""The worker's handlers: what they return or raise steers the row, and a success is one
+transaction."""
 
 import asyncio
 import uuid
@@ -33,10 +34,14 @@ class LeapingClock(SteadyClock):
 @pytest.fixture
 async def effects(table: Table) -> Callable[[], Awaitable[list[int]]]:
     """Rows that handlers write; gives the ids written."""
-    await table.connection.execute("CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker")
+    await table.connection.execute(
+        "CREATE TABLE effects (row_id bigint); GRANT INSERT ON effects TO ti_worker"
+    )
 
     async def written() -> list[int]:
-        return [row[0] for row in await table.connection.fetch("SELECT row_id FROM effects ORDER BY 1")]
+        return [
+            row[0] for row in await table.connection.fetch("SELECT row_id FROM effects ORDER BY 1")
+        ]
 
     return written
 
@@ -53,7 +58,9 @@ async def test_a_success_and_the_handlers_writes_are_one_transaction(
     rows = await table.rows()
     assert {row["status"] for row in rows} == {"completed"}
     assert await effects() == [row["id"] for row in rows]
-    together = await table.connection.fetchval("SELECT count(*) FROM effects e JOIN outbox o ON o.xmin = e.xmin")
+    together = await table.connection.fetchval(
+        "SELECT count(*) FROM effects e JOIN outbox o ON o.xmin = e.xmin"
+    )
     assert together == 10
 
 
@@ -111,9 +118,8 @@ async def test_a_write_that_fails_undoes_everything_and_is_tried_again(
 async def test_a_handler_that_fails_is_tried_again_and_only_safe_words_are_kept(
     pool: Pool, table: Table, monkeypatch: pytest.MonkeyPatch, outcome: Retry | Exception, kept: str
 ) -> None:
-    monkeypatch.setattr(
-        queue, "backoff_seconds", lambda attempts: LONG_SECONDS
-    )  # the second attempt is not to come yet
+    # The second attempt is not to come yet.
+    monkeypatch.setattr(queue, "backoff_seconds", lambda attempts: LONG_SECONDS)
 
     async def handle(row: ClaimedRow) -> Outcome:
         if isinstance(outcome, Retry):
@@ -170,7 +176,9 @@ async def test_a_handler_is_cut_before_its_claim_looks_dead(pool: Pool, table: T
     assert (await table.rows())[0]["last_error"] == "not done within 4 s"
 
 
-async def test_a_claim_that_grew_old_in_a_paused_process_is_not_started(pool: Pool, table: Table) -> None:
+async def test_a_claim_that_grew_old_in_a_paused_process_is_not_started(
+    pool: Pool, table: Table
+) -> None:
     started: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -192,7 +200,9 @@ async def test_a_claim_that_grew_old_in_a_paused_process_is_not_started(pool: Po
     assert [(row["status"], row["attempts"]) for row in await table.rows()] == [("pending", 0)]
 
 
-async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(pool: Pool, table: Table) -> None:
+async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(
+    pool: Pool, table: Table
+) -> None:
     attempts: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -201,7 +211,9 @@ async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(pool:
             raise ValueError
         return Done()
 
-    await put_rows(pool, new_row(OutboxEventType.ACCOUNT_DELETED), *(new_row() for _ in range(1_000)))
+    await put_rows(
+        pool, new_row(OutboxEventType.ACCOUNT_DELETED), *(new_row() for _ in range(1_000))
+    )
     metrics = Metrics()
     async with working(pool, handle, metrics=metrics) as worker:
 
@@ -221,7 +233,9 @@ async def test_a_poison_row_fails_after_exactly_the_limit_and_stops_nobody(pool:
     assert ended == {"completed": 1_000, "retried": LIMIT - 1, "failed": 1}
 
 
-async def test_one_order_key_runs_in_order_while_others_run_beside_it(pool: Pool, table: Table) -> None:
+async def test_one_order_key_runs_in_order_while_others_run_beside_it(
+    pool: Pool, table: Table
+) -> None:
     keys = [uuid.uuid4() for _ in range(4)]
     order: dict[uuid.UUID, list[int]] = {key: [] for key in keys}
     together = asyncio.Barrier(len(keys))

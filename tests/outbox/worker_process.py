@@ -1,4 +1,5 @@
-"""Run as a program: an accounts worker in a process of its own, whose handlers each write one effect, until SIGTERM.
+"""Run as a program: an accounts worker in a process of its own, whose handlers each write one
+effect, until SIGTERM.
 
 Usage: python -m tests.outbox.worker_process DATABASE_URL
 """

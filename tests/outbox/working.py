@@ -31,7 +31,11 @@ async def working(
     metrics: Metrics | None = None,
     clock: SystemClock | None = None,
 ) -> AsyncIterator[Worker]:
-    by_type = handlers if isinstance(handlers, Mapping) else dict.fromkeys(map(str, OutboxEventType), handlers)
+    by_type = (
+        handlers
+        if isinstance(handlers, Mapping)
+        else dict.fromkeys(map(str, OutboxEventType), handlers)
+    )
     context = WorkerContext(pool, LIMIT, clock or SteadyClock(), metrics or Metrics(), LOG)
     worker = Worker(Queue.ACCOUNTS, by_type, context, slots)
     worker.start()

@@ -1,4 +1,5 @@
-"""Positions' market fields from outside: valued at the reference price, and null where none is known."""
+"""Positions' market fields from outside: valued at the reference price, and null where none is
+known."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -29,20 +30,26 @@ def market_of(trading_client: TradingClient, symbol: str) -> tuple[Any, ...]:
     return tuple(row[name] for name in MARKET)
 
 
-def test_a_position_is_valued_at_the_reference_price(tenants: Tenants, open_client: OpenClient) -> None:
+def test_a_position_is_valued_at_the_reference_price(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     assert market_of(trading_client, symbol) == ("11", "55", "0")
     post_quote(tenants, symbol, "12", "13")
     assert market_of(trading_client, symbol) == ("12.5", "62.5", "7.5")
-    price = tenants.client.get(f"/v1/reference-prices/{symbol}", headers=trading_client.headers).json()
+    price = tenants.client.get(
+        f"/v1/reference-prices/{symbol}", headers=trading_client.headers
+    ).json()
     assert position(trading_client, symbol)["market_price_at"] == price["as_of"]
     trade(trading_client, symbol, "SELL", "5")
     assert market_of(trading_client, symbol) == ("12", "0", "0")
 
 
-def test_a_short_position_gains_when_the_price_falls(tenants: Tenants, open_client: OpenClient) -> None:
+def test_a_short_position_gains_when_the_price_falls(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "SELL_SHORT", "4")
@@ -57,8 +64,12 @@ def test_an_old_price_values_a_position_and_says_its_age(
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     before = position(trading_client, symbol)
-    tables.execute("UPDATE reference_prices SET as_of = as_of - interval '5 h' WHERE symbol = $1", symbol)
-    tables.execute("UPDATE paper_quotes SET posted_at = posted_at - interval '5 h' WHERE symbol = $1", symbol)
+    tables.execute(
+        "UPDATE reference_prices SET as_of = as_of - interval '5 h' WHERE symbol = $1", symbol
+    )
+    tables.execute(
+        "UPDATE paper_quotes SET posted_at = posted_at - interval '5 h' WHERE symbol = $1", symbol
+    )
     assert market_of(trading_client, symbol) == ("11", "55", "0")
     assert position(trading_client, symbol)["market_price_at"] < before["market_price_at"]
     # Limits go on by prices of the last minutes alone.
@@ -66,7 +77,9 @@ def test_an_old_price_values_a_position_and_says_its_age(
     assert price.status_code == 404
 
 
-def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, open_client: OpenClient) -> None:
+def test_a_symbol_that_never_had_a_price_has_no_market_fields(
+    tables: Tables, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client(broker="remote")
     tables.execute(
         "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
@@ -78,16 +91,22 @@ def test_a_symbol_that_never_had_a_price_has_no_market_fields(tables: Tables, op
     assert position(trading_client, symbol)["market_price_at"] is None
 
 
-def test_prices_make_no_position_events(tenants: Tenants, tables: Tables, open_client: OpenClient) -> None:
+def test_prices_make_no_position_events(
+    tenants: Tenants, tables: Tables, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
-    before = [event for event in trading_client.events() if event.WhichOneof("event") == "broker_position"]
+    before = [
+        event for event in trading_client.events() if event.WhichOneof("event") == "broker_position"
+    ]
     body = {"price": "20"}
     tenants.client.put(f"/v1/reference-prices/{symbol}", json=body, headers=trading_client.headers)
     post_quote(tenants, symbol, "20", "21")
     assert market_of(trading_client, symbol)[0] == "20.5"
-    after = [event for event in trading_client.events() if event.WhichOneof("event") == "broker_position"]
+    after = [
+        event for event in trading_client.events() if event.WhichOneof("event") == "broker_position"
+    ]
     assert before == after
 
 
@@ -105,6 +124,8 @@ def test_prices_make_no_position_events(tenants: Tenants, tables: Tables, open_c
 def test_unrealized_profit_is_the_value_less_the_cost(
     start: NetPosition, bookings: list[tuple[str, str, str]], price: str, unrealized: str | None
 ) -> None:
-    trades = [Booking(OrderSide(side), Decimal(q), Decimal(p), None, NOW) for side, q, p in bookings]
+    trades = [
+        Booking(OrderSide(side), Decimal(q), Decimal(p), None, NOW) for side, q, p in bookings
+    ]
     found = from_trades(trades, start).unrealized_pnl(Decimal(price))
     assert found == (None if unrealized is None else Decimal(unrealized))

@@ -1,5 +1,5 @@
-"""The choice of a reference price, by table: the newest, of the same moment the stronger source, and none that is too
-old."""
+"""The choice of a reference price, by table: the newest, of the same moment the stronger source,
+and none that is too old."""
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -10,7 +10,14 @@ import pytest
 
 from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
-from trading_intents.prices.model import PriceMarket, PriceRules, PriceSource, ReferencePrice, StoredPrices, newest
+from trading_intents.prices.model import (
+    PriceMarket,
+    PriceRules,
+    PriceSource,
+    ReferencePrice,
+    StoredPrices,
+    newest,
+)
 from trading_intents.trading import Environment, Symbol
 
 NOW = datetime(2026, 3, 4, 15, 30, 0, 100_000, tzinfo=UTC)
@@ -22,16 +29,22 @@ WALK = "walk"
 
 
 def known(
-    market: PriceMarket, stored: tuple[PriceSource, float] | None = None, quoted: float | None = None
+    market: PriceMarket,
+    stored: tuple[PriceSource, float] | None = None,
+    quoted: float | None = None,
 ) -> StoredPrices:
     """Each by its age in seconds; the stored price is 10, the posted quote's middle 20.05."""
     stored_fields: dict[str, Any] = (
         {"price": Decimal(10), "source": stored[0], "as_of": ago(stored[1])} if stored else {}
     )
     quote: dict[str, Any] = (
-        {"bid": Decimal("20"), "ask": Decimal("20.1"), "quoted_at": ago(quoted)} if quoted is not None else {}
+        {"bid": Decimal("20"), "ask": Decimal("20.1"), "quoted_at": ago(quoted)}
+        if quoted is not None
+        else {}
     )
-    return StoredPrices(organization_id=UUID(int=1), market=market, symbol=AAPL, now=NOW, **stored_fields, **quote)
+    return StoredPrices(
+        organization_id=UUID(int=1), market=market, symbol=AAPL, now=NOW, **stored_fields, **quote
+    )
 
 
 def ago(seconds: float) -> datetime:
@@ -63,11 +76,15 @@ CASES: list[tuple[StoredPrices, str | None]] = [
 
 
 @pytest.mark.parametrize(("stored", "price"), CASES)
-def test_the_newest_price_that_is_not_too_old_counts(stored: StoredPrices, price: str | None) -> None:
+def test_the_newest_price_that_is_not_too_old_counts(
+    stored: StoredPrices, price: str | None
+) -> None:
     found = RULES.pick(stored)
     quote = walk_quote(7, AAPL, tick_number(NOW))
     wanted = str((quote.bid + quote.ask) / 2) if price == WALK else price
-    assert (str(found.price.normalize()) if found else None) == (str(Decimal(wanted).normalize()) if wanted else None)
+    assert (str(found.price.normalize()) if found else None) == (
+        str(Decimal(wanted).normalize()) if wanted else None
+    )
     if found is not None:
         assert (found.symbol, found.environment) == (AAPL, stored.market.environment)
         assert (found.source is QUOTE) is (price in (WALK, "20.05") or stored.source is QUOTE)
@@ -103,7 +120,10 @@ def test_the_last_known_price_may_be_of_any_age() -> None:
 def test_of_the_same_moment_the_stronger_source_counts(
     first: tuple[PriceSource, int], second: tuple[PriceSource, int], wins: PriceSource
 ) -> None:
-    prices = [ReferencePrice(AAPL, Environment.LIVE, Decimal(1), source, ago(age)) for source, age in (first, second)]
+    prices = [
+        ReferencePrice(AAPL, Environment.LIVE, Decimal(1), source, ago(age))
+        for source, age in (first, second)
+    ]
     found = newest(prices)
     assert found is not None
     assert found.source is wins

@@ -1,4 +1,5 @@
-"""GET /v1/paper/quotes from outside: the posted quote or the walk's, as the caller's organization sees it."""
+"""GET /v1/paper/quotes from outside: the posted quote or the walk's, as the caller's organization
+sees it."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -10,11 +11,20 @@ from tests.access.test_api_keys import STAMP
 from tests.prices.market import new_symbol
 from tests.tenants import Tenants
 
-QUOTE = {"bid": "99.5", "ask": "100", "bid_size": "300", "ask_size": "200", "last": "99.75", "last_size": "5"}
+QUOTE = {
+    "bid": "99.5",
+    "ask": "100",
+    "bid_size": "300",
+    "ask_size": "200",
+    "last": "99.75",
+    "last_size": "5",
+}
 
 
 def put(tenants: Tenants, symbol: str, body: Any = QUOTE, caller: str = "key_all") -> Any:
-    answer = tenants.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers[caller])
+    answer = tenants.client.put(
+        f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers[caller]
+    )
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -77,7 +87,9 @@ def test_the_list_has_the_organizations_posted_quotes_by_symbol(tenants: Tenants
     found: list[Any] = []
     query: dict[str, Any] = {"limit": 2}
     while True:
-        page = tenants.client.get("/v1/paper/quotes", params=query, headers=tenants.callers["key_all"]).json()
+        page = tenants.client.get(
+            "/v1/paper/quotes", params=query, headers=tenants.callers["key_all"]
+        ).json()
         assert len(page["data"]) <= 2
         found += page["data"]
         if page["next_cursor"] is None:
@@ -92,11 +104,16 @@ def test_the_list_has_the_organizations_posted_quotes_by_symbol(tenants: Tenants
     assert own[0] == get(tenants, f"{prefix}A").json()
     assert [each["symbol"] for each in found] == sorted(each["symbol"] for each in found)
     other = tenants.client.get(
-        "/v1/paper/quotes", params={"next_cursor": query["next_cursor"]}, headers=tenants.callers["other_key"]
+        "/v1/paper/quotes",
+        params={"next_cursor": query["next_cursor"]},
+        headers=tenants.callers["other_key"],
     )
     assert (other.status_code, other.json()["code"]) == (400, "invalid_cursor")
 
 
 def test_a_live_key_reads_no_paper_quotes(tenants: Tenants) -> None:
     assert get(tenants, "ACME", "key_live").status_code == 403
-    assert tenants.client.get("/v1/paper/quotes", headers=tenants.callers["key_live"]).status_code == 403
+    assert (
+        tenants.client.get("/v1/paper/quotes", headers=tenants.callers["key_live"]).status_code
+        == 403
+    )

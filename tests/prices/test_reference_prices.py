@@ -1,4 +1,5 @@
-"""/v1/reference-prices from outside: posted, traded and quoted prices, whose they are, and what is refused."""
+"""/v1/reference-prices from outside: posted, traded and quoted prices, whose they are, and what is
+refused."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,14 +15,20 @@ from trading_intents.prices.service import MAX_SYMBOLS
 
 
 def put(tenants: Tenants, symbol: str, body: Any, caller: str = "key_live") -> Any:
-    return tenants.client.put(f"/v1/reference-prices/{symbol}", json=body, headers=tenants.callers[caller])
+    return tenants.client.put(
+        f"/v1/reference-prices/{symbol}", json=body, headers=tenants.callers[caller]
+    )
 
 
 def get(tenants: Tenants, symbol: str, caller: str = "key_live", **query: str) -> Any:
-    return tenants.client.get(f"/v1/reference-prices/{symbol}", params=query, headers=tenants.callers[caller])
+    return tenants.client.get(
+        f"/v1/reference-prices/{symbol}", params=query, headers=tenants.callers[caller]
+    )
 
 
-def price_of(tenants: Tenants, symbol: str, caller: str = "key_all", **query: str) -> tuple[str, str]:
+def price_of(
+    tenants: Tenants, symbol: str, caller: str = "key_all", **query: str
+) -> tuple[str, str]:
     answer = get(tenants, symbol, caller, **query)
     assert answer.status_code == 200, answer.text
     return answer.json()["price"], answer.json()["source"]
@@ -29,7 +36,9 @@ def price_of(tenants: Tenants, symbol: str, caller: str = "key_all", **query: st
 
 def age(tables: Tables, symbol: str, seconds: int) -> None:
     tables.execute(
-        "UPDATE reference_prices SET as_of = as_of - make_interval(secs => $2) WHERE symbol = $1", symbol, seconds
+        "UPDATE reference_prices SET as_of = as_of - make_interval(secs => $2) WHERE symbol = $1",
+        symbol,
+        seconds,
     )
 
 
@@ -71,18 +80,24 @@ def test_prices_are_kept_by_organization_and_environment(tenants: Tenants) -> No
 
 def test_an_api_key_has_its_own_environment_only(tenants: Tenants) -> None:
     symbol = new_symbol()
-    assert put(tenants, symbol, {"price": "1", "environment": "live"}, "key_live").status_code == 200
+    assert (
+        put(tenants, symbol, {"price": "1", "environment": "live"}, "key_live").status_code == 200
+    )
     for answer in (
         put(tenants, symbol, {"price": "1", "environment": "live"}, "key_all"),
         get(tenants, symbol, "key_all", environment="live"),
-        tenants.client.get("/v1/reference-prices?environment=live", headers=tenants.callers["key_all"]),
+        tenants.client.get(
+            "/v1/reference-prices?environment=live", headers=tenants.callers["key_all"]
+        ),
     ):
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
 def test_users_and_services_name_the_environment(tenants: Tenants) -> None:
     assert pointers(put(tenants, "ACME", {"price": "1"}, "admin")) == ["/environment"]
-    assert pointers(put(tenants, "ACME", {"price": "1", "environment": "test"}, "admin")) == ["/environment"]
+    assert pointers(put(tenants, "ACME", {"price": "1", "environment": "test"}, "admin")) == [
+        "/environment"
+    ]
     for caller in ("member", "service_all"):
         assert pointers(get(tenants, "ACME", caller)) == ["?environment"]
         assert pointers(get(tenants, "ACME", caller, environment="Paper")) == ["?environment"]
@@ -102,7 +117,9 @@ def test_users_and_services_name_the_environment(tenants: Tenants) -> None:
         ({"price": "1", "prise": "1"}, "/prise"),
     ],
 )
-def test_a_wrong_price_is_refused_at_its_field(tenants: Tenants, body: dict[str, Any], pointer: str) -> None:
+def test_a_wrong_price_is_refused_at_its_field(
+    tenants: Tenants, body: dict[str, Any], pointer: str
+) -> None:
     answer = put(tenants, "ACME", body)
     assert pointers(answer) == [pointer]
     if body.get("price") == 187.5:
@@ -114,15 +131,22 @@ def test_what_is_no_symbol_has_no_price(tenants: Tenants) -> None:
     assert get(tenants, "-A").status_code == 404
 
 
-def test_an_unknown_price_and_one_that_is_too_old_are_not_found(tenants: Tenants, tables: Tables) -> None:
+def test_an_unknown_price_and_one_that_is_too_old_are_not_found(
+    tenants: Tenants, tables: Tables
+) -> None:
     symbol = new_symbol()
-    assert (get(tenants, symbol).status_code, get(tenants, symbol).json()["code"]) == (404, "not_found")
+    assert (get(tenants, symbol).status_code, get(tenants, symbol).json()["code"]) == (
+        404,
+        "not_found",
+    )
     put(tenants, symbol, {"price": "1"})
     age(tables, symbol, 880)
     assert price_of(tenants, symbol, "key_live") == ("1", "posted")
     age(tables, symbol, 21)
     assert get(tenants, symbol).status_code == 404
-    listed = tenants.client.get("/v1/reference-prices?limit=100", headers=tenants.callers["key_live"]).json()["data"]
+    listed = tenants.client.get(
+        "/v1/reference-prices?limit=100", headers=tenants.callers["key_live"]
+    ).json()["data"]
     assert symbol not in {each["symbol"] for each in listed}
 
 
@@ -136,7 +160,9 @@ def test_on_paper_the_quotes_middle_counts(tenants: Tenants) -> None:
     assert get(tenants, symbol, "key_live").status_code == 404, "a paper quote is no live price"
 
 
-def test_the_newest_of_quote_trade_and_posted_counts(tenants: Tenants, open_client: OpenClient) -> None:
+def test_the_newest_of_quote_trade_and_posted_counts(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     symbol, trading_client = new_symbol(), open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
@@ -173,10 +199,14 @@ def test_the_list_is_by_symbol_and_in_pages(tenants: Tenants) -> None:
         query["next_cursor"] = page["next_cursor"]
     symbols = [each["symbol"] for each in found]
     assert symbols == sorted(set(symbols))
-    assert [symbol for symbol in symbols if symbol.startswith(prefix)] == [f"{prefix}{letter}" for letter in "ABC"]
+    assert [symbol for symbol in symbols if symbol.startswith(prefix)] == [
+        f"{prefix}{letter}" for letter in "ABC"
+    ]
     assert {each["environment"] for each in found} == {"live"}
     other = tenants.client.get(
-        "/v1/reference-prices", params={"next_cursor": query["next_cursor"]}, headers=tenants.callers["key_all"]
+        "/v1/reference-prices",
+        params={"next_cursor": query["next_cursor"]},
+        headers=tenants.callers["key_all"],
     )
     assert (other.status_code, other.json()["code"]) == (400, "invalid_cursor")
 
@@ -187,7 +217,9 @@ def test_a_paper_list_has_the_symbols_with_posted_quotes(tenants: Tenants) -> No
     query: dict[str, Any] = {"limit": 100}
     found: dict[str, Any] = {}
     while True:
-        page = tenants.client.get("/v1/reference-prices", params=query, headers=tenants.callers["key_all"]).json()
+        page = tenants.client.get(
+            "/v1/reference-prices", params=query, headers=tenants.callers["key_all"]
+        ).json()
         found |= {each["symbol"]: each for each in page["data"]}
         if page["next_cursor"] is None:
             break

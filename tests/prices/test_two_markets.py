@@ -1,4 +1,5 @@
-"""An account at a real broker's paper environment never sees the simulator's prices; what is posted counts in both."""
+"""An account at a real broker's paper environment never sees the simulator's prices; what is posted
+counts in both."""
 
 from typing import Any
 
@@ -10,7 +11,9 @@ from tests.tenants import Tenants
 
 def price_for(client: TradingClient, symbol: str, **query: str) -> Any:
     params = {"account_id": client.account["id"]} | query
-    return client.client.get(f"/v1/reference-prices/{symbol}", params=params, headers=client.headers)
+    return client.client.get(
+        f"/v1/reference-prices/{symbol}", params=params, headers=client.headers
+    )
 
 
 def reasons(client: TradingClient, symbol: str, price: str) -> list[str]:
@@ -36,13 +39,20 @@ def test_a_collar_at_a_real_brokers_paper_account_knows_nothing_of_the_simulator
     assert reasons(real, symbol, "300") == ["no_reference_price"]
     assert price_for(simulated, symbol).json()["price"] == "424.5"
     assert price_for(real, symbol).status_code == 404
-    posted = tenants.client.put(f"/v1/reference-prices/{symbol}", json={"price": "300"}, headers=real.headers)
+    posted = tenants.client.put(
+        f"/v1/reference-prices/{symbol}", json={"price": "300"}, headers=real.headers
+    )
     assert posted.status_code == 200, posted.text
-    assert [price_for(client, symbol).json()["price"] for client in (simulated, real)] == ["300", "300"]
+    assert [price_for(client, symbol).json()["price"] for client in (simulated, real)] == [
+        "300",
+        "300",
+    ]
     assert reasons(real, symbol, "300") == []
 
 
-def test_a_list_is_of_an_accounts_market(tenants: Tenants, open_client: OpenClient, tables: Tables) -> None:
+def test_a_list_is_of_an_accounts_market(
+    tenants: Tenants, open_client: OpenClient, tables: Tables
+) -> None:
     simulated, real = open_client(), open_client(broker="remote")
     only_quoted, only_real = new_symbol(), new_symbol()
     post_quote(tenants, only_quoted, "10", "11")
@@ -56,7 +66,9 @@ def test_a_list_is_of_an_accounts_market(tenants: Tenants, open_client: OpenClie
         found: set[str] = set()
         params = {"limit": "100"} | query
         while True:
-            page = tenants.client.get("/v1/reference-prices", params=params, headers=real.headers).json()
+            page = tenants.client.get(
+                "/v1/reference-prices", params=params, headers=real.headers
+            ).json()
             found |= {price["symbol"] for price in page["data"]} & {only_quoted, only_real}
             if page["next_cursor"] is None:
                 return found
@@ -67,7 +79,9 @@ def test_a_list_is_of_an_accounts_market(tenants: Tenants, open_client: OpenClie
     assert listed(account_id=real.account["id"]) == {only_real}
 
 
-def test_a_market_is_named_by_an_account_that_the_caller_may_read(tenants: Tenants, open_client: OpenClient) -> None:
+def test_a_market_is_named_by_an_account_that_the_caller_may_read(
+    tenants: Tenants, open_client: OpenClient
+) -> None:
     live = open_client(broker="remote", environment="live", caller="key_live")
     paper = open_client()
     assert price_for(live, "AAPL").status_code == 404
@@ -80,5 +94,7 @@ def test_a_market_is_named_by_an_account_that_the_caller_may_read(tenants: Tenan
     ):
         assert price_for(paper, "AAPL", account_id=named).status_code == status
     user = {"account_id": paper.account["id"]}  # needs no environment beside it
-    answer = tenants.client.get("/v1/reference-prices/AAPL", params=user, headers=tenants.callers["member"])
+    answer = tenants.client.get(
+        "/v1/reference-prices/AAPL", params=user, headers=tenants.callers["member"]
+    )
     assert answer.status_code == 200

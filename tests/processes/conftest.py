@@ -28,5 +28,7 @@ def is_alive(pid: int) -> bool:
 @pytest.fixture(scope="module")
 def split(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """An API process and two workers, for all tests that leave them running."""
-    with serving(copy_folder(warm_original, tmp_path_factory.mktemp("split") / "data"), WORKERS="2") as platform:
+    with serving(
+        copy_folder(warm_original, tmp_path_factory.mktemp("split") / "data"), WORKERS="2"
+    ) as platform:
         yield platform

@@ -1,4 +1,5 @@
-"""The metrics of several processes as one text: each metric declared once, each sample with its process."""
+"""The metrics of several processes as one text: each metric declared once, each sample with its
+process."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -69,38 +69,59 @@ def test_every_line_of_the_one_log_has_its_processes_name(split: Platform) -> No
     assert {line["process"] for line in lines} == CHILDREN | {"parent"}
     [serving_line] = [line for line in lines if line["event"] == "serving"]
     assert serving_line["process"] == "parent"
-    assert serving_line["pid"] == split.process.pid == int(lock_holder(Path(split.environ[f"{PREFIX}DATA_DIR"])) or 0)
+    assert (
+        serving_line["pid"]
+        == split.process.pid
+        == int(lock_holder(Path(split.environ[f"{PREFIX}DATA_DIR"])) or 0)
+    )
 
 
-def test_a_killed_api_process_comes_back_on_the_same_port_and_callers_wait_for_it(split: Platform) -> None:
+def test_a_killed_api_process_comes_back_on_the_same_port_and_callers_wait_for_it(
+    split: Platform,
+) -> None:
     before = pids(split)
     os.kill(before["api"], signal.SIGKILL)
     with httpx.Client(base_url=split.url, timeout=RESTART_SECONDS, verify=False) as client:
         eventually(lambda: not is_alive(before["api"]), RESTART_SECONDS)
         assert client.get("/readyz").status_code == 200
-        assert 'ti_process_starts_total{process="parent",child="api"} 2.0' in client.get("/metrics").text
+        assert (
+            'ti_process_starts_total{process="parent",child="api"} 2.0'
+            in client.get("/metrics").text
+        )
     eventually(lambda: pids(split)["api"] != before["api"], RESTART_SECONDS)
     assert pids(split) | {"api": 0} == before | {"api": 0}
     ended = [json.loads(line) for line in list(split.logs) if '"process ended"' in line]
-    assert [(line["child"], line["status"], line["level"]) for line in ended] == [("api", -signal.SIGKILL, "error")]
+    assert [(line["child"], line["status"], line["level"]) for line in ended] == [
+        ("api", -signal.SIGKILL, "error")
+    ]
 
 
 def test_doctor_and_the_metrics_name_a_process_that_does_not_answer(split: Platform) -> None:
     environ = split.environ | {f"{PREFIX}HTTP_PORT": split.url.rpartition(":")[2]}
-    found = re.findall(r"^ok +processes +(.*)$", run_command(environ, "doctor").stdout, re.MULTILINE)
+    found = re.findall(
+        r"^ok +processes +(.*)$", run_command(environ, "doctor").stdout, re.MULTILINE
+    )
     assert set(found) == {f"{name} answers" for name in (*CHILDREN, "parent")}
     frozen = {"worker-2": pids(split)["worker-2"], "parent": split.process.pid}
     for pid in frozen.values():
         os.kill(pid, signal.SIGSTOP)
     try:
         done = run_command(environ, "doctor")
-        assert metric(split, "ti_process_up") == {"api": 1, "worker-1": 1, "worker-2": 0, "parent": 0}
+        assert metric(split, "ti_process_up") == {
+            "api": 1,
+            "worker-1": 1,
+            "worker-2": 0,
+            "parent": 0,
+        }
         assert split.client.get("/readyz").status_code == 200
     finally:
         for pid in frozen.values():
             os.kill(pid, signal.SIGCONT)
     assert done.returncode == 1
-    assert set(re.findall(r"^wrong +processes +(\S+) does not answer", done.stdout, re.MULTILINE)) == frozen.keys()
+    assert (
+        set(re.findall(r"^wrong +processes +(\S+) does not answer", done.stdout, re.MULTILINE))
+        == frozen.keys()
+    )
     eventually(lambda: sum(metric(split, "ti_process_up").values()) == 4, RESTART_SECONDS)
 
 
@@ -111,11 +132,17 @@ def test_a_service_manager_that_signals_every_process_still_lets_them_drain(warm
     ):
         for pid in (*pids(platform).values(), platform.process.pid):
             os.kill(pid, signal.SIGTERM)
-        eventually(lambda: sum('"draining"' in line for line in list(platform.logs)) == 3, STOP_LIMIT_SECONDS)
+        eventually(
+            lambda: sum('"draining"' in line for line in list(platform.logs)) == 3,
+            STOP_LIMIT_SECONDS,
+        )
         eventually(lambda: platform.client.get("/readyz").status_code == 503, STOP_LIMIT_SECONDS)
         assert half_sent.finish()[0].startswith(b"HTTP/1.1 200 ")
         assert platform.process.wait(STOP_LIMIT_SECONDS) == 0
-    assert [json.loads(line)["status"] for line in platform.logs if '"process ended"' in line] == [0, 0]
+    assert [json.loads(line)["status"] for line in platform.logs if '"process ended"' in line] == [
+        0,
+        0,
+    ]
     assert all_gone(warm)
 
 
@@ -135,12 +162,20 @@ def test_a_signal_ends_a_start_whose_processes_are_not_there_yet(warm: Path) -> 
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.chaos) for each in (signal.SIGTERM, signal.SIGHUP))],
+    [
+        signal.SIGINT,
+        *(pytest.param(each, marks=pytest.mark.chaos) for each in (signal.SIGTERM, signal.SIGHUP)),
+    ],
     ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
-def test_one_signal_ends_the_processes_and_then_postgresql(warm: Path, number: signal.Signals) -> None:
-    certificate, key = map(str, make_certificate(warm.parent))  # of REST; health on loopback has none
-    with serving(warm, WORKERS="1", HTTP_TLS_CERTIFICATE_FILE=certificate, HTTP_TLS_KEY_FILE=key) as platform:
+def test_one_signal_ends_the_processes_and_then_postgresql(
+    warm: Path, number: signal.Signals
+) -> None:
+    # Of REST; health on loopback has none.
+    certificate, key = map(str, make_certificate(warm.parent))
+    with serving(
+        warm, WORKERS="1", HTTP_TLS_CERTIFICATE_FILE=certificate, HTTP_TLS_KEY_FILE=key
+    ) as platform:
         assert metric(platform, "ti_process_up") == {"api": 1, "worker-1": 1, "parent": 1}
         children = pids(platform)
         if number == signal.SIGINT:  # a frozen process drains like the others
@@ -150,14 +185,21 @@ def test_one_signal_ends_the_processes_and_then_postgresql(warm: Path, number: s
     assert all_gone(warm)
     assert not any(map(is_alive, children.values()))
     lines = [json.loads(line) for line in platform.logs]
-    logged = [(line["process"], line["event"]) for line in lines if line["event"] in ("draining", "stopped")]
+    logged = [
+        (line["process"], line["event"])
+        for line in lines
+        if line["event"] in ("draining", "stopped")
+    ]
     assert logged[0] == ("parent", "draining")
     assert logged[-1] == ("parent", "stopped")
-    assert set(logged) == {(name, event) for name in ("parent", *children) for event in ("draining", "stopped")}
+    assert set(logged) == {
+        (name, event) for name in ("parent", *children) for event in ("draining", "stopped")
+    }
     assert [line["status"] for line in lines if line["event"] == "process ended"] == [0, 0]
 
 
-# Takes more than five seconds: five programs are started as a user starts them, each with its imports.
+# Takes more than five seconds: five programs are started as a user starts them, each with its
+# imports.
 @pytest.mark.deadline
 @pytest.mark.parametrize("how", ["kill", pytest.param("second signal", marks=pytest.mark.chaos)])
 def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> None:
@@ -172,14 +214,20 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> 
             os.kill(children["api"], signal.SIGSTOP)
             for _ in range(2):
                 platform.process.send_signal(signal.SIGTERM)
-                eventually(lambda: any('"draining"' in line for line in list(platform.logs)), STOP_LIMIT_SECONDS)
+                eventually(
+                    lambda: any('"draining"' in line for line in list(platform.logs)),
+                    STOP_LIMIT_SECONDS,
+                )
             assert platform.process.wait(STOP_LIMIT_SECONDS) == STOPPED_AT_ONCE
-        eventually(lambda: all_gone(warm) and not any(map(is_alive, children.values())), LEFT_SECONDS)
+        eventually(
+            lambda: all_gone(warm) and not any(map(is_alive, children.values())), LEFT_SECONDS
+        )
     with serving(warm) as again:
         assert again.client.get("/readyz").status_code == 200
 
 
-# Takes more than five seconds: four programs are started, and PostgreSQL again when its first owner was killed.
+# Takes more than five seconds: four programs are started, and PostgreSQL again when its first owner
+# was killed.
 @pytest.mark.deadline
 def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: Path) -> None:
     with serving(warm) as first, serving(warm, WORKERS="1") as second:
@@ -188,7 +236,11 @@ def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: P
         first.process.wait(STOP_LIMIT_SECONDS)
         eventually(lambda: lock_holder(warm) == str(second.process.pid), RESTART_SECONDS)
         eventually(lambda: second.client.get("/readyz").status_code == 200, RESTART_SECONDS)
-        assert metric(second, "ti_embedded_postgres_starts_total") == {"api": 0, "worker-1": 0, "parent": 1}
+        assert metric(second, "ti_embedded_postgres_starts_total") == {
+            "api": 0,
+            "worker-1": 0,
+            "parent": 1,
+        }
         assert second.stop() == 0
     assert all_gone(warm)
 
@@ -207,7 +259,9 @@ def test_a_process_that_cannot_start_ends_all_with_its_reason(warm: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["HTTP_PORT", "GRPC_PORT"])
-def test_a_taken_port_is_refused_before_anything_is_started(split: Platform, tmp_path: Path, name: str) -> None:
+def test_a_taken_port_is_refused_before_anything_is_started(
+    split: Platform, tmp_path: Path, name: str
+) -> None:
     port = (split.url if name == "HTTP_PORT" else split.grpc).rpartition(":")[2]
     done = run_command(environment(tmp_path / "data", {"WORKERS": "1", name: port}), "serve")
     assert done.returncode == 1

@@ -1,4 +1,5 @@
-"""`trading-intents backup` and `restore`, as an operator types them, on a platform that runs or does not."""
+"""`trading-intents backup` and `restore`, as an operator types them, on a platform that runs or
+does not."""
 
 import contextlib
 import json
@@ -67,7 +68,9 @@ class DemoAccount:
         found: list[dict[str, Any]] = []
         query: dict[str, Any] = {"limit": 100}
         while True:
-            answer = self._client.get(f"{self._path}/orders", params=query, headers=self._headers).json()
+            answer = self._client.get(
+                f"{self._path}/orders", params=query, headers=self._headers
+            ).json()
             found += answer["data"]
             if answer["next_cursor"] is None:
                 return found
@@ -85,7 +88,8 @@ def backup(folder: Path, into: Path, *options: str) -> Path:
 
 @dataclass(frozen=True)
 class BackedUp:
-    """A platform that runs, and its backups: a complete one after one order, an increment after each of two more."""
+    """A platform that runs, and its backups: a complete one after one order, an increment after
+    each of two more."""
 
     folder: Path
     platform: Platform
@@ -112,7 +116,9 @@ def backed_up(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_the_metrics_show_when_the_last_backup_was_made(backed_up: BackedUp) -> None:
-    shown = re.search(r"^ti_backup_timestamp_seconds (\S+)$", backed_up.platform.client.get("/metrics").text, re.M)
+    shown = re.search(
+        r"^ti_backup_timestamp_seconds (\S+)$", backed_up.platform.client.get("/metrics").text, re.M
+    )
     assert shown
     assert float(shown[1]) >= backed_up.made[-1].stat().st_mtime
 
@@ -132,7 +138,9 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
     assert done.returncode == 0, done.stderr
     assert f"{in_flight} CREATEs and REPLACEs" in done.stdout
     assert all_gone(folder), "the server was for the restore only"
-    assert [(folder / name).read_bytes() == (warm / name).read_bytes() for name in KEYS] == [True] * len(KEYS)
+    assert [(folder / name).read_bytes() == (warm / name).read_bytes() for name in KEYS] == [
+        True
+    ] * len(KEYS)
 
     with serving(folder) as platform, tables_of(folder) as tables:
         account = DemoAccount(platform, folder)
@@ -163,9 +171,14 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
         eventually(lambda: account.orders()[-1]["order_status"] == "FILLED", SETTLED_SECONDS)
 
 
-def test_increments_are_put_together_and_any_of_them_can_be_restored(backed_up: BackedUp, tmp_path: Path) -> None:
+def test_increments_are_put_together_and_any_of_them_can_be_restored(
+    backed_up: BackedUp, tmp_path: Path
+) -> None:
     made = backed_up.made
-    size = [sum(path.stat().st_size for path in each.rglob("base/**/*") if path.is_file()) for each in made]
+    size = [
+        sum(path.stat().st_size for path in each.rglob("base/**/*") if path.is_file())
+        for each in made
+    ]
     assert size[1] < size[0] / 2
     for count, each in enumerate(made, 1):
         folder = tmp_path / f"restored-{count}"
@@ -203,7 +216,10 @@ def test_keys_can_be_left_out_and_it_is_said(warm: Path, tmp_path: Path) -> None
     restored = run_command(environment(folder, {}), "restore", str(tmp_path / "backups"))
     assert "not in the backup: vault-keys.json; put it back" in restored.stdout
     assert not (folder / "vault-keys.json").exists()
-    assert not {path.name for path in (tmp_path / "backups").rglob("*")} & {"vault-keys.json", "identity-key.pem"}
+    assert not {path.name for path in (tmp_path / "backups").rglob("*")} & {
+        "vault-keys.json",
+        "identity-key.pem",
+    }
 
 
 def test_a_restore_is_refused_where_a_platform_runs(backed_up: BackedUp) -> None:
@@ -211,12 +227,16 @@ def test_a_restore_is_refused_where_a_platform_runs(backed_up: BackedUp) -> None
     logged = json.loads(next(line for line in platform.logs if '"serving"' in line))
     done = platform.run("restore", str(backed_up.backups), "--replace")
     assert done.returncode == 1
-    assert f"the platform runs in {backed_up.folder}, pid {logged['pid']}: end it first" in done.stderr
+    assert (
+        f"the platform runs in {backed_up.folder}, pid {logged['pid']}: end it first" in done.stderr
+    )
     assert platform.client.get("/readyz").status_code == 200
 
 
 @pytest.mark.parametrize("file", ["postgres/global/pg_control", "files/vault-keys.json"])
-def test_a_damaged_backup_is_refused_before_anything_is_changed(backed_up: BackedUp, tmp_path: Path, file: str) -> None:
+def test_a_damaged_backup_is_refused_before_anything_is_changed(
+    backed_up: BackedUp, tmp_path: Path, file: str
+) -> None:
     damaged = backed_up.copy(backed_up.made[0], tmp_path / "backups") / file
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     done = run_command(environment(tmp_path / "restored", {}), "restore", str(tmp_path / "backups"))
@@ -225,7 +245,9 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(backed_up: Backe
     assert not (tmp_path / "restored").exists()
 
 
-def test_an_increment_without_its_base_and_an_empty_folder_are_refused(backed_up: BackedUp, tmp_path: Path) -> None:
+def test_an_increment_without_its_base_and_an_empty_folder_are_refused(
+    backed_up: BackedUp, tmp_path: Path
+) -> None:
     backups, environ = tmp_path / "backups", environment(tmp_path / "restored", {})
     assert "no complete backup in" in run_command(environ, "restore", str(backups)).stderr
     full, increment, _ = backed_up.made
@@ -235,7 +257,9 @@ def test_an_increment_without_its_base_and_an_empty_folder_are_refused(backed_up
     assert f"is an increment to {full.name}, which is not beside it" in done.stderr
 
 
-def test_a_platform_does_not_start_beside_a_restore_that_was_killed(warm: Path, backed_up: BackedUp) -> None:
+def test_a_platform_does_not_start_beside_a_restore_that_was_killed(
+    warm: Path, backed_up: BackedUp
+) -> None:
     """In the moment in which the old data are aside, and the new ones not yet moved."""
     (warm / "postgres").rename(warm / "restoring")
     done = run_command(environment(warm, {}), "serve")
@@ -290,7 +314,9 @@ def test_what_a_killed_restore_left_is_removed_though_a_program_of_it_still_writ
     assert len(calls) == 3
 
 
-def test_an_external_database_is_its_administrators_to_back_up_and_restore(tmp_path: Path, urls: Urls) -> None:
+def test_an_external_database_is_its_administrators_to_back_up_and_restore(
+    tmp_path: Path, urls: Urls
+) -> None:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     environ = environment(tmp_path / "data", settings)
     for command, program in (("backup", "pg_basebackup"), ("restore", "pg_combinebackup")):
@@ -301,7 +327,9 @@ def test_an_external_database_is_its_administrators_to_back_up_and_restore(tmp_p
     assert "\ntrading-intents restore --mark" in logged.stdout
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:
         before = owner.execute("SELECT epoch FROM stream_epoch").fetchone()
-        owner.execute("INSERT INTO workers VALUES (gen_random_uuid(), clock_timestamp() + interval '1 h')")
+        owner.execute(
+            "INSERT INTO workers VALUES (gen_random_uuid(), clock_timestamp() + interval '1 h')"
+        )
         refused = run_command(environ, "restore", "--mark")
         assert (refused.returncode, refused.stdout) == (1, "")
         assert "a worker runs on this database" in refused.stderr

@@ -1,5 +1,5 @@
-"""A failover that lost what was committed: the data are marked as after a restore before anything is sent. One that
-lost nothing changes nothing."""
+"""A failover that lost what was committed: the data are marked as after a restore before anything
+is sent. One that lost nothing changes nothing."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,10 @@ __all__ = ["start"]
 
 LIMIT_SECONDS = 30
 PASSWORDS = "*.password"
-SPECS = {"market": {"Market": {"quantity": "1"}}, "far": {"Limit": {"quantity": "1", "limit_price": "1"}}}
+SPECS = {
+    "market": {"Market": {"quantity": "1"}},
+    "far": {"Limit": {"quantity": "1", "limit_price": "1"}},
+}
 ORGANIZATION = {
     "external_id": "o",
     "accounts": [{"name": "a", "broker": "paper", "environment": "paper"}],
@@ -49,12 +52,21 @@ class Trader:
 
     def submit(self, name: str, spec: str = "market") -> int:
         payload = {"symbol": "AAPL", "order_side": "BUY", "spec": SPECS[spec]}
-        body, headers = {"command": {"type": "CREATE", "payload": payload}}, self.headers | {"idempotency-key": name}
-        return self.platform.client.post(f"{self.path}/intents", json=body, headers=headers).status_code
+        body, headers = (
+            {"command": {"type": "CREATE", "payload": payload}},
+            self.headers | {"idempotency-key": name},
+        )
+        return self.platform.client.post(
+            f"{self.path}/intents", json=body, headers=headers
+        ).status_code
 
     def statuses(self) -> list[str]:
         answer = self.platform.client.get(f"{self.path}/orders", headers=self.headers)
-        return [order["order_status"] for order in answer.json()["data"]] if answer.status_code == 200 else []
+        return (
+            [order["order_status"] for order in answer.json()["data"]]
+            if answer.status_code == 200
+            else []
+        )
 
     def metric(self, name: str) -> float:
         lines = self.platform.client.get("/metrics").text.splitlines()
@@ -92,7 +104,9 @@ def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
     with trading(tmp_path, Secret(said["owner_url"]), Secret(said["url"])) as trader:
         assert trader.submit("far", "far") == 202
         eventually(lambda: sorted(trader.statuses()) == ["FILLED", "NEW"], LIMIT_SECONDS)
-        copying = make_base_backup(open_cluster(primary, ""), standby / "postgres", None, lambda *_: None)
+        copying = make_base_backup(
+            open_cluster(primary, ""), standby / "postgres", None, lambda *_: None
+        )
         asyncio.run(copying)
         assert trader.submit("lost") == 202
         eventually(lambda: trader.statuses().count("FILLED") == 2, LIMIT_SECONDS)
@@ -100,7 +114,9 @@ def test_a_failover_that_lost_a_tail_halts_and_sends_nothing(
         owner = start(standby).until("url")["owner_url"]
         trader.proxy._target = open_cluster(standby, "").sockets / ".s.PGSQL.5432"
         trader.proxy.work()
-        eventually(lambda: trader.metric('ti_execution_alerts_total{kind="tail_lost"}') == 1, LIMIT_SECONDS)
+        eventually(
+            lambda: trader.metric('ti_execution_alerts_total{kind="tail_lost"}') == 1, LIMIT_SECONDS
+        )
         assert "committed work lost" in trader.events()
         eventually(lambda: trader.submit("after") != 503, LIMIT_SECONDS)
         assert trader.submit("after") == 409, "every organization is halted"
@@ -129,8 +145,9 @@ def test_a_crash_that_lost_nothing_changes_nothing(
 
 
 async def test_nothing_counts_as_seen_that_is_not_on_the_disk(urls: Urls) -> None:
-    """A COMMIT waits neither for the disk nor for a standby if its transaction wrote nothing, though it may have an id:
-    a row that it was to change was changed by another meanwhile. Then others' writes are not there yet."""
+    """A COMMIT waits neither for the disk nor for a standby if its transaction wrote nothing,
+    though it may have an id: a row that it was to change was changed by another meanwhile. Then
+    others' writes are not there yet."""
     history = WalHistory()
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as other:
         async with open_pool(urls.login, SERVICE_ROLE, 1, Metrics(), history) as pool:
@@ -156,10 +173,14 @@ async def test_nothing_counts_as_seen_that_is_not_on_the_disk(urls: Urls) -> Non
         ("marked", "150", "900", False),
     ],
 )
-def test_a_server_is_judged_by_where_its_history_ends(epoch: str, began: str | None, now: str, is_lost: bool) -> None:
+def test_a_server_is_judged_by_where_its_history_ends(
+    epoch: str, began: str | None, now: str, is_lost: bool
+) -> None:
     history = WalHistory()
     assert history.find_lost_tail(history.seen, "e", "100", "120") is None
     history.note("200")
     history.note("150")
     assert bool(history.find_lost_tail(history.seen, epoch, began, now)) is is_lost
-    assert bool(history.find_lost_tail(history.seen, epoch, began, now)) is is_lost, "as long as it is the same"
+    assert bool(history.find_lost_tail(history.seen, epoch, began, now)) is is_lost, (
+        "as long as it is the same"
+    )

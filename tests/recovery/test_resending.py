@@ -1,4 +1,5 @@
-"""After a restore: what the broker was sent since the backup is found there and booked, and nothing is sent again."""
+"""After a restore: what the broker was sent since the backup is found there and booked, and nothing
+is sent again."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -67,7 +68,8 @@ async def until_all_missed(in_process: InProcessExecution, count: int) -> None:
 
 @dataclass(frozen=True)
 class InFlight:
-    """Orders by what becomes of them between the backup and the disaster. The last three are open before the backup."""
+    """Orders by what becomes of them between the backup and the disaster. The last three are open
+    before the backup."""
 
     filled: list[UUID]
     working: list[UUID]
@@ -103,7 +105,9 @@ async def put_on_the_way(in_process: InProcessExecution) -> InFlight:
     await in_process.replace(settled[0], "7")
     await in_process.replace(settled[1], "7")
     await in_process.cancel(settled[2])
-    filled, working, never_sent, marked = [[await in_process.create() for _ in range(MANY)] for _ in range(4)]
+    filled, working, never_sent, marked = [
+        [await in_process.create() for _ in range(MANY)] for _ in range(4)
+    ]
     await mark(in_process, marked)
     replaced, to_replace, to_cancel = settled
     return InFlight(filled, working, never_sent, marked, doubted, replaced, to_replace, to_cancel)
@@ -116,7 +120,9 @@ async def go_on(in_process: InProcessExecution, orders: InFlight) -> None:
     for intent in orders.filled:
         in_process.fill(await in_process.coid(intent))
     replace_id = await in_process.coid(orders.replaced, "REPLACE")
-    in_process.venue.take(in_process.account, "replace", ticket(replace_id, await in_process.coid(orders.replaced), 7))
+    in_process.venue.take(
+        in_process.account, "replace", ticket(replace_id, await in_process.coid(orders.replaced), 7)
+    )
 
 
 async def wait_for_a_replace(in_process: InProcessExecution, intent: UUID) -> None:
@@ -130,8 +136,11 @@ async def wait_for_a_replace(in_process: InProcessExecution, intent: UUID) -> No
     )
 
 
-# Takes more than five seconds: a hundred orders, of which a quarter waits until it is proved that nobody has them.
-async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_again(warm: Path, tmp_path: Path) -> None:
+# Takes more than five seconds: a hundred orders, of which a quarter waits until it is proved that
+# nobody has them.
+async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_again(
+    warm: Path, tmp_path: Path
+) -> None:
     environ, venue = environment(warm, {}), FakeVenue("paper")
     with server(warm) as urls:
         async with opened(urls, venue) as in_process:

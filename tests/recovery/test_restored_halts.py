@@ -1,4 +1,5 @@
-"""Every organization of a restored database is halted until somebody resumes it; a halt that stood stays."""
+"""Every organization of a restored database is halted until somebody resumes it; a halt that stood
+stays."""
 
 from uuid import UUID, uuid4
 
@@ -7,7 +8,12 @@ import pytest
 
 from tests.conftest import Urls
 from tests.intents.in_process_writer import furnish
-from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.model import (
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltTerms,
+)
 from trading_intents.controls.halts.service import start_halt
 from trading_intents.errors import NotHalted
 from trading_intents.execution.restored.marking import mark_restored, resume_restored
@@ -24,12 +30,20 @@ async def two_organizations(urls: Urls) -> tuple[asyncpg.Connection, UUID, UUID]
 
 
 async def standing(owner: asyncpg.Connection) -> dict[UUID, tuple[str, bool]]:
-    return {row["organization_id"]: (row["reason"], row["cancel_orders"]) for row in await owner.fetch(STANDING)}
+    return {
+        row["organization_id"]: (row["reason"], row["cancel_orders"])
+        for row in await owner.fetch(STANDING)
+    }
 
 
-async def test_a_halt_that_stood_stays_and_the_others_are_resumed(urls: Urls, database: Database) -> None:
+async def test_a_halt_that_stood_stays_and_the_others_are_resumed(
+    urls: Urls, database: Database
+) -> None:
     owner, stopped, other = await two_organizations(urls)
-    admin, scope = HaltPrincipal(HaltPrincipalType.USER, "admin"), HaltScope(OrganizationId(stopped))
+    admin, scope = (
+        HaltPrincipal(HaltPrincipalType.USER, "admin"),
+        HaltScope(OrganizationId(stopped)),
+    )
     async with database.worker.transaction() as tx:
         await start_halt(tx, uuid4(), scope, HaltTerms("model review"), admin)
     await mark_restored(database.worker, "op", "restored")
@@ -40,7 +54,9 @@ async def test_a_halt_that_stood_stays_and_the_others_are_resumed(urls: Urls, da
     assert ended.scope.organization_id == other
     assert await resume_restored(database.worker, "op", None) == []
     assert await standing(owner) == {stopped: ("model review", True)}
-    who = "SELECT resumed_principal_type, resumed_principal_id FROM halts WHERE organization_id = $1"
+    who = (
+        "SELECT resumed_principal_type, resumed_principal_id FROM halts WHERE organization_id = $1"
+    )
     assert tuple(await owner.fetchrow(who, other)) == ("SYSTEM", "operator op")
     await owner.close()
 

@@ -1,4 +1,5 @@
-"""A platform that is made of canned answers: what was asked is kept, and each try gets the next answer."""
+"""A platform that is made of canned answers: what was asked is kept, and each try gets the next
+answer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,13 @@ ACCEPTED = {"intent_id": "01a1dd48-2166-7b29-aa0c-4afddaa7c207", "seq": 1}
 
 def problem(status: int, code: str, **more: Any) -> httpx.Response:
     headers = more.pop("headers", {})
-    body = {"title": code, "status": status, "detail": f"about {code}", "code": code, "request_id": "r1"} | more
+    body = {
+        "title": code,
+        "status": status,
+        "detail": f"about {code}",
+        "code": code,
+        "request_id": "r1",
+    } | more
     return httpx.Response(status, json=body, headers=headers)
 
 
@@ -40,4 +47,6 @@ class CannedAnswers:
         settings: dict[str, Any] = {"api_key": "tip_paper_secret"} | options
         if settings.get("credentials") is not None:
             del settings["api_key"]
-        return AsyncTradingClient("http://platform", transport=httpx.MockTransport(self), **settings)
+        return AsyncTradingClient(
+            "http://platform", transport=httpx.MockTransport(self), **settings
+        )

@@ -16,7 +16,9 @@ def api_key(tenants: Tenants) -> str:
 
 @pytest.fixture
 def client(tenants: Tenants, api_key: str) -> Iterator[TradingClient]:
-    with TradingClient(tenants.platform.url, api_key=api_key, grpc_target=tenants.platform.grpc) as client:
+    with TradingClient(
+        tenants.platform.url, api_key=api_key, grpc_target=tenants.platform.grpc
+    ) as client:
         yield client
 
 
@@ -27,10 +29,16 @@ def account(client: TradingClient, request: pytest.FixtureRequest) -> Account:
 
 @pytest.fixture
 async def async_client(tenants: Tenants, api_key: str) -> AsyncIterator[AsyncTradingClient]:
-    async with AsyncTradingClient(tenants.platform.url, api_key=api_key, grpc_target=tenants.platform.grpc) as client:
+    async with AsyncTradingClient(
+        tenants.platform.url, api_key=api_key, grpc_target=tenants.platform.grpc
+    ) as client:
         yield client
 
 
 @pytest.fixture
-async def async_account(async_client: AsyncTradingClient, request: pytest.FixtureRequest) -> AsyncAccount:
-    return async_client.account((await async_client.create_account(request.node.name[:100], "paper", "paper")).id)
+async def async_account(
+    async_client: AsyncTradingClient, request: pytest.FixtureRequest
+) -> AsyncAccount:
+    return async_client.account(
+        (await async_client.create_account(request.node.name[:100], "paper", "paper")).id
+    )

@@ -1,4 +1,5 @@
-"""A consumer of the stream that may be killed at any moment: it keeps each event and its cursor in a file.
+"""A consumer of the stream that may be killed at any moment: it keeps each event and its cursor in
+a file.
 
 python -m tests.sdk.consumer URL ACCOUNT FILE, with the key in TRADING_INTENTS_API_KEY
 """

@@ -1,4 +1,5 @@
-"""A program that gets Ctrl-C while its order has no answer. It prints the key that the error carries."""
+"""A program that gets Ctrl-C while its order has no answer. It prints the key that the error
+carries."""
 
 import asyncio
 import os

@@ -24,12 +24,16 @@ HURRY_SECONDS = 0.3
 
 @contextlib.contextmanager
 def hurried_proofs(folder: Path) -> Iterator[None]:
-    """As if the ten seconds between two proofs of absence had gone, of every order that a kill left in doubt."""
+    """As if the ten seconds between two proofs of absence had gone, of every order that a kill left
+    in doubt."""
     url = open_cluster(folder, "").url(OWNER, DATABASE).reveal()
 
     def hurry(over: threading.Event) -> None:
         while not over.wait(HURRY_SECONDS):
-            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(url, autocommit=True) as connection:
+            with (
+                contextlib.suppress(psycopg.OperationalError),
+                psycopg.connect(url, autocommit=True) as connection,
+            ):
                 connection.execute(HURRY_PROOFS)
 
     with working(hurry):
@@ -37,7 +41,8 @@ def hurried_proofs(folder: Path) -> Iterator[None]:
 
 
 class RestartedPlatform:
-    """Serves in a thread. Each of `kills` says of one end whether it is a kill or an orderly stop."""
+    """Serves in a thread. Each of `kills` says of one end whether it is a kill or an orderly
+    stop."""
 
     def __init__(self, folder: Path, kills: Sequence[bool], **settings: str) -> None:
         self.port, self._folder, self._kills = free_port(), folder, kills

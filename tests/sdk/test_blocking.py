@@ -1,4 +1,5 @@
-"""The blocking client: the asynchronous one in a thread of its own, in every situation that a program can be in."""
+"""The blocking client: the asynchronous one in a thread of its own, in every situation that a
+program can be in."""
 
 import asyncio
 import concurrent.futures
@@ -14,7 +15,14 @@ import pytest
 from tests.fork_server import run
 from tests.tenants import Tenants
 from tests.waiting import eventually
-from trading_intents_client import Account, OrderEvent, TradingClient, asynchronous, blocking, errors
+from trading_intents_client import (
+    Account,
+    OrderEvent,
+    TradingClient,
+    asynchronous,
+    blocking,
+    errors,
+)
 from trading_intents_client.asynchronous.orders import AsyncOrderActions
 from trading_intents_client.asynchronous.pages import AsyncPages
 from trading_intents_client.blocking.iterators import EventStream, Pages
@@ -49,7 +57,9 @@ def test_what_is_written_by_hand_has_the_same_methods(kind: type, wrapped: type)
         own, other = getattr(kind, name), getattr(wrapped, name)
         assert inspect.getdoc(own) == inspect.getdoc(other)
         if inspect.isfunction(own):
-            assert [*inspect.signature(own).parameters.values()] == [*inspect.signature(other).parameters.values()]
+            assert [*inspect.signature(own).parameters.values()] == [
+                *inspect.signature(other).parameters.values()
+            ]
 
 
 def test_every_public_method_says_what_it_does() -> None:
@@ -70,7 +80,16 @@ def test_threads_share_a_client(account: Account) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         placed = list(pool.map(lambda _: account.buy("AAPL", 1), range(24)))
     assert sorted(order.seq for order in placed) == list(range(1, 25))
-    assert len({thread.name for thread in threading.enumerate() if thread.name == "trading-intents-client"}) == 1
+    assert (
+        len(
+            {
+                thread.name
+                for thread in threading.enumerate()
+                if thread.name == "trading-intents-client"
+            }
+        )
+        == 1
+    )
 
 
 def test_it_is_made_anew_in_a_forked_child_and_the_parents_goes_on(account: Account) -> None:
@@ -121,7 +140,9 @@ class InterruptedLock:
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with TradingClient("http://127.0.0.1:1", api_key="k") as client:
         with monkeypatch.context() as patch:
             patch.setattr(client._loop, "_lock", InterruptedLock())
@@ -130,9 +151,17 @@ def test_an_interrupt_before_a_call_has_begun_leaves_nothing_behind(monkeypatch:
         gc.collect()  # warns of a coroutine that was never awaited
 
 
-def test_an_interrupt_cancels_the_call_and_carries_the_key(account: Account, tenants: Tenants, api_key: str) -> None:
+def test_an_interrupt_cancels_the_call_and_carries_the_key(
+    account: Account, tenants: Tenants, api_key: str
+) -> None:
     arguments = (account.id, tenants.platform.url, api_key)
-    done = run("tests.sdk.interrupted", *arguments, environ=os.environ, stdin="", limit_seconds=LIMIT_SECONDS)
+    done = run(
+        "tests.sdk.interrupted",
+        *arguments,
+        environ=os.environ,
+        stdin="",
+        limit_seconds=LIMIT_SECONDS,
+    )
     assert done.stderr == ""
     key, threads = done.stdout.split()
     assert threads == "1", "the client was closed on the way out"
@@ -142,12 +171,16 @@ def test_an_interrupt_cancels_the_call_and_carries_the_key(account: Account, ten
 
 
 # As a file that is not closed, it warns.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_a_client_that_is_forgotten_leaves_no_thread(tenants: Tenants, api_key: str) -> None:
     before = set(threading.enumerate())
     client = TradingClient(tenants.platform.url, api_key=api_key)
     client.platform.liveness()
-    (thread,) = (t for t in threading.enumerate() if t not in before and t.name == "trading-intents-client")
+    (thread,) = (
+        t for t in threading.enumerate() if t not in before and t.name == "trading-intents-client"
+    )
     del client
     gc.collect()
     eventually(lambda: not thread.is_alive(), LIMIT_SECONDS)
@@ -167,7 +200,9 @@ def test_pages_are_read_as_they_are_needed(account: Account) -> None:
     assert {order.wait().order_status for order in orders} == {"CANCELLED"}
 
 
-def test_closing_ends_what_other_threads_wait_for(tenants: Tenants, api_key: str, account: Account) -> None:
+def test_closing_ends_what_other_threads_wait_for(
+    tenants: Tenants, api_key: str, account: Account
+) -> None:
     with (
         concurrent.futures.ThreadPoolExecutor(3) as pool,
         TradingClient(tenants.platform.url, api_key=api_key) as client,
@@ -176,7 +211,9 @@ def test_closing_ends_what_other_threads_wait_for(tenants: Tenants, api_key: str
         stream, idle = other.events(), other.events()
         next(stream)
         resting = other.buy("ACME", 1, limit=1)
-        assert any(event.order.order_status == "NEW" for event in stream if isinstance(event, OrderEvent))
+        assert any(
+            event.order.order_status == "NEW" for event in stream if isinstance(event, OrderEvent)
+        )
         reading, unread = pool.submit(list, stream), pool.submit(list, idle)
         waiting = pool.submit(resting.wait, "FILLED")
         stream.close()

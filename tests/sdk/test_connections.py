@@ -1,4 +1,5 @@
-"""Connections of the client: reused, bounded in time, and described by the platform's own messages."""
+"""Connections of the client: reused, bounded in time, and described by the platform's own
+messages."""
 
 import asyncio
 import contextlib
@@ -23,7 +24,8 @@ SHORT_SECONDS = 0.2
 
 @contextlib.asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[int]]]:
-    """A server that answers each request with these bytes, or with none, and counts its connections."""
+    """A server that answers each request with these bytes, or with none, and counts its
+    connections."""
     connections: list[int] = []
     ends: list[asyncio.StreamWriter] = []
 
@@ -46,7 +48,10 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[int]]]:
 
 
 async def test_one_connection_serves_calls_that_follow_each_other() -> None:
-    async with answering(ALIVE) as (url, connections), AsyncTradingClient(url, api_key="k") as client:
+    async with (
+        answering(ALIVE) as (url, connections),
+        AsyncTradingClient(url, api_key="k") as client,
+    ):
         for _ in range(10):
             assert (await client.platform.liveness()).status == "alive"
     assert connections == [10]
@@ -67,7 +72,9 @@ async def test_there_are_timeouts_unless_others_are_given() -> None:
 
 
 def test_the_streams_messages_are_those_of_the_proto_file(tmp_path: Path) -> None:
-    (recipe,) = re.findall(r"^\t@\$\(BIN\)/python (.*--include_imports.*)$", (ROOT / "Makefile").read_text(), re.M)
+    (recipe,) = re.findall(
+        r"^\t@\$\(BIN\)/python (.*--include_imports.*)$", (ROOT / "Makefile").read_text(), re.M
+    )
     made = tmp_path / "trading.desc"
     arguments = shlex.split(recipe.replace(str(DESCRIPTION.relative_to(ROOT)), str(made)))
     subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True)

@@ -1,4 +1,5 @@
-"""The caller's credentials: where they are found, how tokens are renewed, and that nothing shows them."""
+"""The caller's credentials: where they are found, how tokens are renewed, and that nothing shows
+them."""
 
 import logging
 import traceback
@@ -27,7 +28,9 @@ async def key_of(credentials: Credentials) -> str:
     return dict(await credentials.metadata())["x-api-key"]
 
 
-async def test_arguments_come_before_the_environment_and_that_before_the_demo(elsewhere: Path) -> None:
+async def test_arguments_come_before_the_environment_and_that_before_the_demo(
+    elsewhere: Path,
+) -> None:
     with pytest.raises(errors.NotConfigured, match="make run"):
         find_endpoint(None, None, None, {})
     (elsewhere / ".data").mkdir()
@@ -51,16 +54,25 @@ async def test_arguments_come_before_the_environment_and_that_before_the_demo(el
 
 def test_a_users_token_and_a_service_account_can_call(tenants: Tenants) -> None:
     bearer = tenants.callers["admin"]["authorization"].removeprefix("Bearer ")
-    with TradingClient(tenants.platform.url, credentials=BearerCredentials(lambda: bearer)) as client:
+    with TradingClient(
+        tenants.platform.url, credentials=BearerCredentials(lambda: bearer)
+    ) as client:
         assert "all" in [key.name for key in client.organization.api_keys()]
-    secret = next(a for a in tenants.answer["service_accounts"] if a["client_id"] == "reader")["client_secret"]
+    secret = next(a for a in tenants.answer["service_accounts"] if a["client_id"] == "reader")[
+        "client_secret"
+    ]
     reader = ClientCredentials("reader", secret)
     organization = tenants.organization("org_acme")["id"]
-    with TradingClient(tenants.platform.url, credentials=reader, organization_id=organization) as client:
+    with TradingClient(
+        tenants.platform.url, credentials=reader, organization_id=organization
+    ) as client:
         assert client.platform.outbox_health().failed == 0
         list(client.accounts())
     wrong = ClientCredentials("reader", "wrong")
-    with TradingClient(tenants.platform.url, credentials=wrong) as client, pytest.raises(errors.InvalidClient):
+    with (
+        TradingClient(tenants.platform.url, credentials=wrong) as client,
+        pytest.raises(errors.InvalidClient),
+    ):
         client.platform.outbox_health()
 
 
@@ -72,7 +84,13 @@ async def test_tokens_are_kept_and_renewed_before_they_end() -> None:
             return accepted()
         issued[0] += 1
         return httpx.Response(
-            200, json={"access_token": f"t{issued[0]}", "token_type": "Bearer", "expires_in": 900, "scope": ""}
+            200,
+            json={
+                "access_token": f"t{issued[0]}",
+                "token_type": "Bearer",
+                "expires_in": 900,
+                "scope": "",
+            },
         )
 
     answers, credentials = CannedAnswers(answer), ClientCredentials("me", SECRET)
@@ -89,7 +107,9 @@ async def test_a_refused_token_is_fetched_anew() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/oauth/token":
             return httpx.Response(401, text="unauthorized")
-        return httpx.Response(200, json={"access_token": "t", "token_type": "Bearer", "expires_in": 900, "scope": ""})
+        return httpx.Response(
+            200, json={"access_token": "t", "token_type": "Bearer", "expires_in": 900, "scope": ""}
+        )
 
     answers = CannedAnswers(answer)
     async with answers.client(credentials=ClientCredentials("me", SECRET)) as client:
@@ -106,7 +126,9 @@ async def test_a_key_is_in_no_log_repr_or_traceback(caplog: pytest.LogCaptureFix
         with pytest.raises(errors.AnswerLost) as caught:
             await client.account("a").buy("AAPL", 1)
     error = caught.value
-    shown = "".join(traceback.TracebackException.from_exception(error, capture_locals=True).format())
+    shown = "".join(
+        traceback.TracebackException.from_exception(error, capture_locals=True).format()
+    )
     assert SECRET not in shown + repr(error) + str(error)
     assert answers.asked[0].headers["x-api-key"] == SECRET
     assert SECRET not in caplog.text

@@ -1,4 +1,5 @@
-"""Every endpoint that the platform's own description names has a method, and every field that it answers is read."""
+"""Every endpoint that the platform's own description names has a method, and every field that it
+answers is read."""
 
 import inspect
 import re
@@ -65,11 +66,17 @@ CALLS: dict[str, Call] = {
     "AsyncAccountControls.symbols": lambda c: c.account(A).controls.symbols().page(),
     "AsyncAccountControls.symbol": lambda c: c.account(A).controls.symbol(S),
     "AsyncAccountControls.set_symbol": lambda c: c.account(A).controls.set_symbol(S, disabled=True),
-    "AsyncAccountControls.update_symbol_time": lambda c: c.account(A).controls.update_symbol_time(S),
+    "AsyncAccountControls.update_symbol_time": lambda c: c.account(A).controls.update_symbol_time(
+        S
+    ),
     "AsyncAccountControls.delete_symbol": lambda c: c.account(A).controls.delete_symbol(S),
     "AsyncAccountControls.symbol_limits": lambda c: c.account(A).controls.symbol_limits(S),
-    "AsyncAccountControls.set_symbol_limits": lambda c: c.account(A).controls.set_symbol_limits(S, Limits()),
-    "AsyncAccountControls.delete_symbol_limits": lambda c: c.account(A).controls.delete_symbol_limits(S),
+    "AsyncAccountControls.set_symbol_limits": lambda c: c.account(A).controls.set_symbol_limits(
+        S, Limits()
+    ),
+    "AsyncAccountControls.delete_symbol_limits": lambda c: c.account(
+        A
+    ).controls.delete_symbol_limits(S),
     "AsyncOrganization.caller": lambda c: c.organization.caller(),
     "AsyncOrganization.find": lambda c: c.organization.find("local", "demo"),
     "AsyncOrganization.control": lambda c: c.organization.control(),
@@ -93,7 +100,9 @@ CALLS: dict[str, Call] = {
     "AsyncOrganization.delete_current_user": lambda c: c.organization.delete_current_user(),
     "AsyncMarket.quotes": lambda c: c.market.quotes().page(),
     "AsyncMarket.quote": lambda c: c.market.quote(S),
-    "AsyncMarket.post_quote": lambda c: c.market.post_quote(S, bid=1, ask=2, bid_size=1, ask_size=1),
+    "AsyncMarket.post_quote": lambda c: c.market.post_quote(
+        S, bid=1, ask=2, bid_size=1, ask_size=1
+    ),
     "AsyncMarket.reference_prices": lambda c: c.market.reference_prices().page(),
     "AsyncMarket.reference_price": lambda c: c.market.reference_price(S),
     "AsyncMarket.post_reference_price": lambda c: c.market.post_reference_price(S, 1),
@@ -162,12 +171,16 @@ async def ask(name: str, described: dict[str, Any]) -> tuple[str, Any, Any]:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_method_reads_every_field_that_the_description_shows(name: str, described: dict[str, Any]) -> None:
+async def test_a_method_reads_every_field_that_the_description_shows(
+    name: str, described: dict[str, Any]
+) -> None:
     _, example, made = await ask(name, described)
     if name in ("AsyncAccount.events", "AsyncTradingClient.find_account"):
         return
     if not isinstance(made, msgspec.Struct):
-        assert example.status_code == 204 or isinstance(made, str | dict), f"{name} cannot read {example.text}"
+        assert example.status_code == 204 or isinstance(made, str | dict), (
+            f"{name} cannot read {example.text}"
+        )
         return
     assert missing(example.json(), msgspec.to_builtins(made)) == []
 
@@ -183,7 +196,11 @@ def missing(received: Any, read: Any, pointer: str = "") -> list[str]:
         ]
     if isinstance(received, list) and isinstance(read, list | tuple):
         assert len(received) == len(read)
-        return [m for one, other in zip(received, read, strict=True) for m in missing(one, other, pointer)]
+        return [
+            m
+            for one, other in zip(received, read, strict=True)
+            for m in missing(one, other, pointer)
+        ]
     return []
 
 
@@ -193,13 +210,18 @@ async def test_every_endpoint_of_the_description_has_a_method(described: dict[st
 
 
 async def test_every_parameter_of_the_description_can_be_given(described: dict[str, Any]) -> None:
-    """By a method's argument of that name; what pages and conditions are made of has its own names."""
+    """By a method's argument of that name; what pages and conditions are made of has its own
+    names."""
     known = {"limit", "next_cursor", "if-match", "idempotency-key", "last-event-id"}
     for name in CALLS:
         endpoint, _, _ = await ask(name, described)
         if name == "AsyncTradingClient.find_account":
             continue  # looks through all accounts
-        parameters = {NAMES.get(p["name"], p["name"]) for p in described[endpoint]["parameters"] if p["in"] == "query"}
+        parameters = {
+            NAMES.get(p["name"], p["name"])
+            for p in described[endpoint]["parameters"]
+            if p["in"] == "query"
+        }
         assert parameters - known <= set(inspect.signature(method_of(name)).parameters), name
 
 
@@ -213,14 +235,25 @@ async def test_the_table_of_what_a_key_needs_has_every_method(described: dict[st
         elif isinstance(rule.key, Permission):
             needed[str(rule.key)].add(name.removeprefix("Async"))
         else:
-            needed["any key" if rule.key is Grant.ANY else "a token"].add(name.removeprefix("Async"))
-    found = rows(section("docs/trading.md", "What a key needs"), r"`\w+:\w+`|any key|no key|a token")
+            needed["any key" if rule.key is Grant.ANY else "a token"].add(
+                name.removeprefix("Async")
+            )
+    found = rows(
+        section("docs/trading.md", "What a key needs"), r"`\w+:\w+`|any key|no key|a token"
+    )
     documented = {row[0].strip("`"): set(re.findall(r"`(\w+\.\w+)`", row[2])) for row in found}
     assert documented == needed
 
 
 def test_every_method_is_in_the_table_of_calls() -> None:
-    kinds = (AsyncTradingClient, AsyncAccount, AsyncAccountControls, AsyncOrganization, AsyncMarket, AsyncPlatform)
+    kinds = (
+        AsyncTradingClient,
+        AsyncAccount,
+        AsyncAccountControls,
+        AsyncOrganization,
+        AsyncMarket,
+        AsyncPlatform,
+    )
     public = {
         f"{kind.__name__}.{name}"
         for kind in kinds
@@ -231,14 +264,28 @@ def test_every_method_is_in_the_table_of_calls() -> None:
 
 
 def method_of(name: str) -> Callable[..., Any]:
-    kinds = (AsyncTradingClient, AsyncAccount, AsyncAccountControls, AsyncOrganization, AsyncMarket, AsyncPlatform)
+    kinds = (
+        AsyncTradingClient,
+        AsyncAccount,
+        AsyncAccountControls,
+        AsyncOrganization,
+        AsyncMarket,
+        AsyncPlatform,
+    )
     kind, method = name.split(".")
     found: Callable[..., Any] = getattr(next(k for k in kinds if k.__name__ == kind), method)
     return found
 
 
 def test_every_error_code_of_the_description_has_a_class(described: dict[str, Any]) -> None:
-    answers = [answer for operation in described.values() for answer in operation["responses"].items()]
-    received = {code for status, answer in answers if status[0] != "2" for code in answer["description"].split(", ")}
+    answers = [
+        answer for operation in described.values() for answer in operation["responses"].items()
+    ]
+    received = {
+        code
+        for status, answer in answers
+        if status[0] != "2"
+        for code in answer["description"].split(", ")
+    }
     assert len(received) > 20
     assert received - errors.CLASS_OF_CODE.keys() == set()

@@ -1,4 +1,5 @@
-"""Exits and pairs at the paper broker, by the client and the commands, from the order to its end."""
+"""Exits and pairs at the paper broker, by the client and the commands, from the order to its
+end."""
 
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ WIDTH = 80
 
 @pytest.fixture
 def client(tenants: Tenants) -> Iterator[TradingClient]:
-    with TradingClient(tenants.platform.url, api_key=tenants.api_key("org_acme", "all")["api_key"]) as client:
+    with TradingClient(
+        tenants.platform.url, api_key=tenants.api_key("org_acme", "all")["api_key"]
+    ) as client:
         yield client
 
 
@@ -40,10 +43,19 @@ def post(client: TradingClient, symbol: str, price: int) -> None:
 def test_a_bracket_takes_its_profit(client: TradingClient, account: Account, symbol: str) -> None:
     placed = account.buy(symbol, 10, take_profit="110", stop_loss=("90", "89"))
     profit, loss = placed.legs
-    assert (profit.leg, loss.leg, profit.seq, loss.seq) == ("take_profit", "stop_loss", placed.seq + 1, placed.seq + 2)
+    assert (profit.leg, loss.leg, profit.seq, loss.seq) == (
+        "take_profit",
+        "stop_loss",
+        placed.seq + 1,
+        placed.seq + 2,
+    )
     assert placed.wait(timeout=WAIT_SECONDS).order_status == "FILLED"
     stop = loss.wait(until="NEW", timeout=WAIT_SECONDS)
-    assert (stop.parent_intent_id, stop.stop_price, stop.limit_price) == (placed.intent_id, Decimal(90), Decimal(89))
+    assert (stop.parent_intent_id, stop.stop_price, stop.limit_price) == (
+        placed.intent_id,
+        Decimal(90),
+        Decimal(89),
+    )
     post(client, symbol, 111)
     assert profit.wait(timeout=WAIT_SECONDS).average_price == 110
     ended = loss.wait(timeout=WAIT_SECONDS)
@@ -76,9 +88,15 @@ def test_one_cancels_the_other(client: TradingClient, account: Account, symbol: 
     assert limit.wait(timeout=WAIT_SECONDS).order_status == "CANCELLED"
 
 
-def test_commands_place_and_show_exits(client: TradingClient, account: Account, symbol: str, tenants: Tenants) -> None:
+def test_commands_place_and_show_exits(
+    client: TradingClient, account: Account, symbol: str, tenants: Tenants
+) -> None:
     key = tenants.api_key("org_acme", "all")["api_key"]
-    environ = {"TRADING_INTENTS_URL": client.url, "TRADING_INTENTS_API_KEY": key, "COLUMNS": str(WIDTH)}
+    environ = {
+        "TRADING_INTENTS_URL": client.url,
+        "TRADING_INTENTS_API_KEY": key,
+        "COLUMNS": str(WIDTH),
+    }
     environ |= {"TRADING_INTENTS_ACCOUNT": account.id}
     exits = ("--take-profit", "120", "--stop-loss", "80")
     done = CliRunner().invoke(cli, ["buy", symbol, "3", "--limit", "99", *exits], env=environ)

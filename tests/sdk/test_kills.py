@@ -1,4 +1,5 @@
-"""A consumer of the stream misses and doubles nothing, though it and the platform are killed again and again."""
+"""A consumer of the stream misses and doubles nothing, though it and the platform are killed again
+and again."""
 
 import contextlib
 import json
@@ -15,7 +16,14 @@ from tests.sdk.consumer import describe
 from tests.sdk.restarts import RestartedPlatform, hurried_proofs
 from tests.seeds import seeded
 from tests.waiting import eventually
-from trading_intents_client import Account, ActionEvent, Event, PositionEvent, TradingClient, TradingError
+from trading_intents_client import (
+    Account,
+    ActionEvent,
+    Event,
+    PositionEvent,
+    TradingClient,
+    TradingError,
+)
 
 pytest_plugins = ("tests.started_dirs",)
 
@@ -44,7 +52,10 @@ class Consumer:
         return [tuple(json.loads(line)) for line in lines if line.endswith(b"\n")]
 
     def has_seen(self, symbol: str) -> bool:
-        return any(received.startswith("PositionEvent") and symbol in received for _, received in self.kept())
+        return any(
+            received.startswith("PositionEvent") and symbol in received
+            for _, received in self.kept()
+        )
 
 
 def await_orders(placed: list[str], more: int) -> None:
@@ -70,7 +81,9 @@ def trading(account: Account) -> Iterator[list[str]]:
 
 
 # What a killed platform had claimed and leased is the next one's after five seconds.
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "kills", [3, pytest.param(20, marks=[pytest.mark.chaos, pytest.mark.timeout(900)])]
+)
 def test_a_consumer_misses_and_doubles_nothing(warm: Path, tmp_path: Path, kills: int) -> None:
     chance = seeded("consumer")
     key = json.loads((warm / "demo.json").read_text())["api_key"]
@@ -94,7 +107,8 @@ def test_a_consumer_misses_and_doubles_nothing(warm: Path, tmp_path: Path, kills
                     else:
                         platform.restart()
                 await_orders(placed, ORDERS_PER_KILL)
-            for intent_id in placed:  # a kill leaves some in doubt, which end after those behind them
+            # A kill leaves some in doubt, which end after those behind them.
+            for intent_id in placed:
                 account.order(intent_id).wait(timeout=LIMIT_SECONDS)
             account.buy("LAST", 1).wait(timeout=LIMIT_SECONDS)
             eventually(lambda: consumer.has_seen("LAST"), LIMIT_SECONDS)

@@ -20,7 +20,10 @@ from trading_intents_client import (
 )
 
 ENTRY, PROFIT, LOSS = (f"01a1dd48-2166-7b29-aa0c-4afddaa7c20{digit}" for digit in "789")
-LEGS = [{"leg": "take_profit", "intent_id": PROFIT, "seq": 2}, {"leg": "stop_loss", "intent_id": LOSS, "seq": 3}]
+LEGS = [
+    {"leg": "take_profit", "intent_id": PROFIT, "seq": 2},
+    {"leg": "stop_loss", "intent_id": LOSS, "seq": 3},
+]
 
 
 @pytest.mark.parametrize(
@@ -37,14 +40,21 @@ LEGS = [{"leg": "take_profit", "intent_id": PROFIT, "seq": 2}, {"leg": "stop_los
                 }
             },
         ),
-        ({"stop_loss": ("180", "179.5")}, {"exits": {"stop_loss": {"stop_price": "180", "limit_price": "179.5"}}}),
+        (
+            {"stop_loss": ("180", "179.5")},
+            {"exits": {"stop_loss": {"stop_price": "180", "limit_price": "179.5"}}},
+        ),
         ({"limit": 187, "one_cancels_other": 200}, {"one_cancels_other": {"stop_price": "200"}}),
         ({}, {}),
     ],
 )
-def test_a_create_carries_its_exits_or_its_pair(given: dict[str, Any], payload: dict[str, Any]) -> None:
+def test_a_create_carries_its_exits_or_its_pair(
+    given: dict[str, Any], payload: dict[str, Any]
+) -> None:
     made = create_command("AAPL", "BUY", 10, **given)["payload"]
-    assert {name: made[name] for name in made if name not in ("symbol", "order_side", "spec")} == payload
+    assert {
+        name: made[name] for name in made if name not in ("symbol", "order_side", "spec")
+    } == payload
 
 
 async def test_what_is_placed_has_its_legs_which_can_be_acted_upon() -> None:
@@ -58,9 +68,15 @@ async def test_what_is_placed_has_its_legs_which_can_be_acted_upon() -> None:
             ("stop_loss", LOSS, 3),
         ]
         sent = json.loads(answers.asked[0].content)["command"]["payload"]
-        assert sent["exits"] == {"take_profit": {"limit_price": "190"}, "stop_loss": {"stop_price": "180"}}
+        assert sent["exits"] == {
+            "take_profit": {"limit_price": "190"},
+            "stop_loss": {"stop_price": "180"},
+        }
         await placed.legs[1].cancel()
-        assert json.loads(answers.asked[1].content)["command"] == {"type": "CANCEL", "payload": {"ref_intent_id": LOSS}}
+        assert json.loads(answers.asked[1].content)["command"] == {
+            "type": "CANCEL",
+            "payload": {"ref_intent_id": LOSS},
+        }
         await account.short("AAPL", 10, take_profit="180")
         await account.sell("AAPL", 10, limit="190", one_cancels_other=("180", "179"))
         pair = json.loads(answers.asked[3].content)["command"]["payload"]["one_cancels_other"]
@@ -85,7 +101,11 @@ def test_a_basket_places_each_order_and_answers_each(tenants: Tenants) -> None:
         account = client.account(client.create_account("basket", "paper", "paper").id)
         basket = client.basket()
         for number in range(60):
-            basket.add(account.id, create_command("AAPL", "BUY", 1, limit=1), client_reference_id=f"basket-{number}")
+            basket.add(
+                account.id,
+                create_command("AAPL", "BUY", 1, limit=1),
+                client_reference_id=f"basket-{number}",
+            )
         basket.add(account.id, create_command("AAPL", "BUY", "-5"))
         basket.add("01a1dd48-2166-7b29-aa0c-4afddaa7c207", create_command("AAPL", "BUY", 1))
         assert len(basket) == 62
@@ -98,7 +118,9 @@ def test_a_basket_places_each_order_and_answers_each(tenants: Tenants) -> None:
         assert [type(each) for each in answers[60:]] == [ValidationFailed, NotFound]
 
         again = basket.send()
-        ids = [each.intent_id for each in again if isinstance(each, PlacedOrder) and each.is_replayed]
+        ids = [
+            each.intent_id for each in again if isinstance(each, PlacedOrder) and each.is_replayed
+        ]
         assert ids == [each.intent_id for each in placed], "sent again, none is placed twice"
         assert len(list(account.orders())) == 60
 

@@ -48,9 +48,13 @@ def test_lists_are_read_in_both_orders_and_by_time_and_status(account: Account) 
         order.wait(until="NEW")
     assert [order.quantity for order in account.orders(order="desc")] == [4, 3, 2, 1]
     assert [order.quantity for order in account.orders(status="NEW")] == [1, 2, 3]
-    assert [order.quantity for order in account.orders(status=[OrderStatus.FILLED, "REJECTED"])] == [4]
+    assert [
+        order.quantity for order in account.orders(status=[OrderStatus.FILLED, "REJECTED"])
+    ] == [4]
     assert [order.quantity for order in account.orders(created_after=filled.created_at)] == [4]
-    assert [order.quantity for order in account.orders(created_before=filled.created_at, order="desc")] == [3, 2, 1]
+    assert [
+        order.quantity for order in account.orders(created_before=filled.created_at, order="desc")
+    ] == [3, 2, 1]
     assert [action.seq for action in account.intents(order="desc")] == [4, 3, 2, 1]
     assert list(account.trades(created_before=filled.created_at - timedelta(hours=1))) == []
     first = account.orders(order="desc").page(limit=2)
@@ -61,7 +65,9 @@ def test_lists_are_read_in_both_orders_and_by_time_and_status(account: Account) 
 
 
 def test_limits_are_set_judged_and_removed(account: Account) -> None:
-    made = account.controls.set_limits(Limits(max_order_quantity=Decimal(5), max_open_orders=1, allow_short=False))
+    made = account.controls.set_limits(
+        Limits(max_order_quantity=Decimal(5), max_open_orders=1, allow_short=False)
+    )
     assert made.max_order_quantity == 5
     assert account.controls.limits() == made
     with pytest.raises(errors.ControlRejected) as refused:

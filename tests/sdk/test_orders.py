@@ -28,7 +28,10 @@ def test_a_market_order_is_waited_for_until_it_is_filled(account: Account) -> No
     assert order.client_reference_id == "mine"
     assert account.sell("AAPL", 4).wait().is_final
     assert account.short("MSFT", 2).wait().is_final
-    assert {p.symbol: p.quantity for p in account.positions()} == {"AAPL": Decimal(6), "MSFT": Decimal(-2)}
+    assert {p.symbol: p.quantity for p in account.positions()} == {
+        "AAPL": Decimal(6),
+        "MSFT": Decimal(-2),
+    }
 
 
 def test_an_order_is_replaced_in_what_is_given_and_cancelled(account: Account) -> None:
@@ -75,8 +78,8 @@ def test_a_wait_for_no_order_of_the_account_fails(account: Account, client: Trad
 
 
 class CountingTransport(httpx.AsyncHTTPTransport):
-    """Counts the streams that are opened, and the orders that were read. The server's own count of streams falls only
-    some time after one was closed."""
+    """Counts the streams that are opened, and the orders that were read. The server's own count of
+    streams falls only some time after one was closed."""
 
     streams, reads = 0, 0
 
@@ -92,7 +95,9 @@ async def test_many_who_wait_share_one_stream(
     tenants: Tenants, api_key: str, async_account: AsyncAccount, orders: int
 ) -> None:
     transport = CountingTransport(limits=httpx.Limits())
-    async with AsyncTradingClient(tenants.platform.url, api_key=api_key, transport=transport) as client:
+    async with AsyncTradingClient(
+        tenants.platform.url, api_key=api_key, transport=transport
+    ) as client:
         account = client.account(async_account.id)
         placed = await asyncio.gather(*(account.buy("QUOTED", 1, limit=20) for _ in range(orders)))
         waiting = [asyncio.ensure_future(order.wait(until=FILLED)) for order in placed]
@@ -108,7 +113,9 @@ async def test_a_wait_sees_a_status_that_passes_quickly(
 ) -> None:
     """By polling PENDING_CANCEL would be missed; the stream has it."""
     transport = CountingTransport(limits=httpx.Limits())
-    async with AsyncTradingClient(tenants.platform.url, api_key=api_key, transport=transport) as client:
+    async with AsyncTradingClient(
+        tenants.platform.url, api_key=api_key, transport=transport
+    ) as client:
         order = await client.account(async_account.id).buy("ACME", 1, limit=1)
         await order.wait(until="NEW")
         before = transport.reads

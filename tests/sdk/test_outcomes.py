@@ -38,7 +38,9 @@ async def test_a_time_limit_around_a_submit_is_a_timeout_that_carries_the_key() 
                 await client.account("a").buy("AAPL", 10, idempotency_key="mine")
         assert key_of(caught.value) == "mine"
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.account("a").buy("AAPL", 10, idempotency_key="mine"), 0.05)
+            await asyncio.wait_for(
+                client.account("a").buy("AAPL", 10, idempotency_key="mine"), 0.05
+            )
 
 
 async def test_a_task_group_whose_body_submits_is_cancelled_as_any_other() -> None:
@@ -66,7 +68,9 @@ async def test_a_task_group_whose_body_submits_is_cancelled_as_any_other() -> No
     ],
     ids=lambda answer: f"{answer.status_code} {answer.text[:20]}",
 )
-async def test_an_answer_that_leaves_the_outcome_open_says_so_and_carries_the_key(answer: httpx.Response) -> None:
+async def test_an_answer_that_leaves_the_outcome_open_says_so_and_carries_the_key(
+    answer: httpx.Response,
+) -> None:
     async with CannedAnswers(answer).client(max_retries=0) as client:
         with pytest.raises(errors.TradingError) as caught:
             await client.account("a").buy("AAPL", 10, idempotency_key="mine")
@@ -83,10 +87,14 @@ async def test_a_refusal_leaves_nothing_open(status: int) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "two\nlines", "schlüssel", "k" * 129])
-async def test_an_idempotency_key_that_cannot_be_sent_is_refused_and_never_replaced(key: str) -> None:
+async def test_an_idempotency_key_that_cannot_be_sent_is_refused_and_never_replaced(
+    key: str,
+) -> None:
     answers = CannedAnswers(accepted())
     async with answers.client() as client:
-        with pytest.raises(ValueError, match="idempotency_key must be 1 to 128 printable ASCII characters"):
+        with pytest.raises(
+            ValueError, match="idempotency_key must be 1 to 128 printable ASCII characters"
+        ):
             await client.account("a").buy("AAPL", 10, idempotency_key=key)
     assert answers.asked == []
 
@@ -96,7 +104,9 @@ async def test_a_credential_that_cannot_be_sent_is_refused_without_showing_it(en
     with pytest.raises(errors.NotConfigured) as caught:
         AsyncTradingClient("http://127.0.0.1:9", api_key=SECRET + ending)
     assert SECRET not in str(caught.value)
-    client = AsyncTradingClient("http://127.0.0.1:9", credentials=BearerCredentials(lambda: SECRET + ending))
+    client = AsyncTradingClient(
+        "http://127.0.0.1:9", credentials=BearerCredentials(lambda: SECRET + ending)
+    )
     async with client:
         with pytest.raises(errors.NotConfigured) as caught:
             await client.account("a").buy("AAPL", 10)
@@ -104,14 +114,17 @@ async def test_a_credential_that_cannot_be_sent_is_refused_without_showing_it(en
     assert not caught.value.may_be_recorded
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://platform", "http://", "http://[::1", "http://h:99999"])
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "ftp://platform", "http://", "http://[::1", "http://h:99999"]
+)
 def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(errors.NotConfigured, match="URL"):
         TradingClient(url, api_key=SECRET)
 
 
 def test_an_empty_key_is_not_replaced_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program whose own variable is not set must not trade with the key of another environment."""
+    """A program whose own variable is not set must not trade with the key of another
+    environment."""
     monkeypatch.setenv("TRADING_INTENTS_API_KEY", SECRET)
     with pytest.raises(errors.NotConfigured, match="empty"):
         TradingClient("http://platform", api_key="")
@@ -130,7 +143,9 @@ def test_an_empty_key_is_not_replaced_by_another_one(monkeypatch: pytest.MonkeyP
         (503, errors.UnexpectedAnswer),
     ],
 )
-async def test_a_code_of_a_newer_server_is_of_its_statuss_class(status: int, kind: type[errors.TradingError]) -> None:
+async def test_a_code_of_a_newer_server_is_of_its_statuss_class(
+    status: int, kind: type[errors.TradingError]
+) -> None:
     async with CannedAnswers(problem(status, "brand_new")).client(max_retries=0) as client:
         with pytest.raises(kind) as caught:
             await client.account("a").buy("AAPL", 10)
@@ -145,7 +160,9 @@ async def test_a_proxys_retry_after_is_waited_for_too(monkeypatch: pytest.Monkey
         pauses.append(seconds)
 
     monkeypatch.setattr("trading_intents_client.transport.http.asyncio.sleep", pause)
-    answers = CannedAnswers(httpx.Response(503, text="maintenance", headers={"retry-after": "7"}), accepted())
+    answers = CannedAnswers(
+        httpx.Response(503, text="maintenance", headers={"retry-after": "7"}), accepted()
+    )
     async with answers.client() as client:
         await client.account("a").buy("AAPL", 10)
     assert len(pauses) == 1

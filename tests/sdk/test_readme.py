@@ -21,7 +21,13 @@ def test_the_readmes_program_runs_in_the_folder_of_a_make_run(platform: Platform
     folder = Path(platform.environ[f"{PREFIX}DATA_DIR"]).parent
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        command,
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
     )
     assert done.stderr == ""
     bought, cancelled, wrong, sold = done.stdout.splitlines()

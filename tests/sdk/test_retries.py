@@ -10,7 +10,12 @@ import pytest
 from tests.sdk.answers import CannedAnswers, accepted, problem
 from trading_intents_client import AsyncAccount, AsyncTradingClient, errors
 from trading_intents_client.transport import http
-from trading_intents_client.transport.retries import MAX_RETRY_AFTER_SECONDS, Repeat, may_repeat, pause_seconds
+from trading_intents_client.transport.retries import (
+    MAX_RETRY_AFTER_SECONDS,
+    Repeat,
+    may_repeat,
+    pause_seconds,
+)
 
 LOST = httpx.ReadError("cut")
 REFUSED = httpx.ConnectError("refused")
@@ -51,7 +56,12 @@ REPEATED = [
     problem(503, "unavailable", headers={"retry-after": "1"}),
     REFUSED,
 ]
-MAY_HAVE_HAPPENED = [LOST, httpx.ReadTimeout("late"), problem(503, "outcome_unknown"), httpx.Response(502, text="bad")]
+MAY_HAVE_HAPPENED = [
+    LOST,
+    httpx.ReadTimeout("late"),
+    problem(503, "outcome_unknown"),
+    httpx.Response(502, text="bad"),
+]
 
 
 @pytest.mark.parametrize("failure", [*REPEATED, *MAY_HAVE_HAPPENED], ids=str)
@@ -69,7 +79,9 @@ async def test_closing_a_position_is_as_safe_to_repeat_as_a_submit(failure: Any)
     answers = CannedAnswers(failure, accepted())
     async with answers.client() as client:
         placed = await account_of(client).close_position("BTC/USD")
-    assert [request.headers["idempotency-key"] for request in answers.asked] == [placed.idempotency_key] * 2
+    assert [request.headers["idempotency-key"] for request in answers.asked] == [
+        placed.idempotency_key
+    ] * 2
     assert answers.asked[0].url.raw_path == b"/v1/accounts/a/positions/BTC%2FUSD/close"
 
 
@@ -83,7 +95,9 @@ async def test_other_writes_are_repeated_when_nothing_was_carried_out(failure: A
 
 @pytest.mark.parametrize("failure", MAY_HAVE_HAPPENED, ids=str)
 @pytest.mark.parametrize("write", ["create_account", "cancel_all", "halt", "update"])
-async def test_other_writes_are_not_repeated_when_they_may_have_been_carried_out(failure: Any, write: str) -> None:
+async def test_other_writes_are_not_repeated_when_they_may_have_been_carried_out(
+    failure: Any, write: str
+) -> None:
     answers = CannedAnswers(failure, httpx.Response(500))
     async with answers.client() as client:
         account = account_of(client)

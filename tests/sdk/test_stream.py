@@ -57,14 +57,23 @@ def test_events_are_typed_and_follow_an_order_to_its_end(account: Account) -> No
             received.append(next(stream))
     # The broker's acknowledgement may come apart from the fill.
     action, pending, *acknowledged, filled, trade, position = received
-    assert [event.order.order_status for event in acknowledged if isinstance(event, OrderEvent)] in ([], ["NEW"])
+    assert [
+        event.order.order_status for event in acknowledged if isinstance(event, OrderEvent)
+    ] in ([], ["NEW"])
     assert isinstance(action, ActionEvent)
     assert (action.action.seq, action.action.action_type) == (1, ActionType.CREATE)
     assert action.action.quantity == 2
     assert isinstance(pending, OrderEvent)
-    assert (pending.order.intent_id, pending.order.order_status) == (placed.intent_id, "PENDING_NEW")
+    assert (pending.order.intent_id, pending.order.order_status) == (
+        placed.intent_id,
+        "PENDING_NEW",
+    )
     assert isinstance(filled, OrderEvent)
-    assert (filled.order.order_status, filled.order.order_side, filled.order.order_venue) == ("FILLED", "BUY", "SMART")
+    assert (filled.order.order_status, filled.order.order_side, filled.order.order_venue) == (
+        "FILLED",
+        "BUY",
+        "SMART",
+    )
     assert isinstance(trade, TradeEvent)
     assert trade.trade.price == filled.order.average_price
     assert isinstance(position, PositionEvent)
@@ -109,7 +118,9 @@ async def test_nothing_is_missed_or_repeated_when_connections_break(
     assert actions == list(range(1, 14))
 
 
-async def test_grpc_delivers_the_same_as_http(async_account: AsyncAccount, async_client: AsyncTradingClient) -> None:
+async def test_grpc_delivers_the_same_as_http(
+    async_account: AsyncAccount, async_client: AsyncTradingClient
+) -> None:
     async with async_account.events() as stream:
         began = (await anext(stream)).cursor
         await async_account.buy("AAPL", 2)
@@ -120,12 +131,16 @@ async def test_grpc_delivers_the_same_as_http(async_account: AsyncAccount, async
     of_all = await take_until(async_client.events(after=began), "LAST")
     assert [event for event in of_all if event in over_http] == over_http
     for over in ("http", "grpc"):
-        received = await take_until(async_account.events(after=began, over=over, kinds=["broker_position"]), "LAST")
+        received = await take_until(
+            async_account.events(after=began, over=over, kinds=["broker_position"]), "LAST"
+        )
         assert {type(event) for event in received} == {PositionEvent}
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, over: EventTransport) -> None:
+def test_a_cursor_is_known_before_the_first_event_of_a_kind(
+    account: Account, over: EventTransport
+) -> None:
     """Otherwise a break before it would lose what happens meanwhile."""
     with account.events(kinds=["broker_trade"], over=over) as stream:
         first = next(stream)
@@ -138,7 +153,9 @@ def test_a_cursor_is_known_before_the_first_event_of_a_kind(account: Account, ov
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(account: Account, over: EventTransport) -> None:
+def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(
+    account: Account, over: EventTransport
+) -> None:
     resting = account.buy("ACME", 3, limit=1)
     account.buy("AAPL", 2).wait()
     resting.wait(until="NEW")
@@ -156,10 +173,14 @@ def test_a_gap_is_an_event_with_the_state_from_which_the_stream_goes_on(account:
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_what_will_not_pass_ends_the_stream(client: TradingClient, tenants: Tenants, over: EventTransport) -> None:
+def test_what_will_not_pass_ends_the_stream(
+    client: TradingClient, tenants: Tenants, over: EventTransport
+) -> None:
     with pytest.raises(errors.NotFound):
         next(client.account("01a1dd48-2166-7b29-aa0c-4afddaa7c207").events(over=over))
-    stranger = TradingClient(tenants.platform.url, api_key="tip_paper_none", grpc_target=tenants.platform.grpc)
+    stranger = TradingClient(
+        tenants.platform.url, api_key="tip_paper_none", grpc_target=tenants.platform.grpc
+    )
     with stranger, pytest.raises(errors.Unauthorized):
         next(stranger.account("01a1dd48-2166-7b29-aa0c-4afddaa7c207").events(over=over))
 
@@ -200,7 +221,14 @@ async def test_a_busy_server_is_asked_again() -> None:
             await anext(stream)
         assert isinstance(stream.last_error, errors.Forbidden)
         assert not stream.is_connected
-    assert [r.headers.get("last-event-id") for r in answers.asked] == [None, None, "c1", "c1", "c1", "c2"]
+    assert [r.headers.get("last-event-id") for r in answers.asked] == [
+        None,
+        None,
+        "c1",
+        "c1",
+        "c1",
+        "c2",
+    ]
 
 
 async def test_an_event_that_comes_in_the_moment_of_a_cancellation_is_not_lost() -> None:
@@ -209,7 +237,8 @@ async def test_an_event_that_comes_in_the_moment_of_a_cancellation_is_not_lost()
 
     async def connect(cursor: str | None) -> AsyncIterator[Event]:
         for number in range(int(cursor or 0), 4):
-            loop.call_soon(readers[-1].cancel)  # it runs after the event has come, and before the reader does
+            # It runs after the event has come, and before the reader does.
+            loop.call_soon(readers[-1].cancel)
             yield Event(cursor=str(number + 1))
 
     async def snapshot(cursor: str | None) -> GapEvent:

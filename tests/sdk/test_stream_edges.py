@@ -1,4 +1,5 @@
-"""The stream where it is rarely looked at: silence, expired tokens, newer servers, and what `cursor` promises."""
+"""The stream where it is rarely looked at: silence, expired tokens, newer servers, and what
+`cursor` promises."""
 
 import asyncio
 import contextlib
@@ -46,7 +47,9 @@ async def grpc_server(handler: Handler, **options: Any) -> AsyncIterator[AsyncTr
     """A client of a gRPC server that answers as the handler does."""
     server = grpc.aio.server()
     method: Any = grpc.unary_stream_rpc_method_handler(handler)
-    served = grpc.method_handlers_generic_handler("trading.TradingService", {"SubscribeEvents": method})
+    served = grpc.method_handlers_generic_handler(
+        "trading.TradingService", {"SubscribeEvents": method}
+    )
     server.add_generic_rpc_handlers((served,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -64,7 +67,9 @@ async def no_snapshot(cursor: str | None) -> GapEvent:
     raise AssertionError
 
 
-async def test_a_grpc_stream_that_falls_silent_is_connected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_grpc_stream_that_falls_silent_is_connected_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Keep-alive asks the next proxy only; heartbeats show that the platform is there."""
     monkeypatch.setattr(grpc_source, "STREAM_READ_SECONDS", 1.0)
     calls = 0
@@ -104,7 +109,9 @@ async def test_a_kind_that_only_a_newer_server_has_moves_the_cursor_over_grpc_to
     assert b"c2" in asked[1]
 
 
-async def test_a_consumer_that_is_cancelled_as_an_event_comes_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_that_is_cancelled_as_an_event_comes_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its timeout would be over otherwise, and it would go on without one."""
     received: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -121,7 +128,10 @@ async def test_a_consumer_that_is_cancelled_as_an_event_comes_is_cancelled(monke
             return lambda *_, **__: self
 
     monkeypatch.setattr(grpc_source, "_channel", lambda *_: Channel())
-    async with AsyncTradingClient("http://127.0.0.1:9", api_key="k") as client, asyncio.timeout(LIMIT_SECONDS):
+    async with (
+        AsyncTradingClient("http://127.0.0.1:9", api_key="k") as client,
+        asyncio.timeout(LIMIT_SECONDS),
+    ):
         stream = client.account("a").events(over="grpc")
         event = await anext(stream)
         assert isinstance(event, PrimedEvent)
@@ -153,7 +163,9 @@ async def test_a_stream_outlives_its_token_by_the_next_one(over: EventTransport)
         if used[-1].endswith("third"):
             return problem(401, "unauthorized")
         text = 'data: {"primed":{"event_type":"EVENT_TYPE_BROKER_POSITION"},"cursor":"c1"}\n\n'
-        return httpx.Response(200, text=text + 'data: {"error":{"message":"the token has expired"}}\n\n')
+        return httpx.Response(
+            200, text=text + 'data: {"error":{"message":"the token has expired"}}\n\n'
+        )
 
     credentials = BearerCredentials(lambda: next(tokens))
     opened = (
@@ -170,7 +182,9 @@ async def test_a_stream_outlives_its_token_by_the_next_one(over: EventTransport)
 
 
 @pytest.mark.parametrize("over", ["http", "grpc"])
-def test_kinds_that_there_are_not_are_refused_in_the_same_way(account: Account, over: EventTransport) -> None:
+def test_kinds_that_there_are_not_are_refused_in_the_same_way(
+    account: Account, over: EventTransport
+) -> None:
     with pytest.raises(errors.ValidationFailed, match=r"(?i)weather"):
         next(account.events(kinds=["weather"], over=over))
 
@@ -208,7 +222,8 @@ async def test_a_stream_that_is_served_again_has_no_error_although_nothing_happe
 async def test_events_from_after_a_stream_was_entered_are_delivered(
     async_account: AsyncAccount, over: EventTransport
 ) -> None:
-    await (await async_account.buy("MSFT", 1)).wait()  # a position is retained, and sent before the cursor
+    # A position is retained, and sent before the cursor.
+    await (await async_account.buy("MSFT", 1)).wait()
     async with async_account.events(over=over) as stream, asyncio.timeout(LIMIT_SECONDS):
         assert stream.is_connected
         assert stream.cursor is None, "nothing was delivered yet"
@@ -230,11 +245,13 @@ def test_events_from_after_a_blocking_stream_was_entered_are_delivered(account: 
 
 
 async def test_the_cursor_is_that_of_the_last_delivered_event() -> None:
-    """A program that keeps it when it is cancelled must not pass over an event that it has not seen."""
+    """A program that keeps it when it is cancelled must not pass over an event that it has not
+    seen."""
     loop, readers = asyncio.get_running_loop(), list[asyncio.Future[Event]]()
 
     async def connect(cursor: str | None) -> AsyncIterator[Event]:
-        loop.call_soon(readers[-1].cancel)  # it runs after the event has come, and before the reader does
+        # It runs after the event has come, and before the reader does.
+        loop.call_soon(readers[-1].cancel)
         yield Event(cursor="c2")
 
     stream = AsyncEventStream(connect, no_snapshot, "c1", 0)
@@ -263,7 +280,12 @@ def test_the_blocking_streams_cursor_is_that_of_the_last_delivered_event() -> No
 
 def test_a_field_beside_the_event_does_not_hide_its_kind() -> None:
     reported = read_event(
-        {"sent_at": "2026-01-05T15:00:00Z", "shard": {"number": 1}, "broker_order": ORDER, "cursor": "c"}
+        {
+            "sent_at": "2026-01-05T15:00:00Z",
+            "shard": {"number": 1},
+            "broker_order": ORDER,
+            "cursor": "c",
+        }
     )
     assert isinstance(reported, OrderEvent)
     assert reported.cursor == "c"
@@ -271,15 +293,24 @@ def test_a_field_beside_the_event_does_not_hide_its_kind() -> None:
 
 @pytest.mark.parametrize("text", ["null", "true", "1", "1.5", ""])
 def test_texts_that_look_like_something_else_stay_texts(text: str) -> None:
-    reported = read_event({"broker_order": ORDER | {"client_reference_id": text, "reason": text, "symbol": text}})
+    reported = read_event(
+        {"broker_order": ORDER | {"client_reference_id": text, "reason": text, "symbol": text}}
+    )
     assert isinstance(reported, OrderEvent)
-    assert (reported.order.client_reference_id, reported.order.reason, reported.order.symbol) == (text, text, text)
+    assert (reported.order.client_reference_id, reported.order.reason, reported.order.symbol) == (
+        text,
+        text,
+        text,
+    )
 
 
-async def test_reads_that_are_cancelled_in_any_moment_lose_no_event(async_account: AsyncAccount) -> None:
+async def test_reads_that_are_cancelled_in_any_moment_lose_no_event(
+    async_account: AsyncAccount,
+) -> None:
     """Polling with a time limit cancels a read in any moment: all events are delivered, once.
 
-    A cancelled read ends its connection, so that in the end the limits must be long enough for a new one.
+    A cancelled read ends its connection, so that in the end the limits must be long enough for a
+    new one.
     """
     stream = async_account.events()
     await anext(stream)

@@ -1,4 +1,5 @@
-"""The blocking client when threads call and close it in the same moment, and when it calls itself."""
+"""The blocking client when threads call and close it in the same moment, and when it calls
+itself."""
 
 import threading
 from collections.abc import Callable

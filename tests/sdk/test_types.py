@@ -74,7 +74,12 @@ def test_a_newer_servers_events_do_not_break_a_client() -> None:
         "organization_id": "g",
         "symbol": "S",
     }
-    order |= {"order_state": "ORDER_STATE_OPEN", "order_status": "ORDER_STATUS_DOZING", "quantity": "1", "new": True}
+    order |= {
+        "order_state": "ORDER_STATE_OPEN",
+        "order_status": "ORDER_STATUS_DOZING",
+        "quantity": "1",
+        "new": True,
+    }
     known = read_event({"broker_order": order, "cursor": "c"})
     assert isinstance(known, OrderEvent)
     assert known.order.order_status == "DOZING"
@@ -91,7 +96,13 @@ def test_a_newer_servers_events_do_not_break_a_client() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "text"),
-    [(10, "10"), ("0.1", "0.1"), (Decimal("1E+3"), "1000"), (Decimal("0.000001"), "0.000001"), (Decimal(5), "5")],
+    [
+        (10, "10"),
+        ("0.1", "0.1"),
+        (Decimal("1E+3"), "1000"),
+        (Decimal("0.000001"), "0.000001"),
+        (Decimal(5), "5"),
+    ],
 )
 async def test_amounts_are_sent_as_plain_decimals(amount: Any, text: str) -> None:
     answers = CannedAnswers(accepted())
@@ -119,7 +130,9 @@ def test_a_float_is_refused_before_anything_is_sent(amount: Any) -> None:
     ],
 )
 def test_the_prices_say_which_kind_of_order_it_is(prices: dict[str, Any], kind: str) -> None:
-    command = create_command("AAPL", "BUY", 1, time_in_force="GOOD_TILL_CANCEL", route="ARCA", **prices)
+    command = create_command(
+        "AAPL", "BUY", 1, time_in_force="GOOD_TILL_CANCEL", route="ARCA", **prices
+    )
     assert [*command["payload"]["spec"]] == [kind]
     assert command["payload"]["spec"][kind]["time_in_force"] == "GOOD_TILL_CANCEL"
     assert command["payload"]["route_strategy"] == "ARCA"
@@ -129,7 +142,9 @@ async def test_filters_of_lists_are_sent_as_the_contract_has_them() -> None:
     answers = CannedAnswers(httpx.Response(200, json={"data": [], "next_cursor": None}))
     moment = datetime(2026, 1, 5, 16, tzinfo=timezone(timedelta(hours=1)))
     async with answers.client() as client:
-        orders = client.account("a").orders(status=["NEW", OrderStatus.FILLED], created_after=moment, order="desc")
+        orders = client.account("a").orders(
+            status=["NEW", OrderStatus.FILLED], created_after=moment, order="desc"
+        )
         assert [order async for order in orders] == []
         with pytest.raises(ValueError, match="no time zone"):
             client.account("a").trades(created_before=datetime(2026, 1, 5))  # noqa: DTZ001  # what is tested
@@ -144,9 +159,19 @@ async def test_filters_of_lists_are_sent_as_the_contract_has_them() -> None:
 
 @pytest.mark.parametrize("code", sorted(errors.CLASS_OF_CODE))
 async def test_an_answer_becomes_the_error_of_its_code(code: str) -> None:
-    triggered = {"reason": "max_order_quantity", "scope": {"Account": "a"}, "detail": "d", "limit": "5", "asked": "6"}
+    triggered = {
+        "reason": "max_order_quantity",
+        "scope": {"Account": "a"},
+        "detail": "d",
+        "limit": "5",
+        "asked": "6",
+    }
     received = problem(
-        418, code, triggered=[triggered], errors=[{"pointer": "/x", "detail": "y"}], headers={"retry-after": "0"}
+        418,
+        code,
+        triggered=[triggered],
+        errors=[{"pointer": "/x", "detail": "y"}],
+        headers={"retry-after": "0"},
     )
     answers = CannedAnswers(received)
     async with answers.client(max_retries=0) as client:
@@ -161,8 +186,12 @@ async def test_an_answer_becomes_the_error_of_its_code(code: str) -> None:
         assert error.errors[0].pointer == "/x"
 
 
-@pytest.mark.parametrize("answer", [httpx.Response(200, text="<html>"), httpx.Response(200, json={"seq": "x"})])
-async def test_an_answer_that_is_none_of_the_api_raises_an_error_with_the_key(answer: httpx.Response) -> None:
+@pytest.mark.parametrize(
+    "answer", [httpx.Response(200, text="<html>"), httpx.Response(200, json={"seq": "x"})]
+)
+async def test_an_answer_that_is_none_of_the_api_raises_an_error_with_the_key(
+    answer: httpx.Response,
+) -> None:
     async with CannedAnswers(answer).client() as client:
         with pytest.raises(errors.UnexpectedAnswer) as caught:
             await client.account("a").buy("AAPL", 1)
@@ -173,7 +202,9 @@ def test_errors_of_the_platform_are_typed(account: Account, client: TradingClien
     account.controls.set_symbol("AAPL", disabled=True, reason="earnings")
     with pytest.raises(errors.ControlRejected) as refused:
         account.buy("aapl", 1)
-    assert [triggered.reason for triggered in refused.value.triggered] == ["symbol_manually_disabled"]
+    assert [triggered.reason for triggered in refused.value.triggered] == [
+        "symbol_manually_disabled"
+    ]
     assert refused.value.request_id
     with pytest.raises(errors.ValidationFailed) as wrong:
         account.buy("AAPL", "ten")
@@ -191,7 +222,9 @@ def test_errors_of_the_platform_are_typed(account: Account, client: TradingClien
     assert account.buy("MSFT", 1, idempotency_key=filled.idempotency_key).is_replayed
 
 
-def test_plain_text_errors_and_oauth_errors_are_typed(client: TradingClient, tenants: Tenants) -> None:
+def test_plain_text_errors_and_oauth_errors_are_typed(
+    client: TradingClient, tenants: Tenants
+) -> None:
     with pytest.raises(errors.Unauthorized) as caught:
         client.platform.outbox_health()
     assert caught.value.status == 401

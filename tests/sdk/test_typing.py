@@ -71,7 +71,9 @@ def check(program: Path) -> str:
         f"--cache-dir={program.parent}",
         str(program),
     ]
-    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        command, cwd=program.parent, capture_output=True, text=True, timeout=110, check=False
+    )
     return done.stdout + done.stderr
 
 
@@ -81,9 +83,13 @@ def test_mypy_strict_passes_for_a_users_program_and_finds_its_faults(tmp_path: P
     file.write_text(PROGRAM)
     assert check(file) == ""
     lines = "".join(f"    {line}\n" for line in WRONG)
-    file.write_text(f"from trading_intents_client import Account\n\n\ndef work(account: Account) -> None:\n{lines}")
+    file.write_text(
+        f"from trading_intents_client import Account\n\n\ndef work(account: Account) -> None:\n{lines}"
+    )
     received = check(file).splitlines()
-    assert [line.rpartition("[")[2].rstrip("]") for line in received if "error:" in line] == [*WRONG.values()]
+    assert [line.rpartition("[")[2].rstrip("]") for line in received if "error:" in line] == [
+        *WRONG.values()
+    ]
 
 
 @pytest.mark.parametrize("kind", [TradingClient, Account, Order])
@@ -98,18 +104,45 @@ def test_editors_find_the_docstring_and_the_signature_of_each_method(kind: type)
 
 
 def test_every_public_name_says_what_it_is() -> None:
-    """Also the classes of what answers, events and errors hold, which a user meets without importing them."""
-    modules = (trading_intents_client, errors, events, accounts, controls, enums, market, operations, trading)
-    kinds = [kind for module in modules for name, kind in vars(module).items() if not name.startswith("_")]
-    ours = [kind for kind in kinds if getattr(kind, "__module__", "").startswith(trading_intents_client.__name__)]
+    """Also the classes of what answers, events and errors hold, which a user meets without
+    importing them."""
+    modules = (
+        trading_intents_client,
+        errors,
+        events,
+        accounts,
+        controls,
+        enums,
+        market,
+        operations,
+        trading,
+    )
+    kinds = [
+        kind
+        for module in modules
+        for name, kind in vars(module).items()
+        if not name.startswith("_")
+    ]
+    ours = [
+        kind
+        for kind in kinds
+        if getattr(kind, "__module__", "").startswith(trading_intents_client.__name__)
+    ]
     classes = [kind for kind in ours if inspect.isclass(kind)]
     assert len(classes) > 100
     assert sorted(kind.__name__ for kind in classes if not vars(kind).get("__doc__")) == []
-    assert sorted(made.__name__ for made in ours if inspect.isfunction(made) and not made.__doc__) == []
+    assert (
+        sorted(made.__name__ for made in ours if inspect.isfunction(made) and not made.__doc__)
+        == []
+    )
     for kind in classes:
         for name, member in vars(kind).items():
-            if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
-                assert inspect.getdoc(member) or hasattr(httpx.Auth, name), f"{kind.__name__}.{name}"
+            if not name.startswith("_") and (
+                inspect.isfunction(member) or isinstance(member, property)
+            ):
+                assert inspect.getdoc(member) or hasattr(httpx.Auth, name), (
+                    f"{kind.__name__}.{name}"
+                )
 
 
 @pytest.mark.parametrize("name", [name for name in vars(enums) if name.endswith("Name")])
@@ -119,7 +152,11 @@ def test_each_name_of_an_enum_may_be_written_as_text(name: str) -> None:
 
 
 def test_every_error_is_exported() -> None:
-    ours = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__]
+    ours = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and kind.__module__ == errors.__name__
+    ]
     assert len(ours) > 40
     assert {kind.__name__ for kind in ours} <= set(trading_intents_client.__all__)
 

@@ -25,7 +25,14 @@ from trading_intents_client.types.enums import FINAL_STATUSES
 
 LIMIT_SECONDS = 10
 AT = "2026-01-05T15:00:00.000000Z"
-IDS = {"order_id": "o", "intent_id": "o", "account_id": "a", "organization_id": "g", "symbol": "S", "quantity": "5"}
+IDS = {
+    "order_id": "o",
+    "intent_id": "o",
+    "account_id": "a",
+    "organization_id": "g",
+    "symbol": "S",
+    "quantity": "5",
+}
 ORDER: dict[str, Any] = IDS | {
     "command_seq": 1, "external_order_id": None, "environment": "paper", "broker": "paper", "order_type": "LIMIT",
     "order_side": "BUY", "limit_price": "1", "stop_price": None, "average_price": None, "route_strategy": "SMART",
@@ -35,7 +42,9 @@ ORDER: dict[str, Any] = IDS | {
 
 
 def record(status: str, version: int, state: str = "OPEN") -> OrderRecord:
-    return msgspec.convert(ORDER | {"order_status": status, "order_state": state, "version": version}, OrderRecord)
+    return msgspec.convert(
+        ORDER | {"order_status": status, "order_state": state, "version": version}, OrderRecord
+    )
 
 
 def streamed(status: str, version: int, state: str = "OPEN") -> OrderEvent:
@@ -68,7 +77,8 @@ class Account:
 
 
 async def test_an_event_that_is_older_than_the_order_that_was_read_is_no_answer() -> None:
-    """After `replace()` the order is PENDING_REPLACE; a late stream still has the NEW from before it."""
+    """After `replace()` the order is PENDING_REPLACE; a late stream still has the NEW from before
+    it."""
     account = Account(record("PENDING_REPLACE", 3))
     waiting = asyncio.ensure_future(account.waits.wait("o", frozenset({"NEW"}), LIMIT_SECONDS))
     async with asyncio.timeout(LIMIT_SECONDS):
@@ -86,7 +96,9 @@ async def test_an_event_that_is_older_than_the_order_that_was_read_is_no_answer(
 
 
 @pytest.mark.parametrize("is_followed_by_the_stream", [True, False])
-async def test_an_order_that_ends_in_a_status_of_a_newer_server_ends_the_wait(is_followed_by_the_stream: bool) -> None:
+async def test_an_order_that_ends_in_a_status_of_a_newer_server_ends_the_wait(
+    is_followed_by_the_stream: bool,
+) -> None:
     ended = record("DONE_FOR_DAY", 2, "CLOSED")
     assert ended.is_final
     account = Account(record("NEW", 1) if is_followed_by_the_stream else ended)
@@ -149,13 +161,18 @@ async def test_streams_leave_connections_for_commands(async_client: AsyncTrading
             await is_over.wait()
         else:
             body = b'{"intent_id":"i","seq":1}'
-            writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+            writer.write(
+                b"HTTP/1.1 202 Accepted\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+            )
         await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, AsyncTradingClient(f"http://127.0.0.1:{port}", api_key="k", read_seconds=5) as client:
+    async with (
+        server,
+        AsyncTradingClient(f"http://127.0.0.1:{port}", api_key="k", read_seconds=5) as client,
+    ):
         streams = [client.account(f"a{number}").events() for number in range(100)]
         try:
             await asyncio.gather(*map(anext, streams))

@@ -1,8 +1,10 @@
-"""The public schema of a database as comparable lines, and which of its tables leave tenants unprotected."""
+"""The public schema of a database as comparable lines, and which of its tables leave tenants
+unprotected."""
 
 from typing import Any
 
-# One SELECT per kind of object: its name, then everything about it that a migration could get wrong.
+# One SELECT per kind of object: its name, then everything about it that a migration could get
+# wrong.
 CATALOG = """
     SELECT format('relation %s kind %s owner %s rls %s %s acl %s options %s view %s', c.relname, c.relkind,
                   c.relowner::regrole, c.relrowsecurity, c.relforcerowsecurity, c.relacl,

@@ -32,9 +32,13 @@ class ServerProcess:
         self._process: Fork | subprocess.Popen[str]
         if python:
             command = [*python, "-m", PROGRAM, str(data_dir), *options]
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+            self._process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+            )
         else:
-            self._process = Fork(PROGRAM, str(data_dir), *options, stdin=pipe, stdout=pipe, stderr=pipe)
+            self._process = Fork(
+                PROGRAM, str(data_dir), *options, stdin=pipe, stdout=pipe, stderr=pipe
+            )
 
     def line(self) -> dict[str, Any]:
         """The next thing it says; waits for it."""
@@ -133,6 +137,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture
 def data_dir(cluster: Path, tmp_path: Path) -> Iterator[Path]:
-    """A folder of a server that was started before: saves each test an initdb. Name it before `start`."""
+    """A folder of a server that was started before: saves each test an initdb. Name it before
+    `start`."""
     yield copy_folder(cluster, tmp_path / "data")
     shutil.rmtree(tmp_path, ignore_errors=True)

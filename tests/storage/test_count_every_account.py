@@ -40,11 +40,19 @@ class OldDatabase:
             self.organization,
         )
         await self.owner.execute(
-            "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)", self.account, self.organization
+            "INSERT INTO account_heads (account_id, organization_id) VALUES ($1, $2)",
+            self.account,
+            self.organization,
         )
 
     async def add_orders(
-        self, connection: asyncpg.Connection, seq: int, side: str, quantity: str, count: int = 1, **more: object
+        self,
+        connection: asyncpg.Connection,
+        seq: int,
+        side: str,
+        quantity: str,
+        count: int = 1,
+        **more: object,
     ) -> None:
         columns, values = [*more], [*more.values()]
         await connection.execute(
@@ -68,14 +76,20 @@ class OldDatabase:
 
     async def add_exposure(self, symbol: str, orders: int) -> None:
         await self.owner.execute(
-            "INSERT INTO exposures VALUES ($1, $2, $3, $4, 1, 1)", self.account, symbol, self.organization, orders
+            "INSERT INTO exposures VALUES ($1, $2, $3, $4, 1, 1)",
+            self.account,
+            symbol,
+            self.organization,
+            orders,
         )
 
     async def migrate(self) -> list[str]:
         return await migrate(self.urls.owner, self.urls.login, LOG)
 
     async def sums(self) -> dict[tuple[UUID, str], tuple[int, Decimal, Decimal]]:
-        rows = await self.owner.fetch("SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures")
+        rows = await self.owner.fetch(
+            "SELECT account_id, symbol, open_orders, open_buy, open_sell FROM exposures"
+        )
         return {(row["account_id"], row["symbol"]): tuple(row)[2:] for row in rows}
 
 
@@ -104,7 +118,9 @@ async def test_open_orders_are_counted_once_whatever_was_counted_before(old: Old
     await old.add_orders(old.owner, 200, "BUY", "10", filled_quantity=1, pending_replace_seq=900)
     await old.add_orders(old.owner, 300, "SELL", "2.5", counted=True)
     await old.add_orders(old.owner, 400, "SELL_SHORT", "1")
-    await old.owner.execute("UPDATE orders SET finished_at = now(), order_status = 'CANCELLED' WHERE create_seq = 401")
+    await old.owner.execute(
+        "UPDATE orders SET finished_at = now(), order_status = 'CANCELLED' WHERE create_seq = 401"
+    )
     await old.add_exposure("AAPL", 7)
     await old.add_exposure("", 7)
     assert await old.migrate()
@@ -118,10 +134,13 @@ async def test_open_orders_are_counted_once_whatever_was_counted_before(old: Old
 
 
 async def test_an_order_that_commits_while_the_migration_waits_is_counted(old: OldDatabase) -> None:
-    """By a process of the version before, which holds the account's head and knows it as not counted."""
+    """By a process of the version before, which holds the account's head and knows it as not
+    counted."""
     writer = await asyncpg.connect(old.urls.owner.reveal())
     async with writer.transaction():
-        await writer.execute("SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", old.account)
+        await writer.execute(
+            "SELECT FROM account_heads WHERE account_id = $1 FOR UPDATE", old.account
+        )
         migrating = asyncio.create_task(old.migrate())
 
         async def is_waiting() -> bool:

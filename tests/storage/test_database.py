@@ -1,4 +1,5 @@
-"""Pools and transactions: what they see, what they refuse, and what a caller gets when the connection is lost."""
+"""Pools and transactions: what they see, what they refuse, and what a caller gets when the
+connection is lost."""
 
 import asyncio
 import contextlib
@@ -18,7 +19,15 @@ from tests.proxy import FaultProxy, Verdict, proxied
 from tests.storage.conftest import query
 from trading_intents.errors import OutcomeUnknown, StartupRefused, Unavailable
 from trading_intents.secret import Secret
-from trading_intents.storage.database import SERVICE_ROLE, Database, Isolation, Pool, Tx, open_database, open_pool
+from trading_intents.storage.database import (
+    SERVICE_ROLE,
+    Database,
+    Isolation,
+    Pool,
+    Tx,
+    open_database,
+    open_pool,
+)
 from trading_intents.storage.migrate import pending
 from trading_intents.telemetry import Metrics, make_log
 
@@ -106,7 +115,9 @@ async def test_a_row_of_another_organization_cannot_be_written(database: Databas
 async def test_the_policy_is_computed_once_and_can_use_an_index(database: Database) -> None:
     async with database.service.transaction([A]) as tx:
         await tx.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
-        plan = "\n".join(row["QUERY PLAN"] for row in await tx.fetch("EXPLAIN SELECT * FROM things"))
+        plan = "\n".join(
+            row["QUERY PLAN"] for row in await tx.fetch("EXPLAIN SELECT * FROM things")
+        )
     assert "InitPlan" in plan
     assert "Index Cond: (organization_id = ANY" in plan
 
@@ -118,7 +129,9 @@ async def test_each_pool_acts_as_its_role(database: Database) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-async def test_a_transaction_has_the_isolation_it_asked_for(database: Database, isolation: Isolation) -> None:
+async def test_a_transaction_has_the_isolation_it_asked_for(
+    database: Database, isolation: Isolation
+) -> None:
     async with database.service.transaction(isolation=isolation) as tx:
         assert await tx.fetchval("SHOW transaction_isolation") == isolation
 
@@ -143,7 +156,8 @@ async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, proxied_poo
 
     with pytest.raises(asyncpg.UndefinedColumnError):
         await fail(lambda tx: tx.fetch("SELECT nonsense"))
-    with pytest.raises(asyncpg.InterfaceError):  # an argument is missing: ours to mend, nobody is away
+    # An argument is missing: ours to mend, nobody is away.
+    with pytest.raises(asyncpg.InterfaceError):
         await fail(lambda tx: tx.fetch("SELECT $1::int"))
     with pytest.raises(FileNotFoundError):
         await fail(look_for_a_file)
@@ -151,7 +165,9 @@ async def test_an_error_rolls_back_and_arrives_unchanged(urls: Urls, proxied_poo
     assert len(pids) == 1
 
 
-async def test_an_error_at_commit_that_the_server_answers_is_certain(urls: Urls, database: Database) -> None:
+async def test_an_error_at_commit_that_the_server_answers_is_certain(
+    urls: Urls, database: Database
+) -> None:
     with pytest.raises(asyncpg.UniqueViolationError):
         async with database.service.transaction() as tx:
             await tx.execute("INSERT INTO notes VALUES (1), (1)")
@@ -164,7 +180,9 @@ async def test_a_swallowed_error_is_not_taken_for_a_commit(database: Database) -
             await asyncio.gather(tx.fetch("SELECT nonsense"), return_exceptions=True)
 
 
-async def test_a_transaction_is_two_round_trips_and_its_statements(proxied_pool: Pool, watch: Watch) -> None:
+async def test_a_transaction_is_two_round_trips_and_its_statements(
+    proxied_pool: Pool, watch: Watch
+) -> None:
     watch.queries.clear()
     for organization in (A, B):
         async with proxied_pool.transaction([organization]):
@@ -178,19 +196,27 @@ async def insert_and_lose_the_backend(urls: Urls, pool: Pool, then: str) -> None
         pid = await tx.fetchval("SELECT pg_backend_pid()")
         await query(urls.owner.reveal(), f"SELECT pg_terminate_backend({pid}, 5000)")
         swallow = then == "swallow"
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError)) if swallow else contextlib.nullcontext():
+        with (
+            pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError))
+            if swallow
+            else contextlib.nullcontext()
+        ):
             await tx.execute("SELECT 1" if swallow else then)
 
 
 @pytest.mark.parametrize("then", ["SELECT 1", "SELECT pg_sleep(60)", "swallow"])
-async def test_a_backend_lost_before_the_commit_is_certain(urls: Urls, database: Database, then: str) -> None:
+async def test_a_backend_lost_before_the_commit_is_certain(
+    urls: Urls, database: Database, then: str
+) -> None:
     with pytest.raises(Unavailable):
         await insert_and_lose_the_backend(urls, database.service, then)
     assert await notes(urls) == 0
     assert await database.service.healthy()
 
 
-async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(proxied_pool: Pool, watch: Watch) -> None:
+async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(
+    proxied_pool: Pool, watch: Watch
+) -> None:
     for cut, n in ((Verdict.CUT_UNSENT, 1), (Verdict.CUT_UNANSWERED, 2)):
         watch.at_commit = cut
         with pytest.raises(OutcomeUnknown):
@@ -207,7 +233,12 @@ async def test_a_connection_cut_at_commit_leaves_the_outcome_unknown(proxied_poo
 async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> None:
     values: dict[str, object] = {
         **{"boolean": True, "bytea": b"x", "integer": 1, "bigint": 1 << 40, "float8": 0.5},
-        **{"timestamptz": datetime.now(UTC), "numeric": Decimal("1.50"), "uuid": uuid4(), "text": "x"},
+        **{
+            "timestamptz": datetime.now(UTC),
+            "numeric": Decimal("1.50"),
+            "uuid": uuid4(),
+            "text": "x",
+        },
     }
     asked: list[str] = []
     async with database.worker.transaction() as tx:
@@ -219,7 +250,9 @@ async def test_the_server_is_not_asked_what_an_array_is(database: Database) -> N
 
 
 @pytest.mark.deadline
-async def test_a_stalled_connection_is_given_up_in_time(proxied_pool: Pool, proxy: FaultProxy) -> None:
+async def test_a_stalled_connection_is_given_up_in_time(
+    proxied_pool: Pool, proxy: FaultProxy
+) -> None:
     proxy.stall()
     for attempt in (transact, never_healthy):
         before = time.monotonic()
@@ -239,7 +272,9 @@ async def never_healthy(pool: Pool) -> None:
     assert not await pool.healthy()
 
 
-async def test_many_callers_on_a_cold_pool_share_what_the_first_made(urls: Urls, metrics: Metrics) -> None:
+async def test_many_callers_on_a_cold_pool_share_what_the_first_made(
+    urls: Urls, metrics: Metrics
+) -> None:
     callers, all_hold, holding = 10, asyncio.Event(), 0
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
 
@@ -259,11 +294,15 @@ async def test_many_callers_on_a_cold_pool_share_what_the_first_made(urls: Urls,
         await asyncio.gather(*(use() for _ in range(callers)))
         assert await query(urls.owner.reveal(), open_ones) < callers
         await asyncio.gather(*(hold() for _ in range(callers)))
-        assert await query(urls.owner.reveal(), open_ones) == callers, "who need them all at once have them all"
+        assert await query(urls.owner.reveal(), open_ones) == callers, (
+            "who need them all at once have them all"
+        )
 
 
 @pytest.mark.deadline
-async def test_an_exhausted_pool_is_unavailable_and_counted(proxied_pool: Pool, metrics: Metrics) -> None:
+async def test_an_exhausted_pool_is_unavailable_and_counted(
+    proxied_pool: Pool, metrics: Metrics
+) -> None:
     async with proxied_pool.transaction():
         assert in_use(metrics) == 1
         before = time.monotonic()
@@ -274,7 +313,9 @@ async def test_an_exhausted_pool_is_unavailable_and_counted(proxied_pool: Pool, 
 
 
 def in_use(metrics: Metrics) -> float | None:
-    return metrics.registry.get_sample_value("ti_database_connections_in_use", {"role": "ti_service"})
+    return metrics.registry.get_sample_value(
+        "ti_database_connections_in_use", {"role": "ti_service"}
+    )
 
 
 async def test_cancelled_callers_leave_nothing_and_free_the_pool(
@@ -340,7 +381,9 @@ async def enter_and_leave(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("role", ["postgres", "ti_owner", "ti_bypass"])
-async def test_a_role_that_sees_everything_is_refused(urls: Urls, metrics: Metrics, role: str) -> None:
+async def test_a_role_that_sees_everything_is_refused(
+    urls: Urls, metrics: Metrics, role: str
+) -> None:
     await query(urls.owner.reveal(), "DROP ROLE IF EXISTS ti_bypass")
     await query(urls.owner.reveal(), "CREATE ROLE ti_bypass BYPASSRLS")
     with pytest.raises(StartupRefused, match=role):
@@ -364,13 +407,19 @@ async def test_a_forgetful_server_is_refused(urls: Urls, metrics: Metrics) -> No
     ],
     ids=["password", "database"],
 )
-async def test_a_wrong_url_is_refused(urls: Urls, metrics: Metrics, spoil: Callable[[str], str]) -> None:
+async def test_a_wrong_url_is_refused(
+    urls: Urls, metrics: Metrics, spoil: Callable[[str], str]
+) -> None:
     with pytest.raises(StartupRefused, match="DATABASE_URL"):
-        async with open_database(Secret(spoil(urls.login.reveal())), 1, make_log("warning"), metrics):
+        async with open_database(
+            Secret(spoil(urls.login.reveal())), 1, make_log("warning"), metrics
+        ):
             pass
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:se/cret@h/d", "postgresql://u:se#cret@h/d", "mysql://u:se@h/d", "se"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:se/cret@h/d", "postgresql://u:se#cret@h/d", "mysql://u:se@h/d", "se"]
+)
 async def test_an_unreadable_url_is_refused_without_showing_it(metrics: Metrics, url: str) -> None:
     with pytest.raises(StartupRefused) as refused:
         async with open_database(Secret(url), 1, make_log("warning"), metrics):
@@ -382,9 +431,14 @@ async def test_an_unreadable_url_is_refused_without_showing_it(metrics: Metrics,
         assert "'se" not in error.detail
 
 
-async def test_an_absent_server_is_unavailable(urls: Urls, metrics: Metrics, tmp_path: Path) -> None:
+async def test_an_absent_server_is_unavailable(
+    urls: Urls, metrics: Metrics, tmp_path: Path
+) -> None:
     with pytest.raises(Unavailable):
         async with open_database(
-            Secret(urls.login.reveal().split("host=")[0] + f"host={tmp_path}"), 1, make_log("warning"), metrics
+            Secret(urls.login.reveal().split("host=")[0] + f"host={tmp_path}"),
+            1,
+            make_log("warning"),
+            metrics,
         ):
             pass

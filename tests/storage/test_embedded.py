@@ -23,8 +23,17 @@ from trading_intents.storage.embedded import server
 from trading_intents.storage.embedded.server import running
 from trading_intents.telemetry import make_log
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test")
-AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all")
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test"
+)
+AS_NOBODY = (
+    "setpriv",
+    "--reuid=nobody",
+    "--regid=nogroup",
+    "--clear-groups",
+    "--inh-caps=-all",
+    "--bounding-set=-all",
+)
 LOGINS_SECONDS = 0.08  # for which a server that has started is asked for its logins
 RETURN_LIMIT_SECONDS = 30
 ORPHAN_SECONDS = 2  # docs/operating/install.md says so
@@ -50,13 +59,24 @@ async def test_it_is_private_durable_and_on_a_socket_only(tmp_path: Path) -> Non
     async with running(folder, "", make_log("warning"), lambda: starts.append(1)) as server:
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert {modes[name] for name in modes if name.endswith((".password", ".log", ".lock"))} == {0o600}
+        assert {modes[name] for name in modes if name.endswith((".password", ".log", ".lock"))} == {
+            0o600
+        }
         assert modes["run"] == 0o700
         assert (folder / "postgres" / "pg_hba.conf").read_text() == "local all all scram-sha-256\n"
-        settings = ("listen_addresses", "fsync", "synchronous_commit", "data_checksums", "password_encryption")
+        settings = (
+            "listen_addresses",
+            "fsync",
+            "synchronous_commit",
+            "data_checksums",
+            "password_encryption",
+        )
         found = [await query(server.owner_url.reveal(), f"SHOW {name}") for name in settings]
         assert found == ["", "on", "on", "on", "scram-sha-256"]
-        assert await query(server.url.reveal(), "SELECT rolsuper FROM pg_roles WHERE rolname = user") is False
+        assert (
+            await query(server.url.reveal(), "SELECT rolsuper FROM pg_roles WHERE rolname = user")
+            is False
+        )
         with pytest.raises(asyncpg.InvalidPasswordError):
             await query(server.url.reveal().replace(":", ":x", 2), "SELECT 1")
     assert starts == [1]
@@ -97,14 +117,22 @@ def nobodys_folder() -> Iterator[Path]:
 
 
 def nobodys_python() -> list[str]:
-    """This Python as user nobody, or the system's with our packages when ours is in a closed folder."""
+    """This Python as user nobody, or the system's with our packages when ours is in a closed
+    folder."""
     for python in (sys.executable, "/usr/bin/python3"):
         packages = f"PYTHONPATH={':'.join(path for path in sys.path if path)}"
         command = [*AS_NOBODY, "env", packages, python]
         probe = "import asyncpg, uvloop, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
-        if subprocess.run([*command, "-c", probe], check=False, stderr=subprocess.DEVNULL).returncode == 0:
+        if (
+            subprocess.run(
+                [*command, "-c", probe], check=False, stderr=subprocess.DEVNULL
+            ).returncode
+            == 0
+        ):
             return command
-    pytest.skip("user nobody can reach no Python with our packages: put the checkout where others may read it")
+    pytest.skip(
+        "user nobody can reach no Python with our packages: put the checkout where others may read it"
+    )
 
 
 @needs_root
@@ -116,7 +144,9 @@ async def test_an_ordinary_user_can_run_it(nobodys_folder: Path, start: Start) -
 
 
 @pytest.mark.parametrize("name", ["d" * 120, "a, b&c:%20é"])
-async def test_a_long_or_odd_path_gets_a_short_plain_socket(data_dir: Path, start: Start, name: str) -> None:
+async def test_a_long_or_odd_path_gets_a_short_plain_socket(
+    data_dir: Path, start: Start, name: str
+) -> None:
     moved = data_dir.rename(data_dir.parent / name)
     process = start(moved)
     url = process.until("url")["url"]
@@ -138,7 +168,9 @@ async def test_a_killed_owner_leaves_no_process(data_dir: Path, start: Start, lo
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_killed_postgres_is_back_with_all_rows(data_dir: Path, start: Start, loop: str) -> None:
+async def test_killed_postgres_is_back_with_all_rows(
+    data_dir: Path, start: Start, loop: str
+) -> None:
     process = start(data_dir, "--loop", loop)
     url = process.until("url")["owner_url"]
     await query(url, "CREATE TABLE t AS SELECT 42 AS n")
@@ -174,12 +206,15 @@ async def test_a_recycled_pid_does_not_stop_it(data_dir: Path, start: Start) -> 
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-async def test_a_second_process_joins_and_takes_over(data_dir: Path, start: Start, end: str) -> None:
+async def test_a_second_process_joins_and_takes_over(
+    data_dir: Path, start: Start, end: str
+) -> None:
     owner = start(data_dir)
     url = owner.until("url")["owner_url"]
     await query(url, "CREATE TABLE t AS SELECT 42 AS n")
     joined = start(data_dir, "--loop", "uvloop")
-    assert joined.line() == {"owner_url": url, "url": url.replace(*_login(data_dir))}  # it started nothing
+    # It started nothing.
+    assert joined.line() == {"owner_url": url, "url": url.replace(*_login(data_dir))}
     first = postmaster(data_dir)
     getattr(owner, end)()
     joined.until("started")
@@ -190,7 +225,10 @@ async def test_a_second_process_joins_and_takes_over(data_dir: Path, start: Star
 
 
 def _login(data_dir: Path) -> tuple[str, str]:
-    passwords = {name: (data_dir / f"{name}.password").read_text() for name in ("postgres", "trading_intents")}
+    passwords = {
+        name: (data_dir / f"{name}.password").read_text()
+        for name in ("postgres", "trading_intents")
+    }
     return f"//postgres:{passwords['postgres']}", f"//{LOGIN}:{passwords['trading_intents']}"
 
 
@@ -206,7 +244,9 @@ async def test_cancelling_a_start_leaves_no_process(tmp_path: Path) -> None:
             raise AssertionError("cancelled before")
 
     task = asyncio.create_task(run())
-    await eventually_async(lambda: asyncio.sleep(0, initdb_is_at_work(tmp_path / "data")), INITDB_LIMIT_SECONDS)
+    await eventually_async(
+        lambda: asyncio.sleep(0, initdb_is_at_work(tmp_path / "data")), INITDB_LIMIT_SECONDS
+    )
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -225,11 +265,16 @@ async def test_an_initdb_that_was_killed_is_begun_again(tmp_path: Path, start: S
     assert not initdb_is_at_work(tmp_path / "data")
 
 
-async def test_vanished_data_are_not_replaced_by_an_empty_database(data_dir: Path, start: Start) -> None:
+async def test_vanished_data_are_not_replaced_by_an_empty_database(
+    data_dir: Path, start: Start
+) -> None:
     process = start(data_dir)
     process.until("url")
     (data_dir / "postgres").rename(data_dir / "elsewhere")
-    os.kill(int((data_dir / "elsewhere" / "postmaster.pid").read_text().split("\n", 1)[0]), signal.SIGKILL)
+    os.kill(
+        int((data_dir / "elsewhere" / "postmaster.pid").read_text().split("\n", 1)[0]),
+        signal.SIGKILL,
+    )
     assert "PostgreSQL not started" in process.complaint("PostgreSQL not started")
     assert not (data_dir / "postgres").exists()
     (data_dir / "elsewhere").rename(data_dir / "postgres")
@@ -246,7 +291,9 @@ class busy:  # noqa: N801 - reads as a clause
         self._connection = await asyncpg.connect(self._url)
         loop = "DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n) WHERE a.n % 7 = 9; END $$"
         self._query = asyncio.create_task(self._connection.execute(loop))
-        running = "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
+        running = (
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"
+        )
         await eventually_async(lambda: query(self._url, running), RETURN_LIMIT_SECONDS)
 
     async def __aexit__(self, *_: object) -> None:
@@ -256,7 +303,8 @@ class busy:  # noqa: N801 - reads as a clause
 
 
 async def test_a_cancellation_counts_though_the_program_ends_in_the_same_moment() -> None:
-    """Else PostgreSQL would be started again, and the process that stops would wait for its end for ever."""
+    """Else PostgreSQL would be started again, and the process that stops would wait for its end for
+    ever."""
     ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     class EndingProcess:
@@ -277,7 +325,9 @@ async def test_a_cancellation_counts_though_the_program_ends_in_the_same_moment(
     assert stopping.cancelled()
 
 
-async def test_a_program_that_ignores_a_signal_gets_the_next_one_also_from_a_cancelled_task() -> None:
+async def test_a_program_that_ignores_a_signal_gets_the_next_one_also_from_a_cancelled_task() -> (
+    None
+):
     process = await asyncio.create_subprocess_exec(
         "sh", "-c", "trap '' INT; echo ready; exec sleep 60", stdout=asyncio.subprocess.PIPE
     )
@@ -288,7 +338,9 @@ async def test_a_program_that_ignores_a_signal_gets_the_next_one_also_from_a_can
         try:
             await asyncio.Event().wait()
         finally:
-            await server.stop_process(process, ((signal.SIGINT, 0.01), (signal.SIGKILL, RETURN_LIMIT_SECONDS)))
+            await server.stop_process(
+                process, ((signal.SIGINT, 0.01), (signal.SIGKILL, RETURN_LIMIT_SECONDS))
+            )
 
     running = asyncio.create_task(run())
     await asyncio.sleep(0)

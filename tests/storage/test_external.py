@@ -1,4 +1,5 @@
-"""Somebody else's PostgreSQL, of the oldest version we promise: migrate it, use it, keep tenants apart."""
+"""Somebody else's PostgreSQL, of the oldest version we promise: migrate it, use it, keep tenants
+apart."""
 
 from collections.abc import Iterator
 from uuid import UUID
@@ -24,11 +25,15 @@ def external() -> Iterator[str]:
 
 
 async def test_postgres_15_can_be_migrated_and_used(external: str) -> None:
-    # A managed service's kind of administrator: it may make roles and databases, and is no superuser.
+    # A managed service's kind of administrator: it may make roles and databases, and is no
+    # superuser.
     await query(external, "CREATE ROLE admin LOGIN CREATEROLE")
     await query(external, "CREATE ROLE app LOGIN")
     await query(external, "CREATE DATABASE platform OWNER admin")
-    owner, login = (Secret(external.replace("postgres@/postgres", f"{name}@/platform")) for name in ("admin", "app"))
+    owner, login = (
+        Secret(external.replace("postgres@/postgres", f"{name}@/platform"))
+        for name in ("admin", "app")
+    )
     assert (await migrate(owner, login, LOG))[0] == "0001_foundation.sql"
     assert await pending(login) == []
     async with open_database(login, 2, LOG, Metrics()) as database:

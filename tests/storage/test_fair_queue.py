@@ -1,4 +1,5 @@
-"""Fair queues: who is served next, whatever one organization queues; and a turn of the event loop for each."""
+"""Fair queues: who is served next, whatever one organization queues; and a turn of the event loop
+for each."""
 
 import asyncio
 

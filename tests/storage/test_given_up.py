@@ -1,5 +1,5 @@
-"""An attempt to connect that is given up, by its limit or its caller, leaves no socket: not even to whoever keeps its
-error, and without the garbage collector, which runs rarely."""
+"""An attempt to connect that is given up, by its limit or its caller, leaves no socket: not even to
+whoever keeps its error, and without the garbage collector, which runs rarely."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,12 @@ from trading_intents.telemetry import Metrics, make_log
 LIMIT_SECONDS = 10
 CHANNEL = "ti_test"
 # Words of the message that stays unanswered.
-STAGES = {"start": b"user\0", "set-up": b"lock_timeout", "admission": b"pg_is_in_recovery", "listening": b"LISTEN"}
+STAGES = {
+    "start": b"user\0",
+    "set-up": b"lock_timeout",
+    "admission": b"pg_is_in_recovery",
+    "listening": b"LISTEN",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +80,9 @@ CASES = [
 async def test_a_caller_that_gives_up_leaves_no_socket(
     urls: Urls, connect: Callable[[Secret], Awaitable[None]], stage: str
 ) -> None:
-    with proxied(urls.login, lambda data: Verdict.HOLD if STAGES[stage] in data else Verdict.PASS) as (proxy, url):
+    with proxied(
+        urls.login, lambda data: Verdict.HOLD if STAGES[stage] in data else Verdict.PASS
+    ) as (proxy, url):
         task = asyncio.ensure_future(connect(url))
         assert await asyncio.to_thread(proxy.held.wait, LIMIT_SECONDS)
         assert open_sockets(proxy.port)
@@ -92,7 +99,9 @@ async def _is_empty(port: int) -> bool:
 
 @pytest.mark.parametrize("stage", ["start", "set-up", "admission"])
 async def test_a_pipeline_that_gives_up_leaves_no_socket(urls: Urls, stage: str) -> None:
-    with proxied(urls.login, lambda data: Verdict.HOLD if STAGES[stage] in data else Verdict.PASS) as (proxy, url):
+    with proxied(
+        urls.login, lambda data: Verdict.HOLD if STAGES[stage] in data else Verdict.PASS
+    ) as (proxy, url):
         with pytest.raises(Unavailable) as kept:
             await open_pipeline(url)
         assert proxy.held.is_set()

@@ -1,4 +1,5 @@
-"""Batches: what waits is worked on together, a bad item harms no other, and nobody who leaves holds up who comes."""
+"""Batches: what waits is worked on together, a bad item harms no other, and nobody who leaves holds
+up who comes."""
 
 import asyncio
 
@@ -41,7 +42,9 @@ async def test_a_bad_item_harms_no_other() -> None:
     work = Work()
     work.gate.set()
     group = GroupCommit(work)
-    results = await asyncio.gather(*(group.put(item) for item in (1, -1, 2)), return_exceptions=True)
+    results = await asyncio.gather(
+        *(group.put(item) for item in (1, -1, 2)), return_exceptions=True
+    )
     assert [results[0], results[2]] == [10, 20]
     assert isinstance(results[1], ValueError)
 
@@ -79,7 +82,9 @@ async def test_nothing_is_written_once_the_connection_with_the_locks_is_lost(url
             await tx.run([READ])
             if is_lost:
                 pipeline.close()
-                assert await (await pipeline.connect()).run([Statement("SELECT 1")]), "another one is open"
+                assert await (await pipeline.connect()).run([Statement("SELECT 1")]), (
+                    "another one is open"
+                )
             await tx.commit([WRITE])
 
     with psycopg.connect(urls.owner.reveal(), autocommit=True) as owner:

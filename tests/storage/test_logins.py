@@ -49,7 +49,15 @@ async def test_the_embedded_logins_are_apart_at_every_start(tmp_path: Path) -> N
     for _ in range(2):
         async with running(folder, "", LOG) as server:
             await check_parted(server)
-            assert len({(folder / f"{login}.password").read_text() for login in (OWNER, LOGIN, WORKER_LOGIN)}) == 3
+            assert (
+                len(
+                    {
+                        (folder / f"{login}.password").read_text()
+                        for login in (OWNER, LOGIN, WORKER_LOGIN)
+                    }
+                )
+                == 3
+            )
     (folder / f"{WORKER_LOGIN}.password").unlink()
     with pytest.raises(StartupRefused, match="restore both from the same backup"):
         async with running(folder, "", LOG):
@@ -81,7 +89,9 @@ def test_an_api_and_stream_process_needs_no_worker_login_and_a_worker_beside_it_
         client = Client(platform.grpc)
         stack.callback(client.close)
         follower = client.follow(headers, "", (ACTION, ORDER), order_delivery=2).subscribed()
-        intent = platform.client.post(url, json=create(limit("1", "0.01")), headers=headers).json()["intent_id"]
+        intent = platform.client.post(url, json=create(limit("1", "0.01")), headers=headers).json()[
+            "intent_id"
+        ]
         stack.enter_context(serving(tmp_path / "data", **(PLENTY | parted | {"ROLES": "worker"})))
         events = follower.until(lambda event: event.broker_order.order_status == NEW)
         assert events[-1].broker_order.intent_id == intent
@@ -89,7 +99,9 @@ def test_an_api_and_stream_process_needs_no_worker_login_and_a_worker_beside_it_
         again.cancel()
 
 
-def test_a_worker_without_its_login_is_refused_with_what_to_do(parted: dict[str, str], tmp_path: Path) -> None:
+def test_a_worker_without_its_login_is_refused_with_what_to_do(
+    parted: dict[str, str], tmp_path: Path
+) -> None:
     settings = {"DATABASE_URL": parted["DATABASE_URL"], "ROLES": "worker"}
     done = run_command(environment(tmp_path / "data", settings), "serve")
     assert done.returncode == 1

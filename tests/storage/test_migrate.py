@@ -69,7 +69,9 @@ def as_login(url: Secret, name: str) -> Secret:
     return Secret(f"postgresql://{name}:x@/" + url.reveal().split("@/")[1])
 
 
-async def test_the_migrations_add_up_to_the_schema(empty: Urls, owner: asyncpg.Connection, tmp_path: Path) -> None:
+async def test_the_migrations_add_up_to_the_schema(
+    empty: Urls, owner: asyncpg.Connection, tmp_path: Path
+) -> None:
     await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
     other = await asyncpg.connect(empty.owner.reveal())
     await other.execute(f"SET ROLE ti_owner; {SCHEMA.read_text()}; RESET ROLE")
@@ -89,7 +91,9 @@ async def test_tenant_tables_force_row_level_security(owner: asyncpg.Connection)
 
 
 async def test_nothing_is_public(owner: asyncpg.Connection) -> None:
-    await owner.execute("SET ROLE ti_owner; CREATE FUNCTION f() RETURNS int RETURN 1; CREATE TABLE t (n int)")
+    await owner.execute(
+        "SET ROLE ti_owner; CREATE FUNCTION f() RETURNS int RETURN 1; CREATE TABLE t (n int)"
+    )
     for privilege in (
         "has_function_privilege('ti_service', 'f()', 'EXECUTE')",
         "has_table_privilege('ti_service', 't', 'SELECT')",
@@ -98,7 +102,11 @@ async def test_nothing_is_public(owner: asyncpg.Connection) -> None:
 
 
 async def test_each_file_is_applied_once(empty: Urls, files: Path) -> None:
-    assert await pending(empty.login, files) == ["0001_foundation.sql", "0002_step.sql", "0003_step.sql"]
+    assert await pending(empty.login, files) == [
+        "0001_foundation.sql",
+        "0002_step.sql",
+        "0003_step.sql",
+    ]
     assert await migrate(empty.owner, empty.login, LOG, files) == names_of(files)
     assert await migrate(empty.owner, empty.login, LOG, files) == []
     assert await pending(empty.login, files) == []
@@ -111,7 +119,9 @@ def names_of(files: Path) -> list[str]:
 
 
 async def test_many_processes_may_migrate_at_once(empty: Urls, files: Path) -> None:
-    results = await asyncio.gather(*(migrate(empty.owner, empty.login, LOG, files) for _ in range(5)))
+    results = await asyncio.gather(
+        *(migrate(empty.owner, empty.login, LOG, files) for _ in range(5))
+    )
     assert sorted(name for result in results for name in result) == names_of(files)
 
 
@@ -125,27 +135,39 @@ CREATE UNIQUE INDEX CONCURRENTLY taken_n ON taken (n);
 """
 
 
-async def test_a_file_in_steps_commits_each_and_changes_rows_in_batches(empty: Urls, files: Path) -> None:
+async def test_a_file_in_steps_commits_each_and_changes_rows_in_batches(
+    empty: Urls, files: Path
+) -> None:
     await migrate(empty.owner, empty.login, LOG, files)
     owner = await asyncpg.connect(empty.owner.reveal())
-    await owner.execute("SET ROLE ti_owner; CREATE TABLE old AS SELECT n::bigint FROM generate_series(1, 10) AS n")
+    await owner.execute(
+        "SET ROLE ti_owner; CREATE TABLE old AS SELECT n::bigint FROM generate_series(1, 10) AS n"
+    )
     (files / "0004_steps.sql").write_text(IN_STEPS.replace("(n);\n", "(missing);\n"))
     with pytest.raises(asyncpg.UndefinedColumnError):
         await migrate(empty.owner, empty.login, LOG, files)
-    batches = await owner.fetchval("SELECT array_agg(rows) FROM (SELECT count(*) AS rows FROM taken GROUP BY at) AS b")
+    batches = await owner.fetchval(
+        "SELECT array_agg(rows) FROM (SELECT count(*) AS rows FROM taken GROUP BY at) AS b"
+    )
     assert sorted(batches) == [2, 4, 4], "what came before the failure is committed"
     (files / "0004_steps.sql").write_text(IN_STEPS)
     assert await pending(empty.login, files) == ["0004_steps.sql"]
-    applied = await asyncio.gather(*(migrate(empty.owner, empty.login, LOG, files) for _ in range(5)))
+    applied = await asyncio.gather(
+        *(migrate(empty.owner, empty.login, LOG, files) for _ in range(5))
+    )
     assert sorted(applied) == [[], [], [], [], ["0004_steps.sql"]], (
         "processes that wait for their turn do not block the index"
     )
-    assert await owner.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = 'taken_n'::regclass")
+    assert await owner.fetchval(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = 'taken_n'::regclass"
+    )
     assert await owner.fetchval("SELECT count(*) FROM taken") == 10
     await owner.close()
 
 
-async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_lock(empty: Urls, files: Path) -> None:
+async def test_nobody_waits_long_behind_a_migration_that_waits_for_a_lock(
+    empty: Urls, files: Path
+) -> None:
     await migrate(empty.owner, empty.login, LOG, files)
     (files / "0004_lock.sql").write_text("ALTER TABLE step3 ADD COLUMN m bigint;")
     reader, writer = [await asyncpg.connect(empty.owner.reveal()) for _ in range(2)]
@@ -184,7 +206,8 @@ async def test_a_changed_file_is_refused_by_name(empty: Urls, files: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"), [("0005_late.sql", "gap"), ("0003_double.sql", "double"), ("4.sql", "name it")]
+    ("wrong", "reason"),
+    [("0005_late.sql", "gap"), ("0003_double.sql", "double"), ("4.sql", "name it")],
 )
 async def test_a_wrong_number_is_refused(files: Path, wrong: str, reason: str) -> None:
     (files / wrong).write_text("SELECT 1;")
@@ -220,16 +243,22 @@ async def test_a_login_without_rights_starts_when_nothing_is_pending(
         assert await database.worker.healthy()
 
 
-async def test_a_login_without_rights_gets_the_sql_to_migrate(urls: Urls, weak: str, files: Path) -> None:
+async def test_a_login_without_rights_gets_the_sql_to_migrate(
+    urls: Urls, weak: str, files: Path
+) -> None:
     login = as_login(urls.login, weak)
-    with pytest.raises(StartupRefused, match=r"`trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL"):
+    with pytest.raises(
+        StartupRefused, match=r"`trading-intents migrate` with TRADING_INTENTS_DATABASE_OWNER_URL"
+    ):
         await pending(login)
     with pytest.raises(StartupRefused, match=f"GRANT ti_service TO {weak};"):
         await migrate(urls.login, login, LOG)
 
 
 async def test_pending_files_need_an_owner(empty: Urls, files: Path) -> None:
-    with pytest.raises(StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO external;\nGRANT CREATE ON SCHEMA"):
+    with pytest.raises(
+        StartupRefused, match=r"OWNER_URL.*\nGRANT ti_owner TO external;\nGRANT CREATE ON SCHEMA"
+    ):
         await migrate(empty.login, empty.login, LOG, files)
 
 
@@ -249,7 +278,9 @@ async def test_an_absent_server_is_unavailable(tmp_path: Path) -> None:
         await pending(Secret(f"postgresql://a:b@/c?host={tmp_path}"))
 
 
-async def test_a_server_that_answers_no_more_is_unavailable(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_answers_no_more_is_unavailable(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{migrate.__module__}.ANSWER_LIMIT_SECONDS", 0.5, raising=False)
     monkeypatch.setattr(f"{migrate.__module__}.CONNECT_LIMIT_SECONDS", 1.0)
 
@@ -262,15 +293,20 @@ async def test_a_server_that_answers_no_more_is_unavailable(urls: Urls, monkeypa
                 await migrate(urls.owner, url, LOG)
 
 
-async def test_a_table_that_gains_a_column_is_unavailable_once(database: Database, owner_url: Secret) -> None:
-    """As when a newer process migrates: the plan of a `SELECT *` that is kept does not fit any more."""
+async def test_a_table_that_gains_a_column_is_unavailable_once(
+    database: Database, owner_url: Secret
+) -> None:
+    """As when a newer process migrates: the plan of a `SELECT *` that is kept does not fit any
+    more."""
 
     async def read() -> int:
         async with database.service.transaction() as tx:
             return len(await tx.fetch("SELECT * FROM things"))
 
     owner = await asyncpg.connect(owner_url.reveal())
-    await owner.execute("SET ROLE ti_owner; CREATE TABLE things (n bigint); GRANT SELECT ON things TO ti_service")
+    await owner.execute(
+        "SET ROLE ti_owner; CREATE TABLE things (n bigint); GRANT SELECT ON things TO ti_service"
+    )
     assert await read() == 0
     await owner.execute("ALTER TABLE things ADD COLUMN detail text")
     await owner.close()
@@ -279,7 +315,14 @@ async def test_a_table_that_gains_a_column_is_unavailable_once(database: Databas
     assert await read() == 0
 
 
-LOCK_MODES = ("RowExclusive", "ShareUpdateExclusive", "Share", "ShareRowExclusive", "Exclusive", "AccessExclusive")
+LOCK_MODES = (
+    "RowExclusive",
+    "ShareUpdateExclusive",
+    "Share",
+    "ShareRowExclusive",
+    "Exclusive",
+    "AccessExclusive",
+)
 HELD_LOCKS = """
     SELECT c.relname AS table, l.mode FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
     WHERE l.pid = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition
@@ -307,7 +350,9 @@ async def locks_of(urls: Urls, owner: asyncpg.Connection, text: str) -> list[tup
     # It may be in no transaction, and waits for this writer of every table.
     writer = await asyncpg.connect(urls.owner.reveal())
     async with writer.transaction(), asyncio.TaskGroup() as group:
-        for row in await writer.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
+        for row in await writer.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        ):
             await writer.execute(f"LOCK TABLE {row['tablename']} IN ROW EXCLUSIVE MODE")
         running = group.create_task(owner.execute(text))
 
@@ -321,13 +366,18 @@ async def locks_of(urls: Urls, owner: asyncpg.Connection, text: str) -> list[tup
     return held
 
 
-async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(empty: Urls, tmp_path: Path) -> None:
+async def test_the_locks_that_a_migration_is_said_to_take_are_those_it_takes(
+    empty: Urls, tmp_path: Path
+) -> None:
     """Of every migration so far, by what PostgreSQL itself says at the end of each."""
     await migrate(empty.owner, empty.login, LOG, tmp_path)  # the roles only
     owner = await asyncpg.connect(empty.owner.reveal())
     for file in read_files(FOLDER):
         tables = {row["tablename"] for row in await owner.fetch("SELECT tablename FROM pg_tables")}
-        indexes = {row["indexname"]: row["tablename"] for row in await owner.fetch("SELECT * FROM pg_indexes")}
+        indexes = {
+            row["indexname"]: row["tablename"]
+            for row in await owner.fetch("SELECT * FROM pg_indexes")
+        }
         held = list[tuple[str, str]]()
         for text in file.steps or [file.text]:
             held += [each for each in await locks_of(empty, owner, text) if each[0] in tables]

@@ -1,4 +1,5 @@
-"""The database goes away and comes back under load: nothing confirmed is lost, and every caller is answered in time."""
+"""The database goes away and comes back under load: nothing confirmed is lost, and every caller is
+answered in time."""
 
 import asyncio
 import contextlib
@@ -110,7 +111,9 @@ async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills
         return False
 
     async with open_database(login, WRITERS + 1, make_log("warning"), Metrics()) as database:
-        tasks = [asyncio.create_task(keep_writing(database, numbers, outcomes)) for _ in range(WRITERS)]
+        tasks = [
+            asyncio.create_task(keep_writing(database, numbers, outcomes)) for _ in range(WRITERS)
+        ]
         tasks.append(asyncio.create_task(keep_reading(database, outcomes)))
         for _ in range(kills):
             await more_confirmed(outcomes, COMMITS_BETWEEN_KILLS)
@@ -131,7 +134,9 @@ async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills
 
 
 @pytest.mark.deadline
-async def test_a_stopped_server_is_unavailable_until_it_is_back(data_dir: Path, start: Start) -> None:
+async def test_a_stopped_server_is_unavailable_until_it_is_back(
+    data_dir: Path, start: Start
+) -> None:
     process = start(data_dir)
     _, login = await prepared(process)
     async with open_database(login, 2, make_log("warning"), Metrics()) as database:
@@ -176,7 +181,8 @@ async def test_a_commit_that_waits_for_a_standby_is_not_cancelled(
         async with open_database(through, 2, make_log("warning"), Metrics()) as database:
             await name_standby(owner, "nobody")
             n = await first_that_waits()
-            with pytest.raises(Unavailable):  # waits for that one, which neither came to be nor failed
+            # Waits for that one, which neither came to be nor failed.
+            with pytest.raises(Unavailable):
                 await insert(n)
             await name_standby(owner, "")
             await eventually_async(lambda: has_row(database, n), COMMITS_LIMIT_SECONDS)
@@ -192,7 +198,9 @@ async def has_row(database: Database, n: int) -> bool:
         return bool(await tx.fetchval("SELECT count(*) FROM t WHERE n = $1", n) == 1)
 
 
-async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_wait(database: Database) -> None:
+async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_wait(
+    database: Database,
+) -> None:
     served = asyncio.Event()
 
     async def stand_still() -> None:
@@ -207,7 +215,9 @@ async def test_who_stands_still_in_a_transaction_keeps_nobody_longer_than_they_w
     assert served.is_set()
 
 
-async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_ends(urls: Urls) -> None:
+async def test_the_last_words_of_a_server_are_an_outage_before_the_connection_ends(
+    urls: Urls,
+) -> None:
     async def hear_last_words(tx: Any) -> None:
         heard = asyncio.Event()
         tx.add_log_listener(lambda *_: heard.set())
@@ -235,7 +245,9 @@ async def test_a_pool_whose_network_is_stalled_closes_all_its_connections_at_onc
     monkeypatch.setattr(connections, "CLOSE_LIMIT_SECONDS", 0.5)
     with proxied(urls.login) as (proxy, url):
         async with contextlib.AsyncExitStack() as stack:
-            pool = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, POOL_SIZE, Metrics()))
+            pool = await stack.enter_async_context(
+                open_pool(url, SERVICE_ROLE, POOL_SIZE, Metrics())
+            )
             async with contextlib.AsyncExitStack() as used:
                 for _ in range(POOL_SIZE):
                     await used.enter_async_context(pool.transaction())

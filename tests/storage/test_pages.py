@@ -13,7 +13,10 @@ from trading_intents.trading import maybe_text
 LARGEST = Decimal("9" * 72 + "." + "9" * 36)
 AMOUNTS = [
     None,
-    *(Decimal(text) for text in ("0", "0.00", "-0.10", "1", "1.500", "100", "100.00", "1e-18", "1e20")),
+    *(
+        Decimal(text)
+        for text in ("0", "0.00", "-0.10", "1", "1.500", "100", "100.00", "1e-18", "1e20")
+    ),
     *(LARGEST, -LARGEST),
 ]
 NOON = datetime(2026, 3, 8, 12, tzinfo=UTC)
@@ -28,7 +31,9 @@ QUERY = """
 
 
 async def test_amounts_and_times_are_the_same_texts_as_elsewhere(urls: Urls) -> None:
-    query = QUERY.format(shown=shown_columns({"number": "bigint", "amount": "numeric", "at": "timestamptz"}))
+    query = QUERY.format(
+        shown=shown_columns({"number": "bigint", "amount": "numeric", "at": "timestamptz"})
+    )
     async with (
         open_pools(urls.login, 1, Metrics()) as database,
         database.service.transaction([], read_only=True) as tx,

@@ -1,4 +1,5 @@
-"""Statements that leave together: run in order, refused from the first bad one on, and never mixed up after a loss."""
+"""Statements that leave together: run in order, refused from the first bad one on, and never mixed
+up after a loss."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,9 @@ async def run(pipeline: Pipeline, statements: Sequence[Statement]) -> list[Reply
 async def test_answers_come_in_order_as_texts(pipeline: Pipeline) -> None:
     statements = [
         Statement("BEGIN"),
-        Statement("SELECT $1::text, $2::bytea, NULL, $3::text::int + 1", ("it's é", b"\0\xff", "41")),
+        Statement(
+            "SELECT $1::text, $2::bytea, NULL, $3::text::int + 1", ("it's é", b"\0\xff", "41")
+        ),
         Statement("SELECT n FROM generate_series(1, 3) n"),
         Statement("SELECT 1 WHERE false"),
         Statement("COMMIT"),
@@ -73,7 +76,22 @@ class _Row(msgspec.Struct, frozen=True):
     day: date | None
 
 
-HOSTILE = ["", " ", "a,b", "{a}", '"', "'", "\\", "\\N", "NULL", "null", "é\U0001f600", "\n\t", "$1", None]
+HOSTILE = [
+    "",
+    " ",
+    "a,b",
+    "{a}",
+    '"',
+    "'",
+    "\\",
+    "\\N",
+    "NULL",
+    "null",
+    "é\U0001f600",
+    "\n\t",
+    "$1",
+    None,
+]
 
 
 @pytest.mark.parametrize("count", [0, 1, len(HOSTILE)])
@@ -93,24 +111,46 @@ async def test_rows_arrive_as_they_were_sent(pipeline: Pipeline, count: int) -> 
         for number, text in enumerate(HOSTILE[:count])
     ]
     types = column_types(_Row)
-    assert set(types.values()) == {"uuid", "text", "text[]", "bigint", "numeric", "boolean", "timestamptz", "date"}
+    assert set(types.values()) == {
+        "uuid",
+        "text",
+        "text[]",
+        "bigint",
+        "numeric",
+        "boolean",
+        "timestamptz",
+        "date",
+    }
     sent = RowParameters(types)
     query = f"SELECT row_to_json(n)::text FROM {sent.rows} AS n ORDER BY ordinality"
-    (reply,) = await run(pipeline, [Statement(query, sent.pack(map(msgspec.structs.astuple, rows)))])
+    (reply,) = await run(
+        pipeline, [Statement(query, sent.pack(map(msgspec.structs.astuple, rows)))]
+    )
     assert [msgspec.json.decode(text or b"", type=_Row) for (text,) in reply.rows] == rows
 
 
 async def test_it_acts_as_the_services_role_by_indexes(pipeline: Pipeline) -> None:
     user, zone, seqscan = await run(
-        pipeline, [Statement("SELECT current_user"), Statement("SHOW TimeZone"), Statement("SHOW enable_seqscan")]
+        pipeline,
+        [
+            Statement("SELECT current_user"),
+            Statement("SHOW TimeZone"),
+            Statement("SHOW enable_seqscan"),
+        ],
     )
-    assert [reply.rows for reply in (user, zone, seqscan)] == [[(b"ti_service",)], [(b"UTC",)], [(b"off",)]]
+    assert [reply.rows for reply in (user, zone, seqscan)] == [
+        [(b"ti_service",)],
+        [(b"UTC",)],
+        [(b"off",)],
+    ]
 
 
 async def test_what_follows_a_refused_statement_is_not_run(pipeline: Pipeline) -> None:
     for _ in range(2):
         with pytest.raises(StatementRefused) as refused:
-            await run(pipeline, [Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")])
+            await run(
+                pipeline, [Statement("BEGIN"), Statement("SELECT 1 / 0"), Statement("COMMIT")]
+            )
         assert refused.value.code == "22012"
         (rolled_back, answer) = await run(pipeline, [Statement("ROLLBACK"), *ONE])
         assert (rolled_back.tag, [answer]) == ("ROLLBACK", ANSWER)
@@ -211,7 +251,9 @@ async def test_a_connection_whose_end_is_not_seen_yet_is_lost_once_and_made_agai
             assert await run(pipeline, ONE) == ANSWER
 
 
-BEGIN, TWO, COMMIT, ROLLBACK = (Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK"))
+BEGIN, TWO, COMMIT, ROLLBACK = (
+    Statement(sql) for sql in ("BEGIN", "SELECT 2", "COMMIT", "ROLLBACK")
+)
 WRONG = Statement("SELECT 1 / 0")
 # Something that a transaction leaves behind in its session if it was committed.
 WRITE = Statement("SELECT set_config('test.written', 'yes', false)")
@@ -238,7 +280,12 @@ async def test_the_first_answers_come_before_the_rest_is_sent(pipeline: Pipeline
         request.append_statements([TWO], more=True)
         request.append_statements([COMMIT])
         replies = await request.all_replies()
-        assert [reply.tag or reply.rows for reply in replies] == ["BEGIN", [(b"1",)], [(b"2",)], "COMMIT"]
+        assert [reply.tag or reply.rows for reply in replies] == [
+            "BEGIN",
+            [(b"1",)],
+            [(b"2",)],
+            "COMMIT",
+        ]
 
 
 async def test_what_leaves_behind_another_is_answered_its_own(pipeline: Pipeline) -> None:
@@ -248,8 +295,15 @@ async def test_what_leaves_behind_another_is_answered_its_own(pipeline: Pipeline
     second = (await pipeline.connect()).send([BEGIN, TWO], more=True)
     second.append_statements([ROLLBACK])
     third = (await pipeline.connect()).send(ONE)
-    assert [reply.tag or reply.rows for reply in await first.all_replies()] == ["BEGIN", [(b"1",)], "COMMIT"]
-    assert [reply.tag or reply.rows for reply in await first_replies(second)] == ["BEGIN", [(b"2",)]]
+    assert [reply.tag or reply.rows for reply in await first.all_replies()] == [
+        "BEGIN",
+        [(b"1",)],
+        "COMMIT",
+    ]
+    assert [reply.tag or reply.rows for reply in await first_replies(second)] == [
+        "BEGIN",
+        [(b"2",)],
+    ]
     assert await third.all_replies() == ANSWER
 
 
@@ -272,7 +326,9 @@ async def test_nothing_is_run_after_what_was_refused(pipeline: Pipeline, is_firs
         assert await run(pipeline, WRITTEN) == [Reply("", [(b"f",)])]
 
 
-async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, pipeline: Pipeline) -> None:
+async def test_after_a_lock_that_was_refused_the_connection_goes_on(
+    urls: Urls, pipeline: Pipeline
+) -> None:
     """Not so after any other refusal, whose reason may be what the connection has prepared."""
     lock = Statement("SELECT pg_advisory_xact_lock(1)")
     opened = await pipeline.connect()
@@ -286,7 +342,9 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
             with pytest.raises(StatementRefused) as refused:
                 await request.all_replies()
             assert refused.value.is_contention
-            assert await opened.run(ONE) == ANSWER, "COMMIT has ended the transaction, and rolled it back"
+            assert await opened.run(ONE) == ANSWER, (
+                "COMMIT has ended the transaction, and rolled it back"
+            )
             assert await run(pipeline, WRITTEN) == [Reply("", [(b"f",)])]
     await run(pipeline, [BEGIN, lock, COMMIT])
     assert await pipeline.connect() is opened
@@ -307,10 +365,14 @@ async def test_after_a_lock_that_was_refused_the_connection_goes_on(urls: Urls, 
         ("57014", False),
     ],
 )
-async def test_only_contention_leaves_the_connection_open(pipeline: Pipeline, code: str, stays_open: bool) -> None:
+async def test_only_contention_leaves_the_connection_open(
+    pipeline: Pipeline, code: str, stays_open: bool
+) -> None:
     opened = await pipeline.connect()
     with pytest.raises(StatementRefused) as refused:
-        await run(pipeline, [Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")])
+        await run(
+            pipeline, [Statement(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{code}'; END $$")]
+        )
     assert refused.value.code == code
     assert (await pipeline.connect() is opened) == stays_open
     assert await run(pipeline, ONE) == ANSWER
@@ -329,7 +391,8 @@ def login(request: pytest.FixtureRequest) -> Iterator[Secret]:
 async def test_a_transaction_whose_rest_does_not_come_is_ended_by_the_server(
     login: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends it by a timer of its own: a stopped process runs none, whatever it sent last."""
+    """The server ends it by a timer of its own: a stopped process runs none, whatever it sent
+    last."""
     monkeypatch.setattr(module, "RUN_LIMIT_SECONDS", 60.0)
     await asyncio.gather(*(send_no_rest(login, parts) for parts in (1, 2, 3)))
 
@@ -379,7 +442,9 @@ async def test_a_statement_ends_with_the_connection_that_was_given_up(
         await eventually_async(is_over, 20)
 
 
-async def test_statements_after_a_lost_connection_are_lost_and_never_sent_on_another(pipeline: Pipeline) -> None:
+async def test_statements_after_a_lost_connection_are_lost_and_never_sent_on_another(
+    pipeline: Pipeline,
+) -> None:
     opened = await pipeline.connect()
     request = opened.send([BEGIN, *ONE], more=True)
     await first_replies(request)

@@ -89,6 +89,8 @@ def no_folder(data_dir: Path) -> None:
         (no_folder, "set TRADING_INTENTS_DATA_DIR"),
     ],
 )
-async def test_a_spoilt_folder(data_dir: Path, spoil: Callable[[Path], None], expected: str) -> None:
+async def test_a_spoilt_folder(
+    data_dir: Path, spoil: Callable[[Path], None], expected: str
+) -> None:
     spoil(data_dir)
     assert expected in await refusal(data_dir)

@@ -19,10 +19,21 @@ async def test_the_limits_of_a_session_are_the_servers(urls: Urls, database: Dat
     """So that they hold for a process that is stopped, cut off or gone."""
     for pool in (database.service, database.worker):
         async with pool.transaction() as tx:
-            assert [await tx.fetchval(f"SHOW {name}") for name in LIMITS] == ["2200ms", "2400ms", "500ms"]
+            assert [await tx.fetchval(f"SHOW {name}") for name in LIMITS] == [
+                "2200ms",
+                "2400ms",
+                "500ms",
+            ]
     pipeline = Pipeline(urls.login, WORKER_ROLE, 0.02)
-    replies = await (await pipeline.connect()).run([Statement(f"SHOW {name}") for name in ALL_LIMITS])
-    assert [reply.rows for reply in replies] == [[(b"2200ms",)], [(b"20ms",)], [(b"500ms",)], [(b"2500ms",)]]
+    replies = await (await pipeline.connect()).run(
+        [Statement(f"SHOW {name}") for name in ALL_LIMITS]
+    )
+    assert [reply.rows for reply in replies] == [
+        [(b"2200ms",)],
+        [(b"20ms",)],
+        [(b"500ms",)],
+        [(b"2500ms",)],
+    ]
     pipeline.close()
 
 
@@ -59,7 +70,9 @@ async def test_a_lock_that_stays_held_is_answered_as_unavailable(
     await holder.close()
 
 
-@pytest.mark.parametrize("values", [["a"], [""], ["", ""], ["a", None, "b"], [None], [None, None], ["\n", "é"]])
+@pytest.mark.parametrize(
+    "values", [["a"], [""], ["", ""], ["a", None, "b"], [None], [None, None], ["\n", "é"]]
+)
 async def test_a_column_comes_back_as_it_was(database: Database, values: list[str | None]) -> None:
     async with database.service.transaction() as tx:
         assert await tx.fetchval("SELECT from_column($1)", pack_array(values)) == values

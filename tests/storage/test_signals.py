@@ -13,10 +13,13 @@ from trading_intents.telemetry import make_log
 
 NOTICED_SECONDS = 30
 CHANNEL = "ti_test"
-NONSENSE = b"1\0\0\0\4t\0\0\0\6\0\0T\0\0\0\10\0\5abZ\0\0\0\5I"  # with a row whose fields are missing
+# With a row whose fields are missing.
+NONSENSE = b"1\0\0\0\4t\0\0\0\6\0\0T\0\0\0\10\0\5abZ\0\0\0\5I"
 
 
-def test_an_unreadable_listen_url_is_reported_without_its_password(urls: Urls, tmp_path: Path) -> None:
+def test_an_unreadable_listen_url_is_reported_without_its_password(
+    urls: Urls, tmp_path: Path
+) -> None:
     settings = {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
     settings["DATABASE_LISTEN_URL"] = "postgresql://someone:Marked/Secret@127.0.0.1/x"
     with serving(tmp_path, **settings) as platform:
@@ -37,7 +40,8 @@ async def test_a_listener_goes_on_after_the_last_words_of_a_server(urls: Urls) -
             signals.subscribe(CHANNEL, called.set)
             await is_called()
             proxy.send_last_words()
-            await query(url.reveal(), "SELECT 1")  # the same way and later, so that the listener has read them
+            # The same way and later, so that the listener has read them.
+            await query(url.reveal(), "SELECT 1")
             signals.notify("ti_other")
             await is_called()
             await query(urls.owner.reveal(), f"NOTIFY {CHANNEL}")

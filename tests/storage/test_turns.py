@@ -1,4 +1,5 @@
-"""Organizations take turns at the pool: an organization that asks much keeps no other one waiting for a connection."""
+"""Organizations take turns at the pool: an organization that asks much keeps no other one waiting
+for a connection."""
 
 import asyncio
 import contextlib
@@ -9,7 +10,13 @@ import pytest
 
 from tests.conftest import Urls
 from tests.waiting import eventually_async
-from trading_intents.storage.database import SERVICE_ROLE, WORKER_ROLE, Pool, open_database, open_pool
+from trading_intents.storage.database import (
+    SERVICE_ROLE,
+    WORKER_ROLE,
+    Pool,
+    open_database,
+    open_pool,
+)
 from trading_intents.telemetry import Metrics, make_log
 
 A, B = UUID(int=1), UUID(int=2)
@@ -64,7 +71,9 @@ async def held(urls: Urls, metrics: Metrics) -> AsyncIterator[Held]:
         await asyncio.gather(*made._tasks.values(), return_exceptions=True)
 
 
-async def test_one_organization_leaves_two_thirds_of_the_connections_to_the_others(held: Held) -> None:
+async def test_one_organization_leaves_two_thirds_of_the_connections_to_the_others(
+    held: Held,
+) -> None:
     for number in range(4):
         await held.open(f"a{number}", A)
     await held.open("b0", B)
@@ -102,8 +111,13 @@ async def test_one_that_stops_waiting_takes_no_connection_with_it(held: Held) ->
     assert len(await held.until(9)) == 9
 
 
-async def test_a_worker_may_use_every_connection_for_one_organization(urls: Urls, metrics: Metrics) -> None:
+async def test_a_worker_may_use_every_connection_for_one_organization(
+    urls: Urls, metrics: Metrics
+) -> None:
     for role in (WORKER_ROLE, SERVICE_ROLE):
-        async with open_pool(urls.login, role, 4, metrics) as pool, contextlib.AsyncExitStack() as stack:
+        async with (
+            open_pool(urls.login, role, 4, metrics) as pool,
+            contextlib.AsyncExitStack() as stack,
+        ):
             for _ in range(4):
                 await stack.enter_async_context(pool.transaction([A], read_only=True))

@@ -1,4 +1,5 @@
-"""The migration that parts the simulator's prices from those of other brokers, on data of the version before."""
+"""The migration that parts the simulator's prices from those of other brokers, on data of the
+version before."""
 
 import shutil
 from pathlib import Path
@@ -14,7 +15,9 @@ __all__ = ["empty"]
 NAME = "two_markets"
 
 
-async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls, tmp_path: Path) -> None:
+async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(
+    empty: Urls, tmp_path: Path
+) -> None:
     for path in sorted(FOLDER.glob("*.sql")):
         if NAME in path.name:
             break
@@ -23,7 +26,8 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls,
     owner = await asyncpg.connect(empty.owner.reveal())
     organization, accounts = uuid4(), {broker: uuid4() for broker in ("paper", "alpaca")}
     await owner.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')", organization
+        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+        organization,
     )
     for broker, account in accounts.items():
         await owner.execute(
@@ -42,7 +46,11 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(empty: Urls,
     ]
     for symbol, environment, source in rows:
         await owner.execute(
-            "INSERT INTO reference_prices VALUES ($1, $2, $3, 1, $4, now())", organization, environment, symbol, source
+            "INSERT INTO reference_prices VALUES ($1, $2, $3, 1, $4, now())",
+            organization,
+            environment,
+            symbol,
+            source,
         )
     assert await migrate(empty.owner, empty.login, LOG)
     found = await owner.fetch("SELECT environment, symbol FROM reference_prices ORDER BY 1, 2")

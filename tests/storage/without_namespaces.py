@@ -1,4 +1,5 @@
-"""Run as a program, as root: runs a command where nobody can make a user namespace, as in many containers.
+"""Run as a program, as root: runs a command where nobody can make a user namespace, as in many
+containers.
 
 Usage: python without_namespaces.py COMMAND [ARG...]
 """

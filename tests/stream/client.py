@@ -24,14 +24,23 @@ def messages() -> Mapping[str, Any]:
     """The proto's messages, in a descriptor pool of their own."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "trading.bin"
-        command = ["-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", "--include_imports", f"--descriptor_set_out={out}"]
+        command = [
+            "-m",
+            "grpc_tools.protoc",
+            f"-I{ROOT / 'proto'}",
+            "--include_imports",
+            f"--descriptor_set_out={out}",
+        ]
         subprocess.run([sys.executable, *command, "trading.proto"], check=True)
         files = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)
     names = ("Subscribe", "Unsubscribe", "StreamEventsRequest", "TradingEvent")
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"trading.{name}")) for name in names}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"trading.{name}"))
+        for name in names
+    }
 
 
 def kind_of(event: Any) -> str:
@@ -62,7 +71,11 @@ class Follower:
 
     def take_new(self, count: int) -> list[Any]:
         """Without what becomes of the orders after they were placed."""
-        events = (e for e in self if kind_of(e) in ("status", "intent_action") or e.broker_order.order_status == NEW)
+        events = (
+            e
+            for e in self
+            if kind_of(e) in ("status", "intent_action") or e.broker_order.order_status == NEW
+        )
         return [next(events) for _ in range(count)]
 
     def until(self, is_last: Callable[[Any], bool]) -> list[Any]:
@@ -103,12 +116,20 @@ class Client:
             self.channel = grpc.insecure_channel(address, options)
 
     def follow(
-        self, caller: Mapping[str, str], account: str = "", kinds: Iterable[int] = ALL, **fields: Any
+        self,
+        caller: Mapping[str, str],
+        account: str = "",
+        kinds: Iterable[int] = ALL,
+        **fields: Any,
     ) -> Follower:
         return self.send(caller, subscribe(account, kinds, **fields).SerializeToString())
 
     def send(
-        self, caller: Mapping[str, str], request: bytes, limit_seconds: float = LIMIT_SECONDS, method: str = ""
+        self,
+        caller: Mapping[str, str],
+        request: bytes,
+        limit_seconds: float = LIMIT_SECONDS,
+        method: str = "",
     ) -> Follower:
         call: Any = self.channel.unary_stream(
             method or "/trading.TradingService/SubscribeEvents",
@@ -118,7 +139,8 @@ class Client:
 
     def stream(self, caller: Mapping[str, str], requests: Iterator[bytes]) -> Follower:
         call: Any = self.channel.stream_stream(
-            "/trading.TradingService/StreamEvents", response_deserializer=messages()["TradingEvent"].FromString
+            "/trading.TradingService/StreamEvents",
+            response_deserializer=messages()["TradingEvent"].FromString,
         )
         return Follower(call(requests, metadata=tuple(caller.items()), timeout=LIMIT_SECONDS))
 

@@ -38,9 +38,16 @@ async def organizations(owner: asyncpg.Connection) -> list[OrganizationId]:
     return ids
 
 
-def event(organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None) -> Event:
+def event(
+    organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None
+) -> Event:
     return Event(
-        str(organization_id), str(account_id or uuid4()), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+        str(organization_id),
+        str(account_id or uuid4()),
+        Environment.PAPER,
+        EventType.INTENT_ACTION,
+        "AAPL",
+        payload,
     )
 
 
@@ -53,7 +60,8 @@ def tables(tenants_database: Urls) -> Iterator[Tables]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_at_work(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The session's worker looks every second at what rests in an account's book, for as long as it has the account."""
+    """The session's worker looks every second at what rests in an account's book, for as long as it
+    has the account."""
     tables = request.getfixturevalue("tables") if "tenants" in request.fixturenames else None
     yield
     if tables is not None:

@@ -1,4 +1,5 @@
-"""The hub and its streams over a database, without transports: readers that take what they are given, or do not."""
+"""The hub and its streams over a database, without transports: readers that take what they are
+given, or do not."""
 
 import asyncio
 import contextlib
@@ -45,7 +46,12 @@ def numbered(organization_id: OrganizationId, number: int, size: int = 0) -> Eve
     payload = trading_pb2.TradingEvent(intent_action=action).SerializeToString()
     # Its one account has its id.
     return Event(
-        str(organization_id), str(organization_id), Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+        str(organization_id),
+        str(organization_id),
+        Environment.PAPER,
+        EventType.INTENT_ACTION,
+        "AAPL",
+        payload,
     )
 
 
@@ -57,19 +63,29 @@ class Reader:
     """One stream; `reading` False: it takes nothing."""
 
     def __init__(
-        self, api_platform: "ApiOnlyPlatform", organization_id: OrganizationId, reading: bool = True, caller: str = ""
+        self,
+        api_platform: "ApiOnlyPlatform",
+        organization_id: OrganizationId,
+        reading: bool = True,
+        caller: str = "",
     ) -> None:
         self._platform, self._reading = api_platform, reading
         request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
-        organization = OrganizationRecord(organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC))
+        organization = OrganizationRecord(
+            organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC)
+        )
         request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
         self._wakeup = asyncio.Event()
         self.stream = api_platform.streams.open("test", request, self._take)
         self.line = self.stream.subscriber
 
-    async def subscribe(self, resume_after: str = "", kinds: frozenset[EventType] = ACTIONS) -> "Reader":
-        await self._platform.streams.subscribe(self.stream, SubscribeRequest(None, kinds, resume_after=resume_after))
+    async def subscribe(
+        self, resume_after: str = "", kinds: frozenset[EventType] = ACTIONS
+    ) -> "Reader":
+        await self._platform.streams.subscribe(
+            self.stream, SubscribeRequest(None, kinds, resume_after=resume_after)
+        )
         return self
 
     def _take(self) -> None:
@@ -91,7 +107,9 @@ class Reader:
                 await self._wakeup.wait()
 
     async def has(self, last: int) -> "Reader":
-        await self.until(lambda reader: next(filter(None, map(number_of, reversed(reader.messages))), 0) == last)
+        await self.until(
+            lambda reader: next(filter(None, map(number_of, reversed(reader.messages))), 0) == last
+        )
         return self
 
     async def ended(self) -> PlatformError:
@@ -114,11 +132,15 @@ class Reader:
 
 
 class ApiOnlyPlatform:
-    def __init__(self, database: Database, retained: Retained | None = None, pool: Pool | None = None) -> None:
+    def __init__(
+        self, database: Database, retained: Retained | None = None, pool: Pool | None = None
+    ) -> None:
         self._database, self.gate = database, OpenGate()
         log, self.metrics = make_log("error"), Metrics()
         self.hub = Hub(pool or database.stream, 10_000, 0, SystemClock(), self.metrics, log)
-        states = dict.fromkeys((EventType.BROKER_ORDER, EventType.BROKER_POSITION), retained or _nothing)
+        states = dict.fromkeys(
+            (EventType.BROKER_ORDER, EventType.BROKER_POSITION), retained or _nothing
+        )
         gate, accounts = cast(Gate, self.gate), cast(Accounts, None)
         self.streams = Streams(database.stream, self.hub, accounts, gate, states, log)
 
@@ -139,7 +161,10 @@ class ApiOnlyPlatform:
 
 
 async def _nothing(
-    tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
+    tx: Tx,
+    organization_id: OrganizationId,
+    account_id: UUID | None,
+    environment: Environment | None,
 ) -> AsyncIterator[Sequence[Event]]:
     return
     yield

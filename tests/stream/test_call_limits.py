@@ -1,4 +1,5 @@
-"""A caller that holds calls open, with a credential or without, keeps no other from the gRPC port."""
+"""A caller that holds calls open, with a credential or without, keeps no other from the gRPC
+port."""
 
 import asyncio
 import socket
@@ -36,11 +37,16 @@ METHODS = ("/trading.TradingService/SubscribeEvents", "/trading.TradingService/S
 
 
 @pytest.fixture(scope="module")
-def small(tenants: Tenants, tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+def small(
+    tenants: Tenants, tenants_database: Urls, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
     """A process that holds three streams, two of one organization."""
     settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"}
     folder: Path = tmp_path_factory.mktemp("small")
-    shares = {"MAX_STREAMS": str(MAX_STREAMS), "STREAMS_PER_ORGANIZATION": str(STREAMS_PER_ORGANIZATION)}
+    shares = {
+        "MAX_STREAMS": str(MAX_STREAMS),
+        "STREAMS_PER_ORGANIZATION": str(STREAMS_PER_ORGANIZATION),
+    }
     with serving(folder, **settings, **shares) as platform:
         yield platform
 
@@ -70,7 +76,9 @@ def await_subscribers(platform: Platform, count: int) -> None:
 
     def subscribers() -> float:
         lines = platform.client.get("/metrics").text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("ti_stream_subscribers{"))
+        return sum(
+            float(line.split()[-1]) for line in lines if line.startswith("ti_stream_subscribers{")
+        )
 
     eventually(lambda: subscribers() == count, LIMIT_SECONDS)
 
@@ -81,11 +89,22 @@ def watch(client: Client) -> Any:
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+    return (
+        struct.pack(">I", len(payload))[1:]
+        + bytes([kind, flags])
+        + struct.pack(">I", stream)
+        + payload
+    )
 
 
 def headers(path: bytes) -> bytes:
-    fields = {b":method": b"POST", b":scheme": b"http", b":path": path, b":authority": b"x", b"te": b"trailers"}
+    fields = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": path,
+        b":authority": b"x",
+        b"te": b"trailers",
+    }
     fields[b"content-type"] = b"application/grpc"
     return b"".join(b"\x00" + bytes([len(n)]) + n + bytes([len(v)]) + v for n, v in fields.items())
 
@@ -131,16 +150,25 @@ def test_a_call_without_a_message_ends_at_once_without_a_credential_and_after_te
         assert Silent(client, {}, method).ended()[0] == "UNAUTHENTICATED"
     assert all(call.follower.call.is_active() for call in known)
     for call in known:
-        assert call.ended() == ("RESOURCE_EXHAUSTED", f"the call sent no message within {FIRST_MESSAGE_SECONDS:.0f} s")
+        assert call.ended() == (
+            "RESOURCE_EXHAUSTED",
+            f"the call sent no message within {FIRST_MESSAGE_SECONDS:.0f} s",
+        )
     client.close()
 
 
 def test_a_connection_holds_a_limited_number_of_calls(small: Platform) -> None:
     many = 1_000
     host, _, port = small.grpc.rpartition(":")
-    with socket.create_connection((host, int(port)), LIMIT_SECONDS) as wire, wire.makefile("rb") as answers:
+    with (
+        socket.create_connection((host, int(port)), LIMIT_SECONDS) as wire,
+        wire.makefile("rb") as answers,
+    ):
         wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS_FRAME, 0, 0))
-        calls = (frame(HEADERS_FRAME, 4, 2 * n + 1, headers(b"/grpc.health.v1.Health/Watch")) for n in range(many))
+        calls = (
+            frame(HEADERS_FRAME, 4, 2 * n + 1, headers(b"/grpc.health.v1.Health/Watch"))
+            for n in range(many)
+        )
         wire.sendall(b"".join(calls))
         settings, ended = dict[int, int](), set[int]()
         while len(ended) < many - PUBLIC_CALLS_PER_CONNECTION:
@@ -163,7 +191,10 @@ def test_an_organization_has_a_share_of_the_streams_and_a_full_table_leaves_the_
 
     await_subscribers(small, 0)
     followers = [follow(caller).subscribed() for caller in ("key_all", "key_live")]
-    exhausted = ("RESOURCE_EXHAUSTED", "the organization has 2 streams, which is the limit; close some")
+    exhausted = (
+        "RESOURCE_EXHAUSTED",
+        "the organization has 2 streams, which is the limit; close some",
+    )
     assert [follow(caller).ended() for caller in ("key_all", "key_live")] == [exhausted] * 2
     refused = small.client.get(f"/v1/accounts/{NO_ID}/events", headers=tenants.callers["key_all"])
     assert (refused.status_code, refused.json()["limit"]) == (429, "organization")
@@ -184,10 +215,19 @@ async def test_one_organization_has_a_quarter_of_the_streams_unless_it_is_set() 
 
     async def count(max_streams: int, per_organization: int) -> int:
         """As many as it takes: of many keys, so that no caller has too many."""
-        hub = Hub(cast(Pool, None), max_streams, per_organization, SystemClock(), Metrics(), make_log("critical"))
+        hub = Hub(
+            cast(Pool, None),
+            max_streams,
+            per_organization,
+            SystemClock(),
+            Metrics(),
+            make_log("critical"),
+        )
         organization_id = OrganizationId(uuid4())
         for number in range(max_streams + 1):
-            session = Session(TRANSPORTS[number % 2], f"key {number}", organization_id, number, None, check)
+            session = Session(
+                TRANSPORTS[number % 2], f"key {number}", organization_id, number, None, check
+            )
             try:
                 hub.open(session, lambda: None)
             except RateLimited:

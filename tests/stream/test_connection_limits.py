@@ -1,4 +1,5 @@
-"""Idle gRPC connections take a share of the process's descriptors, and leave HTTP and PostgreSQL theirs."""
+"""Idle gRPC connections take a share of the process's descriptors, and leave HTTP and PostgreSQL
+theirs."""
 
 import contextlib
 import json
@@ -53,13 +54,17 @@ async def listener() -> AsyncIterator[GrpcListener]:
         def handler(self) -> Any:
             return grpc.method_handlers_generic_handler("none", {})
 
-    listener = GrpcListener(cast(StreamServicer, NoStreams()), 1, MAX_CONNECTIONS, "127.0.0.1", 0, None)
+    listener = GrpcListener(
+        cast(StreamServicer, NoStreams()), 1, MAX_CONNECTIONS, "127.0.0.1", 0, None
+    )
     await listener.start()
     yield listener
     await listener.stop()
 
 
-async def test_one_connection_more_than_allowed_is_closed_until_another_ends(listener: GrpcListener) -> None:
+async def test_one_connection_more_than_allowed_is_closed_until_another_ends(
+    listener: GrpcListener,
+) -> None:
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(connect(listener.address)) for _ in range(MAX_CONNECTIONS + 2)]
         assert [is_admitted(wire) for wire in wires] == [True] * MAX_CONNECTIONS + [False] * 2
@@ -70,7 +75,13 @@ async def test_one_connection_more_than_allowed_is_closed_until_another_ends(lis
 
 @pytest.mark.parametrize(
     ("descriptors", "pool_size", "connections"),
-    [(1024, 10, 225), (1024, 100, 90), (256, 10, 33), (100, 10, 1), (resource.RLIM_INFINITY, 10, 10_000)],
+    [
+        (1024, 10, 225),
+        (1024, 100, 90),
+        (256, 10, 33),
+        (100, 10, 1),
+        (resource.RLIM_INFINITY, 10, 10_000),
+    ],
 )
 def test_grpc_leaves_the_descriptors_that_http_and_postgresql_need(
     descriptors: int, pool_size: int, connections: int, monkeypatch: pytest.MonkeyPatch
@@ -82,9 +93,14 @@ def test_grpc_leaves_the_descriptors_that_http_and_postgresql_need(
 
 
 @contextlib.contextmanager
-def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], int, dict[str, str]]]:
+def few_descriptors(
+    urls: Urls, folder: Path
+) -> Iterator[tuple[dict[str, str], int, dict[str, str]]]:
     """The addresses, the process id and the settings of a platform that may open few files."""
-    settings = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+    settings = PLENTY | {
+        "DATABASE_URL": urls.login.reveal(),
+        "DATABASE_OWNER_URL": urls.owner.reveal(),
+    }
     command = [sys.executable, "-c", LIMITED, str(FEW_DESCRIPTORS), "serve"]
     environ = environment(folder, settings)
     with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
@@ -97,9 +113,13 @@ def few_descriptors(urls: Urls, folder: Path) -> Iterator[tuple[dict[str, str], 
 
 
 @pytest.mark.chaos
-def test_http_is_served_beside_more_idle_grpc_connections_than_descriptors(urls: Urls, tmp_path: Path) -> None:
+def test_http_is_served_beside_more_idle_grpc_connections_than_descriptors(
+    urls: Urls, tmp_path: Path
+) -> None:
     with few_descriptors(urls, tmp_path) as (addresses, pid, _), contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(connect(addresses["grpc"])) for _ in range(2 * FEW_DESCRIPTORS)]
+        wires = [
+            stack.enter_context(connect(addresses["grpc"])) for _ in range(2 * FEW_DESCRIPTORS)
+        ]
         assert 0 < sum(map(is_admitted, wires)) <= FEW_DESCRIPTORS // 4
         assert len(os.listdir(f"/proc/{pid}/fd")) < FEW_DESCRIPTORS // 2
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -107,18 +127,27 @@ def test_http_is_served_beside_more_idle_grpc_connections_than_descriptors(urls:
 
 
 @pytest.mark.chaos
-def test_streams_of_one_organization_leave_connections_to_the_others(urls: Urls, tmp_path: Path) -> None:
-    keys = [{"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]} for n in range(2)]
+def test_streams_of_one_organization_leave_connections_to_the_others(
+    urls: Urls, tmp_path: Path
+) -> None:
+    keys = [
+        {"name": f"k{n}", "environment": "paper", "permissions": ["stream:read"]} for n in range(2)
+    ]
     account = {"name": "a", "broker": "paper", "environment": "paper"}
     document = {"organizations": [{"external_id": "o", "api_keys": keys, "accounts": [account]}]}
-    with few_descriptors(urls, tmp_path) as (addresses, _, environ), contextlib.ExitStack() as stack:
+    with (
+        few_descriptors(urls, tmp_path) as (addresses, _, environ),
+        contextlib.ExitStack() as stack,
+    ):
         applied = run_command(environ, "admin", "apply", "-", stdin=json.dumps(document))
         made = json.loads(applied.stdout)["organizations"][0]
         host, port = addresses["http"].removeprefix("http://").split(":")
         statuses: Counter[bytes] = Counter()
         for number in range(FEW_DESCRIPTORS // 2):
             source, key = (f"127.0.0.{2 + number % 2}", 0), made["api_keys"][number % 2]["api_key"]
-            wire = stack.enter_context(socket.create_connection((host, int(port)), LIMIT_SECONDS, source))
+            wire = stack.enter_context(
+                socket.create_connection((host, int(port)), LIMIT_SECONDS, source)
+            )
             path = f"/v1/accounts/{made['accounts'][0]['id']}/events"
             wire.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\n\r\n".encode())
             statuses[wire.recv(12)[9:]] += 1

@@ -1,4 +1,5 @@
-"""Stream processes killed while events flow, and readers that stop: every event, in order, in bounded memory."""
+"""Stream processes killed while events flow, and readers that stop: every event, in order, in
+bounded memory."""
 
 import asyncio
 import itertools
@@ -43,7 +44,9 @@ def provision(platform: Platform, accounts: int) -> dict[str, Any]:
     permissions = [Permission.STREAM_READ, Permission.INTENT_EDIT]
     document = {
         "external_id": f"org_{random.randrange(10**9)}",
-        "accounts": [{"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)],
+        "accounts": [
+            {"name": f"a{n}", "broker": "paper", "environment": "paper"} for n in range(accounts)
+        ],
         "api_keys": [key("bot", "paper", permissions)],
     }
     (made,) = platform.provision({"organizations": [document]})["organizations"]
@@ -145,7 +148,9 @@ def test_a_client_that_resumes_sees_every_event_through_kills(
         killed.stop()
         client.thread.join()
     # The worker may have gone on meanwhile.
-    assert [without_cursor(event) for event in client.seen] == payloads(tables, made["id"])[: len(client.seen)]
+    assert [without_cursor(event) for event in client.seen] == payloads(tables, made["id"])[
+        : len(client.seen)
+    ]
     assert killed.kills == kills
     assert client.ends <= {"UNAVAILABLE"}
     assert len({body_of(event).account_id for event in client.seen}) == accounts
@@ -161,7 +166,9 @@ def without_cursor(event: Any) -> bytes:
 
 def count_events(tables: Tables, organization_id: str) -> int:
     """Of the kinds that the client follows."""
-    query = "SELECT count(*) FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4"
+    query = (
+        "SELECT count(*) FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4"
+    )
     found: int = tables.value(query, organization_id)
     return found
 
@@ -186,7 +193,9 @@ async def append_large(urls: Urls, organization_id: OrganizationId) -> None:
     async with open_database(urls.login, 1, make_log("warning"), Metrics()) as database:
         for first in range(1, LARGE_EVENTS + 1, 50):
             async with database.worker.transaction() as tx:
-                await append(tx, [numbered(organization_id, first + n, EVENT_BYTES) for n in range(50)])
+                await append(
+                    tx, [numbered(organization_id, first + n, EVENT_BYTES) for n in range(50)]
+                )
                 await tx.execute("SELECT pg_notify('stream', '')")
 
 
@@ -211,7 +220,11 @@ def test_readers_that_stop_cost_the_others_nothing(
 
     before, most = rss_bytes(stream.process.pid), 0
     threads = [threading.Thread(target=read, args=(index,)) for index in range(len(reading))]
-    threads.append(threading.Thread(target=lambda: asyncio.run(append_large(tenants_database, organization_id))))
+    threads.append(
+        threading.Thread(
+            target=lambda: asyncio.run(append_large(tenants_database, organization_id))
+        )
+    )
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
@@ -252,7 +265,10 @@ def test_a_stopped_text_reader_is_ended(
         reader.until("primed")
         asyncio.run(append_large(tenants_database, organization_id))
         since = time.monotonic()
-        eventually(lambda: 'ti_stream_ended_total{code="limit_reached",door="sse"}' in metrics(stream), RUN_SECONDS)
+        eventually(
+            lambda: 'ti_stream_ended_total{code="limit_reached",door="sse"}' in metrics(stream),
+            RUN_SECONDS,
+        )
         assert time.monotonic() - since < RUN_SECONDS
         assert rss_bytes(stream.process.pid) - before < MAX_GROWTH_BYTES
 

@@ -1,4 +1,5 @@
-"""SubscribeEvents from outside: what happens is seen in its order, resumed, primed, and refused as documented."""
+"""SubscribeEvents from outside: what happens is seen in its order, resumed, primed, and refused as
+documented."""
 
 import random
 from typing import Any
@@ -28,24 +29,41 @@ from trading_intents.stream.subscriber import MAX_EVENTS_BEHIND
 
 
 def submit(trading_client: TradingClient, count: int, **more: Any) -> list[str]:
-    return [trading_client.accepted(create(limit(str(number + 1)), **more))["intent_id"] for number in range(count)]
+    return [
+        trading_client.accepted(create(limit(str(number + 1)), **more))["intent_id"]
+        for number in range(count)
+    ]
 
 
-def test_an_intent_is_seen_as_its_action_and_its_order(client: Client, trading_client: TradingClient) -> None:
-    follower = client.follow(trading_client.headers, trading_client.account["id"], (ORDER, ACTION)).subscribed()
+def test_an_intent_is_seen_as_its_action_and_its_order(
+    client: Client, trading_client: TradingClient
+) -> None:
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], (ORDER, ACTION)
+    ).subscribed()
     record = trading_client.accepted(create(limit()) | {"client_reference_id": "mine"})
     action, order = follower.take(2)
     assert (kind_of(action), kind_of(order)) == ("intent_action", "broker_order")
-    assert (action.intent_action.seq, order.broker_order.command_seq) == (record["seq"], record["seq"])
+    assert (action.intent_action.seq, order.broker_order.command_seq) == (
+        record["seq"],
+        record["seq"],
+    )
     for body in (action.intent_action, order.broker_order):
-        assert (body.intent_id, body.account_id) == (record["intent_id"], trading_client.account["id"])
+        assert (body.intent_id, body.account_id) == (
+            record["intent_id"],
+            trading_client.account["id"],
+        )
         assert body.client_reference_id == "mine"
     assert action.cursor != order.cursor != ""
 
 
-def test_positions_are_primed_and_live_goes_on_from_there(client: Client, trading_client: TradingClient) -> None:
+def test_positions_are_primed_and_live_goes_on_from_there(
+    client: Client, trading_client: TradingClient
+) -> None:
     submit(trading_client, 3)
-    follower = client.follow(trading_client.headers, trading_client.account["id"], (POSITION, ACTION)).subscribed()
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], (POSITION, ACTION)
+    ).subscribed()
     primed = follower.until(lambda event: kind_of(event) == "primed")[-1]
     assert primed.primed.event_type == POSITION
     again = client.follow(
@@ -53,31 +71,52 @@ def test_positions_are_primed_and_live_goes_on_from_there(client: Client, tradin
     ).subscribed()
     (intent_id,) = submit(trading_client, 1)
     for one in (follower, again):
-        assert one.until(lambda event: kind_of(event) == "intent_action")[-1].intent_action.intent_id == intent_id
+        assert (
+            one.until(lambda event: kind_of(event) == "intent_action")[-1].intent_action.intent_id
+            == intent_id
+        )
 
 
-def test_only_the_kinds_that_were_asked_for_are_sent(client: Client, trading_client: TradingClient) -> None:
+def test_only_the_kinds_that_were_asked_for_are_sent(
+    client: Client, trading_client: TradingClient
+) -> None:
     followers = {
-        kind: client.follow(trading_client.headers, trading_client.account["id"], kinds).subscribed()
-        for kind, kinds in {"intent_action": (ACTION, TRADE, 0, 99), "broker_order": (ORDER, ORDER)}.items()
+        kind: client.follow(
+            trading_client.headers, trading_client.account["id"], kinds
+        ).subscribed()
+        for kind, kinds in {
+            "intent_action": (ACTION, TRADE, 0, 99),
+            "broker_order": (ORDER, ORDER),
+        }.items()
     }
     submit(trading_client, 5)
     for kind, follower in followers.items():
         assert [kind_of(event) for event in follower.take(5)] == [kind] * 5
 
 
-def test_a_symbol_narrows_orders_of_a_named_account_in_any_case(client: Client, trading_client: TradingClient) -> None:
+def test_a_symbol_narrows_orders_of_a_named_account_in_any_case(
+    client: Client, trading_client: TradingClient
+) -> None:
     narrow = client.follow(
         trading_client.headers, trading_client.account["id"], (ORDER, ACTION), instrument_key="msft"
     ).subscribed()
     wide = client.follow(trading_client.headers, "", (ORDER,), instrument_key="MSFT").subscribed()
-    (apple,), (microsoft,) = submit(trading_client, 1, symbol="AAPL"), submit(trading_client, 1, symbol="MSFT")
+    (apple,), (microsoft,) = (
+        submit(trading_client, 1, symbol="AAPL"),
+        submit(trading_client, 1, symbol="MSFT"),
+    )
     seen = [(kind_of(event), body_of(event).intent_id) for event in narrow.take(3)]
-    assert seen == [("intent_action", apple), ("intent_action", microsoft), ("broker_order", microsoft)]
+    assert seen == [
+        ("intent_action", apple),
+        ("intent_action", microsoft),
+        ("broker_order", microsoft),
+    ]
     assert [body_of(event).intent_id for event in wide.take_new(2)] == [apple, microsoft]
 
 
-def test_the_class_of_an_instrument_is_ignored(client: Client, trading_client: TradingClient) -> None:
+def test_the_class_of_an_instrument_is_ignored(
+    client: Client, trading_client: TradingClient
+) -> None:
     follower = client.follow(
         trading_client.headers, trading_client.account["id"], (ACTION,), instrument_class="equity"
     ).subscribed()
@@ -88,7 +127,11 @@ def test_the_class_of_an_instrument_is_ignored(client: Client, trading_client: T
 def test_an_organization_is_followed_as_a_whole_but_for_the_other_environment(
     client: Client, tenants: Tenants, open_client: OpenClient
 ) -> None:
-    clients = [open_client(), open_client(), open_client(broker="remote", environment="live", caller="key_live")]
+    clients = [
+        open_client(),
+        open_client(),
+        open_client(broker="remote", environment="live", caller="key_live"),
+    ]
     everyone = client.follow(tenants.callers["admin"], "", (ACTION,)).subscribed()
     paper = client.follow(tenants.callers["key_all"], "", (ACTION,)).subscribed()
     live = client.follow(tenants.callers["key_live"], "", (ACTION,)).subscribed()
@@ -96,7 +139,10 @@ def test_an_organization_is_followed_as_a_whole_but_for_the_other_environment(
     last = [submit(trading_client, 1)[0] for trading_client in (clients[2], clients[0])]
 
     def seen(follower: Any, end: str) -> list[str]:
-        return [body_of(event).intent_id for event in follower.until(lambda e: body_of(e).intent_id == end)]
+        return [
+            body_of(event).intent_id
+            for event in follower.until(lambda e: body_of(e).intent_id == end)
+        ]
 
     assert seen(everyone, last[1]) == [*intents, *last]
     assert seen(paper, last[1]) == [intents[0], intents[1], last[1]]
@@ -114,7 +160,9 @@ def test_every_cursor_resumes_right_after_it_in_every_scope(
     order = [event.cursor for event in events]
     assert len(set(order)) == 20
     for index in random.Random(7).sample(range(19), 6):
-        resumed = client.follow(tenants.callers["member"], "", (ORDER, ACTION), resume_after=order[index]).subscribed()
+        resumed = client.follow(
+            tenants.callers["member"], "", (ORDER, ACTION), resume_after=order[index]
+        ).subscribed()
         assert resumed.take(19 - index) == events[index + 1 :]
         mine = [e for e in events[index + 1 :] if body_of(e).account_id == clients[0].account["id"]]
         scoped = client.follow(
@@ -123,8 +171,12 @@ def test_every_cursor_resumes_right_after_it_in_every_scope(
         assert scoped.take(len(mine)) == mine
 
 
-def test_a_resumed_stream_goes_on_with_what_happens_next(client: Client, trading_client: TradingClient) -> None:
-    first = client.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+def test_a_resumed_stream_goes_on_with_what_happens_next(
+    client: Client, trading_client: TradingClient
+) -> None:
+    first = client.follow(
+        trading_client.headers, trading_client.account["id"], (ACTION,)
+    ).subscribed()
     intents = submit(trading_client, 2)
     (seen, _) = first.take(2)
     first.cancel()
@@ -172,7 +224,11 @@ def test_whoever_may_read_the_stream_can_and_nobody_else(
 def test_an_account_that_is_not_there_is_not_found(
     client: Client, trading_client: TradingClient, spelling: str
 ) -> None:
-    for account in (spelling.format(trading_client.account["id"]), trading_client.account["id"].upper(), str(uuid4())):
+    for account in (
+        spelling.format(trading_client.account["id"]),
+        trading_client.account["id"].upper(),
+        str(uuid4()),
+    ):
         assert client.follow(trading_client.headers, account).ended()[0] == "NOT_FOUND"
 
 
@@ -191,9 +247,15 @@ def test_what_cannot_be_read_is_an_invalid_argument(
         subscribe(account, resume_after="é"),
         subscribe(str(uuid4()), ()),
     ):
-        assert client.send(trading_client.headers, request.SerializeToString()).ended()[0] == "INVALID_ARGUMENT"
+        assert (
+            client.send(trading_client.headers, request.SerializeToString()).ended()[0]
+            == "INVALID_ARGUMENT"
+        )
         # It comes before whether one may, and after who one is.
-        assert client.send(tenants.callers["key_none"], request.SerializeToString()).ended()[0] == "INVALID_ARGUMENT"
+        assert (
+            client.send(tenants.callers["key_none"], request.SerializeToString()).ended()[0]
+            == "INVALID_ARGUMENT"
+        )
         assert client.send({}, request.SerializeToString()).ended()[0] == "UNAUTHENTICATED"
     _, words = client.follow(trading_client.headers, account, resume_after="x").ended()
     assert words == "this is not a cursor of the stream; subscribe without it"
@@ -201,16 +263,24 @@ def test_what_cannot_be_read_is_an_invalid_argument(
         assert client.send(trading_client.headers, junk).ended()[0] == "INVALID_ARGUMENT"
 
 
-def test_a_request_that_is_too_large_exhausts_us(client: Client, trading_client: TradingClient) -> None:
+def test_a_request_that_is_too_large_exhausts_us(
+    client: Client, trading_client: TradingClient
+) -> None:
     many = subscribe(trading_client.account["id"], ALL * 2_500)
     client.send(trading_client.headers, many.SerializeToString()).subscribed().cancel()
     for size in (64 * 1024, 5_000_000):
-        request = subscribe(trading_client.account["id"], instrument_class="x" * size).SerializeToString()
+        request = subscribe(
+            trading_client.account["id"], instrument_class="x" * size
+        ).SerializeToString()
         assert client.send(trading_client.headers, request).ended()[0] == "RESOURCE_EXHAUSTED"
 
 
-def test_a_cursor_of_another_log_is_out_of_range(client: Client, trading_client: TradingClient) -> None:
-    follower = client.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+def test_a_cursor_of_another_log_is_out_of_range(
+    client: Client, trading_client: TradingClient
+) -> None:
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], (ACTION,)
+    ).subscribed()
     submit(trading_client, 1)
     (event,) = follower.take(1)
     # The epoch comes first, the seq last.
@@ -218,12 +288,16 @@ def test_a_cursor_of_another_log_is_out_of_range(client: Client, trading_client:
     ahead = event.cursor[:22] + "B" + event.cursor[23:]
     for cursor in (other, ahead):
         assert (
-            client.follow(trading_client.headers, trading_client.account["id"], resume_after=cursor).ended()[0]
+            client.follow(
+                trading_client.headers, trading_client.account["id"], resume_after=cursor
+            ).ended()[0]
             == "OUT_OF_RANGE"
         )
 
 
-def test_one_stream_more_than_a_hundred_is_refused_until_one_ends(client: Client, tenants: Tenants) -> None:
+def test_one_stream_more_than_a_hundred_is_refused_until_one_ends(
+    client: Client, tenants: Tenants
+) -> None:
     caller, _ = new_caller(tenants)
     followers = [client.follow(caller, "", (ACTION,)) for _ in range(100)]
     for follower in followers:
@@ -232,11 +306,15 @@ def test_one_stream_more_than_a_hundred_is_refused_until_one_ends(client: Client
     client.follow(tenants.callers["admin"], "", (ACTION,)).subscribed()
     followers.pop().cancel()
     # The server hears of a cancelled call a moment later.
-    eventually(lambda: client.follow(caller, "", ()).ended()[0] == "INVALID_ARGUMENT", LIMIT_SECONDS)
+    eventually(
+        lambda: client.follow(caller, "", ()).ended()[0] == "INVALID_ARGUMENT", LIMIT_SECONDS
+    )
 
 
 def test_unknown_methods_are_unimplemented(client: Client, trading_client: TradingClient) -> None:
-    ended = client.send(trading_client.headers, b"", method="/trading.TradingService/Nothing").ended()
+    ended = client.send(
+        trading_client.headers, b"", method="/trading.TradingService/Nothing"
+    ).ended()
     assert ended[0] == "UNIMPLEMENTED"
 
 
@@ -256,8 +334,11 @@ def test_primed_orders_come_first_then_the_primed_mark_then_what_happens(
     assert all(event.cursor for event in live)
 
 
-# All of them are more than a reader may be behind: that these do not end it, test_priming.py proves with fewer parts.
-@pytest.mark.parametrize("others", [1_500, pytest.param(MAX_EVENTS_BEHIND, marks=pytest.mark.chaos)])
+# All of them are more than a reader may be behind: that these do not end it, test_priming.py proves
+# with fewer parts.
+@pytest.mark.parametrize(
+    "others", [1_500, pytest.param(MAX_EVENTS_BEHIND, marks=pytest.mark.chaos)]
+)
 def test_many_pages_of_orders_are_primed_each_order_once(
     client: Client, trading_client: TradingClient, tables: Tables, others: int
 ) -> None:
@@ -278,7 +359,8 @@ def test_many_pages_of_orders_are_primed_each_order_once(
         events = follower.until(lambda event: kind_of(event) == "primed")
     finally:
         tables.execute(
-            "DELETE FROM orders WHERE account_id = $1::text::uuid AND create_seq > 1", trading_client.account["id"]
+            "DELETE FROM orders WHERE account_id = $1::text::uuid AND create_seq > 1",
+            trading_client.account["id"],
         )
     ids = [event.broker_order.order_id for event in events if kind_of(event) == "broker_order"]
     assert len(ids) == len(set(ids)) == others + 1

@@ -1,4 +1,5 @@
-"""The hub: one reader for all, the same bytes, nothing missed or repeated, and nobody held up by anybody."""
+"""The hub: one reader for all, the same bytes, nothing missed or repeated, and nobody held up by
+anybody."""
 
 import asyncio
 import contextlib
@@ -32,11 +33,15 @@ async def api_platform(database: Database) -> AsyncIterator[ApiOnlyPlatform]:
         yield api_platform
 
 
-def numbered_from(organization: OrganizationId, first: int, last: int, size: int = 0) -> list[Event]:
+def numbered_from(
+    organization: OrganizationId, first: int, last: int, size: int = 0
+) -> list[Event]:
     return [numbered(organization, number, size) for number in range(first, last + 1)]
 
 
-async def test_everyone_gets_the_same_bytes(api_platform: ApiOnlyPlatform, organizations: list[OrganizationId]) -> None:
+async def test_everyone_gets_the_same_bytes(
+    api_platform: ApiOnlyPlatform, organizations: list[OrganizationId]
+) -> None:
     one, other = organizations[:2]
     readers = [await Reader(api_platform, one).subscribe() for _ in range(3)]
     stranger = await Reader(api_platform, other).subscribe()
@@ -50,7 +55,9 @@ async def test_everyone_gets_the_same_bytes(api_platform: ApiOnlyPlatform, organ
     assert followed == [True, True, *[False] * (len(organizations) - 2)], "whose commits wake it"
 
 
-async def test_without_a_wake_up_the_poll_finds_it(api_platform: ApiOnlyPlatform, organization: OrganizationId) -> None:
+async def test_without_a_wake_up_the_poll_finds_it(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
     reader = await Reader(api_platform, organization).subscribe()
     await api_platform.append([numbered(organization, 1)], wake=False)
     assert (await reader.has(1)).numbers == [1]
@@ -75,7 +82,12 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
         while not writing.done():
             if whole.numbers:
                 after = chance.choice(whole.numbers)
-                readers.append((after, await Reader(api_platform, organization).subscribe(whole.cursors[after])))
+                readers.append(
+                    (
+                        after,
+                        await Reader(api_platform, organization).subscribe(whole.cursors[after]),
+                    )
+                )
             await asyncio.sleep(0)
 
     writing = asyncio.create_task(write())
@@ -91,7 +103,10 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
 async def test_a_reader_that_stops_is_ended_and_can_resume(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    stopped, reader = Reader(api_platform, organization, reading=False), Reader(api_platform, organization)
+    stopped, reader = (
+        Reader(api_platform, organization, reading=False),
+        Reader(api_platform, organization),
+    )
     another = Reader(api_platform, organization)
     for one in (stopped, reader, another):
         await one.subscribe()
@@ -110,7 +125,10 @@ async def test_a_reader_that_stops_is_ended_and_can_resume(
 async def test_a_reader_that_is_too_many_bytes_behind_is_ended(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    stopped, reader = Reader(api_platform, organization, reading=False), Reader(api_platform, organization)
+    stopped, reader = (
+        Reader(api_platform, organization, reading=False),
+        Reader(api_platform, organization),
+    )
     another = await Reader(api_platform, organization).subscribe()
     for one in (stopped, reader):
         await one.subscribe()
@@ -149,7 +167,9 @@ async def test_the_past_is_handed_over_at_the_readers_pace(
     await api_platform.append(numbered_from(organization, 1, 1))
     await first.has(1)
     for start in range(2, total, 2_000):
-        await api_platform.append(numbered_from(organization, start, min(start + 1_999, total)), wake=False)
+        await api_platform.append(
+            numbered_from(organization, start, min(start + 1_999, total)), wake=False
+        )
     slow = await Reader(api_platform, organization, reading=False).subscribe(first.cursors[1])
     most = 0
     async with asyncio.timeout(60):
@@ -215,7 +235,10 @@ async def test_a_hole_inside_a_page_is_not_handed_on(
 
 
 async def test_a_restored_database_makes_old_cursors_useless(
-    database: Database, api_platform: ApiOnlyPlatform, organization: OrganizationId, owner: asyncpg.Connection
+    database: Database,
+    api_platform: ApiOnlyPlatform,
+    organization: OrganizationId,
+    owner: asyncpg.Connection,
 ) -> None:
     reader = await Reader(api_platform, organization).subscribe()
     await api_platform.append(numbered_from(organization, 1, 3))
@@ -230,7 +253,9 @@ async def test_a_restored_database_makes_old_cursors_useless(
     again = await Reader(api_platform, organization).subscribe()
     await api_platform.append([numbered(organization, 4)])
     assert (await again.has(4)).numbers == [4]
-    (row,) = await owner.fetch("SELECT * FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)")
+    (row,) = await owner.fetch(
+        "SELECT * FROM stream_epoch_renewals JOIN stream_epoch USING (epoch)"
+    )
     assert (row["renewed_by"], row["reason"]) == ("ada", "restored")
 
 
@@ -260,7 +285,9 @@ class FlakyPool:
             yield tx
 
 
-async def test_streams_outlast_a_database_that_is_away(database: Database, organization: OrganizationId) -> None:
+async def test_streams_outlast_a_database_that_is_away(
+    database: Database, organization: OrganizationId
+) -> None:
     pool: Any = FlakyPool(database.worker)
     async with ApiOnlyPlatform(database, pool=pool).running() as api_platform:
         reader = await Reader(api_platform, organization).subscribe()
@@ -300,7 +327,9 @@ async def test_a_draining_process_ends_its_streams_and_takes_no_more(
         Reader(api_platform, organization)
 
 
-async def test_nothing_is_kept_of_whoever_left(api_platform: ApiOnlyPlatform, organization: OrganizationId) -> None:
+async def test_nothing_is_kept_of_whoever_left(
+    api_platform: ApiOnlyPlatform, organization: OrganizationId
+) -> None:
     readers = [await Reader(api_platform, organization).subscribe() for _ in range(5)]
     await api_platform.append([numbered(organization, 1)])
     for reader in readers:

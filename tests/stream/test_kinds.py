@@ -1,4 +1,5 @@
-"""Balances and halts on the stream from outside: asked for by kind, and an organization's halt in every scope."""
+"""Balances and halts on the stream from outside: asked for by kind, and an organization's halt in
+every scope."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -42,7 +43,9 @@ def halt_of(organization_id: str, account_id: str | None = None) -> bytes:
     )
 
 
-def append_event(tables: Tables, account: dict[str, Any], kind: int, payload: bytes, whose: str = "id") -> None:
+def append_event(
+    tables: Tables, account: dict[str, Any], kind: int, payload: bytes, whose: str = "id"
+) -> None:
     """As another process would: the hub's poll finds it."""
     tables.execute(
         """
@@ -64,12 +67,16 @@ def append_event(tables: Tables, account: dict[str, Any], kind: int, payload: by
 def append_balance(tables: Tables, account: dict[str, Any]) -> None:
     ids = {"account_id": account["id"], "organization_id": account["organization_id"]}
     append_event(
-        tables, account, EventType.BALANCE, make_payload(EventType.BALANCE, **ids, broker="paper", cash="5", as_of=NOW)
+        tables,
+        account,
+        EventType.BALANCE,
+        make_payload(EventType.BALANCE, **ids, broker="paper", cash="5", as_of=NOW),
     )
 
 
 def await_first_balance(tables: Tables, *accounts: dict[str, Any]) -> None:
-    """The paper broker reports what its accounts start with; nothing else comes by itself after that."""
+    """The paper broker reports what its accounts start with; nothing else comes by itself after
+    that."""
     query = "SELECT count(*) FROM balances WHERE account_id = ANY ($1::text[]::uuid[])"
     ids = [account["id"] for account in accounts]
     eventually(lambda: bool(tables.value(query, ids) == len(ids)), LIMIT_SECONDS)
@@ -82,7 +89,9 @@ def test_sse_sends_the_first_four_kinds_unless_others_are_named(
     await_first_balance(tables, account)
     with (
         following(tenants, trading_client.headers, account["id"]) as silent,
-        following(tenants, trading_client.headers, account["id"], kinds="balance,intent_action") as named,
+        following(
+            tenants, trading_client.headers, account["id"], kinds="balance,intent_action"
+        ) as named,
     ):
         silent.until("primed")
         named.until("status")
@@ -101,7 +110,9 @@ def test_sse_sends_the_first_four_kinds_unless_others_are_named(
 
 
 @pytest.mark.parametrize("kinds", ["", "balances", "balance,", "BALANCE", "balance,heartbeat"])
-def test_an_unknown_kind_is_refused(tenants: Tenants, trading_client: TradingClient, kinds: str) -> None:
+def test_an_unknown_kind_is_refused(
+    tenants: Tenants, trading_client: TradingClient, kinds: str
+) -> None:
     url = f"/v1/accounts/{trading_client.account['id']}/events"
     answer = tenants.client.get(url, params={"kinds": kinds}, headers=trading_client.headers)
     assert pointers(answer) == ["?kinds"]
@@ -110,7 +121,10 @@ def test_an_unknown_kind_is_refused(tenants: Tenants, trading_client: TradingCli
 def test_an_organizations_halt_reaches_every_scope_and_environment(
     tenants: Tenants, tables: Tables, client: Client, open_client: OpenClient
 ) -> None:
-    paper, stranger = open_client().account, open_client(admin="other_admin", caller="other_key").account
+    paper, stranger = (
+        open_client().account,
+        open_client(admin="other_admin", caller="other_key").account,
+    )
     callers = tenants.callers
     followers = [
         client.follow(callers["key_all"], "", (HALT,)).subscribed(),
@@ -120,8 +134,16 @@ def test_an_organizations_halt_reaches_every_scope_and_environment(
     other = client.follow(callers["other_key"], "", (HALT,)).subscribed()
     with following(tenants, callers["member"], paper["id"], kinds="halt") as text:
         text.until("status")
-        append_event(tables, paper, EventType.HALT, halt_of(paper["organization_id"]), "organization_id")
-        append_event(tables, stranger, EventType.HALT, halt_of(stranger["organization_id"]), "organization_id")
+        append_event(
+            tables, paper, EventType.HALT, halt_of(paper["organization_id"]), "organization_id"
+        )
+        append_event(
+            tables,
+            stranger,
+            EventType.HALT,
+            halt_of(stranger["organization_id"]),
+            "organization_id",
+        )
         (received,) = text.take(1)
     found = [follower.take(1)[0] for follower in followers]
     assert {event.halt.organization_id for event in found} == {paper["organization_id"]}
@@ -138,15 +160,21 @@ def test_an_accounts_halt_and_balance_stay_in_its_scope(
     live = client.follow(tenants.callers["key_live"], "", (HALT, BALANCE)).subscribed()
     for account in (other, one):
         append_balance(tables, account)
-        append_event(tables, account, EventType.HALT, halt_of(account["organization_id"], account["id"]))
+        append_event(
+            tables, account, EventType.HALT, halt_of(account["organization_id"], account["id"])
+        )
     append_event(tables, one, EventType.HALT, halt_of(one["organization_id"]), "organization_id")
     assert [kind_of(event) for event in narrow.take(3)] == ["balance", "halt", "halt"]
     assert not live.take(1)[0].halt.HasField("account_id")
 
 
-def test_balances_and_halts_are_not_primed(tables: Tables, client: Client, trading_client: TradingClient) -> None:
+def test_balances_and_halts_are_not_primed(
+    tables: Tables, client: Client, trading_client: TradingClient
+) -> None:
     await_first_balance(tables, trading_client.account)
-    follower = client.follow(trading_client.headers, trading_client.account["id"], (POSITION, BALANCE, HALT, ACTION))
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], (POSITION, BALANCE, HALT, ACTION)
+    )
     status, primed = follower.take(2)
     assert (kind_of(status), primed.primed.event_type) == ("status", POSITION)
     trading_client.accepted(create(limit()))
@@ -159,7 +187,9 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
     organization, one, other, third = organizations[0], uuid4(), uuid4(), uuid4()
     accounts: list[UUID] = [one, organization, other, one, organization, other]
     events = [
-        Event(str(organization), str(account), Environment.PAPER, EventType.HALT, "", bytes([n + 1]))
+        Event(
+            str(organization), str(account), Environment.PAPER, EventType.HALT, "", bytes([n + 1])
+        )
         for n, account in enumerate(accounts)
     ]
     async with database.worker.transaction() as tx:
@@ -180,12 +210,17 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
 def test_a_kind_of_a_later_version_is_passed_over(
     tenants: Tenants, tables: Tables, client: Client, trading_client: TradingClient
 ) -> None:
-    """Two versions run at once during an upgrade: what the older does not know must not stop its streams."""
-    follower = client.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+    """Two versions run at once during an upgrade: what the older does not know must not stop its
+    streams."""
+    follower = client.follow(
+        trading_client.headers, trading_client.account["id"], (ACTION,)
+    ).subscribed()
     tables.execute("ALTER DOMAIN event_kind DROP CONSTRAINT valid")
     try:
         append_event(tables, trading_client.account, LATER_KIND, b"")
         intent_id = trading_client.accepted(create(limit()))["intent_id"]
         assert follower.take(1)[0].intent_action.intent_id == intent_id
     finally:
-        tables.execute("ALTER DOMAIN event_kind ADD CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 6) NOT VALID")
+        tables.execute(
+            "ALTER DOMAIN event_kind ADD CONSTRAINT valid CHECK (VALUE BETWEEN 1 AND 6) NOT VALID"
+        )

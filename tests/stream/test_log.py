@@ -1,4 +1,5 @@
-"""The event log: dense seqs in commit order, no tenant in another's, and cursors that fit only their log."""
+"""The event log: dense seqs in commit order, no tenant in another's, and cursors that fit only
+their log."""
 
 import asyncio
 import base64
@@ -44,7 +45,9 @@ async def test_events_are_numbered_in_their_order_for_each_organization(
     async with database.worker.transaction() as tx:
         assert await payloads(tx, one) == [(1, b"a"), (2, b"c"), (3, b"d")]
         assert await payloads(tx, other) == [(1, b"b")]
-        assert [(await read_head(tx, organization))[1] for organization in (one, other, without_events)] == [3, 1, 0]
+        assert [
+            (await read_head(tx, organization))[1] for organization in (one, other, without_events)
+        ] == [3, 1, 0]
 
 
 def payload_of(logged: LoggedEvent) -> bytes:
@@ -53,7 +56,10 @@ def payload_of(logged: LoggedEvent) -> bytes:
 
 
 async def payloads(tx: Tx, organization_id: OrganizationId) -> list[tuple[int, bytes]]:
-    return [(logged.seq, payload_of(logged)) for logged in await read_after(tx, EPOCH, organization_id, 0, PAGE)]
+    return [
+        (logged.seq, payload_of(logged))
+        for logged in await read_after(tx, EPOCH, organization_id, 0, PAGE)
+    ]
 
 
 async def test_a_reader_can_see_that_events_are_kept_no_longer(
@@ -69,9 +75,13 @@ async def test_a_reader_can_see_that_events_are_kept_no_longer(
         assert (await read_after(tx, EPOCH, one, 0, 4), (await read_head(tx, one))[1]) == ([], 10)
 
 
-async def test_an_event_is_read_as_it_was_appended(database: Database, organizations: list[OrganizationId]) -> None:
+async def test_an_event_is_read_as_it_was_appended(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
     events = [
-        Event(str(organizations[0]), str(uuid4()), environment, kind, f"S{kind}", bytes([kind]) * 300)
+        Event(
+            str(organizations[0]), str(uuid4()), environment, kind, f"S{kind}", bytes([kind]) * 300
+        )
         for environment in Environment
         for kind in EventType
     ]
@@ -84,7 +94,9 @@ async def test_an_event_is_read_as_it_was_appended(database: Database, organizat
     assert [e.seq for e in found] == list(range(1, len(events) + 1))
 
 
-async def test_what_is_rolled_back_leaves_no_gap(database: Database, organizations: list[OrganizationId]) -> None:
+async def test_what_is_rolled_back_leaves_no_gap(
+    database: Database, organizations: list[OrganizationId]
+) -> None:
     one = organizations[0]
     with contextlib.suppress(RuntimeError):
         async with database.service.transaction([one]) as tx:
@@ -117,7 +129,10 @@ async def test_followers_see_every_event_of_many_writers_in_order(
         for number in range(TRANSACTIONS):
             chosen = chance.choices(organizations, k=chance.randint(1, 6))
             async with database.service.transaction(organizations) as tx:
-                await append(tx, [event(organization, f"{writer} {number}".encode()) for organization in chosen])
+                await append(
+                    tx,
+                    [event(organization, f"{writer} {number}".encode()) for organization in chosen],
+                )
             for organization in chosen:
                 written[organization] += 1
 
@@ -134,8 +149,12 @@ async def test_followers_see_every_event_of_many_writers_in_order(
                 return
 
     async with open_database(database_url, WRITERS, make_log("warning"), metrics) as database:
-        followers = [asyncio.ensure_future(follow(organization, database)) for organization in organizations]
-        await asyncio.gather(*(write(writer, database) for writer in range(WRITERS)), upkeep(database))
+        followers = [
+            asyncio.ensure_future(follow(organization, database)) for organization in organizations
+        ]
+        await asyncio.gather(
+            *(write(writer, database) for writer in range(WRITERS)), upkeep(database)
+        )
         done.set()
         await asyncio.gather(*followers)
     assert {organization: len(found) for organization, found in seen.items()} == written
@@ -188,7 +207,9 @@ async def test_the_service_appends_and_reads_for_its_organizations_only(
         ("service", "UPDATE stream_epoch SET epoch = gen_random_uuid()"),
     ],
 )
-async def test_nobody_changes_the_log_or_goes_around_it(database: Database, role: str, statement: str) -> None:
+async def test_nobody_changes_the_log_or_goes_around_it(
+    database: Database, role: str, statement: str
+) -> None:
     pool = database.service if role == "service" else database.worker
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with pool.transaction() as tx:
@@ -251,14 +272,20 @@ class Explaining:
         self.plan = ""
 
     async def fetch(self, query: str, *args: Any) -> list[Row]:
-        self.plan = "\n".join(row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args))
+        self.plan = "\n".join(
+            row["QUERY PLAN"] for row in await self._tx.fetch(f"EXPLAIN {query}", *args)
+        )
         return []
 
 
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 @pytest.mark.parametrize("analyzed", [False, True])
 async def test_a_reader_finds_its_start_by_the_index_in_every_partition(
-    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection, mode: str, analyzed: bool
+    database: Database,
+    organizations: list[OrganizationId],
+    owner: asyncpg.Connection,
+    mode: str,
+    analyzed: bool,
 ) -> None:
     for day in range(9):
         await owner.execute(

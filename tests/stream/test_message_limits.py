@@ -1,4 +1,5 @@
-"""A caller that floods an open call with messages is answered at the pace of its limit, and delays no organization."""
+"""A caller that floods an open call with messages is answered at the pace of its limit, and delays
+no organization."""
 
 import asyncio
 import contextlib
@@ -46,14 +47,20 @@ def limited(
         @functools.cache
         def start(limit: str) -> Platform:
             folder = tmp_path_factory.mktemp("limited")
-            return stack.enter_context(serving(folder, **settings | {limit: f"{PER_SECOND}/{BURST}"}))
+            return stack.enter_context(
+                serving(folder, **settings | {limit: f"{PER_SECOND}/{BURST}"})
+            )
 
         yield start
 
 
 def refused(platform: Platform, bucket: str) -> float:
     """The number of times that this limit was reached."""
-    found = re.search(rf'^ti_rate_limited_total{{bucket="{bucket}"}} (.*)', platform.client.get("/metrics").text, re.M)
+    found = re.search(
+        rf'^ti_rate_limited_total{{bucket="{bucket}"}} (.*)',
+        platform.client.get("/metrics").text,
+        re.M,
+    )
     return float(found[1]) if found else 0.0
 
 
@@ -93,7 +100,9 @@ def test_a_flood_is_answered_at_the_pace_of_the_limit_and_others_meanwhile(
         }
         for _ in range(2)
     ]
-    flooding, bystander = tenants.platform.provision({"organizations": organizations})["organizations"]
+    flooding, bystander = tenants.platform.provision({"organizations": organizations})[
+        "organizations"
+    ]
     secrets = itertools.cycle(one["api_key"] for one in flooding["api_keys"])
     platform = limited("RATE_LIMIT_READS" if keys == 1 else "RATE_LIMIT_ORGANIZATION_READS")
     with contextlib.closing(Client(platform.grpc)) as client:
@@ -113,11 +122,15 @@ def test_a_flood_is_answered_at_the_pace_of_the_limit_and_others_meanwhile(
         other.finish()
 
 
-def test_a_caller_may_subscribe_to_more_accounts_at_once_than_its_limit(limited: Limited, tenants: Tenants) -> None:
+def test_a_caller_may_subscribe_to_more_accounts_at_once_than_its_limit(
+    limited: Limited, tenants: Tenants
+) -> None:
     caller = tenants.callers["key_all"]
     accounts = [
         tenants.client.post(
-            "/v1/accounts", json={"name": f"{n}", "broker": "paper", "environment": "paper"}, headers=caller
+            "/v1/accounts",
+            json={"name": f"{n}", "broker": "paper", "environment": "paper"},
+            headers=caller,
         ).json()["id"]
         for n in range(2 * BURST)
     ]
@@ -125,7 +138,8 @@ def test_a_caller_may_subscribe_to_more_accounts_at_once_than_its_limit(limited:
     wire = Wire(client, caller)
     for account in accounts:
         wire.subscribe(account)
-    client.follow(caller, "", (ACTION,)).subscribed().cancel()  # another call is not refused meanwhile
+    # Another call is not refused meanwhile.
+    client.follow(caller, "", (ACTION,)).subscribed().cancel()
     for _ in accounts:
         wire.expect_status("subscribed")
     assert wire.follower.call.is_active()

@@ -10,7 +10,14 @@ from tests.stream.conftest import event
 from tests.waiting import COUNT_BLOCKED, eventually_async
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Database
-from trading_intents.stream.log import DAYS_AHEAD, KEEP_DAYS, append, drop_partitions, make_partitions, read_after
+from trading_intents.stream.log import (
+    DAYS_AHEAD,
+    KEEP_DAYS,
+    append,
+    drop_partitions,
+    make_partitions,
+    read_after,
+)
 
 ADD_PARTITION = """
     CREATE FUNCTION add_partition(days integer) RETURNS text LANGUAGE plpgsql AS $$
@@ -47,7 +54,9 @@ async def days(owner: asyncpg.Connection) -> set[int]:
     return {row["day"] for row in rows}
 
 
-async def put(owner: asyncpg.Connection, organization: OrganizationId, seq: int, days: float) -> None:
+async def put(
+    owner: asyncpg.Connection, organization: OrganizationId, seq: int, days: float
+) -> None:
     """An event of so many days from now."""
     await owner.execute(
         """
@@ -77,7 +86,9 @@ async def test_today_and_the_days_ahead_get_partitions(
     assert await owner.fetchval("SELECT count(*) FROM stream_events_default") == 0
 
 
-async def test_a_partition_is_locked_and_indexed_like_the_first(database: Database, owner: asyncpg.Connection) -> None:
+async def test_a_partition_is_locked_and_indexed_like_the_first(
+    database: Database, owner: asyncpg.Connection
+) -> None:
     await keep(database)
     rows = await owner.fetch(
         """
@@ -148,7 +159,11 @@ async def test_upkeep_gives_way_to_those_who_read_and_append(
 
 @pytest.mark.parametrize("missing", ["an old day to drop", "days to make"])
 async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
-    database: Database, organizations: list[OrganizationId], owner: asyncpg.Connection, urls: Urls, missing: str
+    database: Database,
+    organizations: list[OrganizationId],
+    owner: asyncpg.Connection,
+    urls: Urls,
+    missing: str,
 ) -> None:
     one = organizations[0]
     if missing == "an old day to drop":
@@ -158,7 +173,8 @@ async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
     before = await days(owner)
     dump = await asyncpg.connect(urls.owner.reveal())
     try:
-        await dump.execute("BEGIN; SELECT FROM stream_events LIMIT 1")  # as a dump holds it for its whole run
+        # As a dump holds it for its whole run.
+        await dump.execute("BEGIN; SELECT FROM stream_events LIMIT 1")
         upkeep = asyncio.create_task(keep(database))
 
         async def add() -> None:
@@ -178,7 +194,9 @@ async def test_nobody_waits_for_upkeep_that_meets_a_long_reader(
     assert -KEEP_DAYS - 1 not in await days(owner)
 
 
-async def test_a_busy_default_partition_puts_off_the_coming_days(database: Database, owner: asyncpg.Connection) -> None:
+async def test_a_busy_default_partition_puts_off_the_coming_days(
+    database: Database, owner: asyncpg.Connection
+) -> None:
     async with owner.transaction():
         await owner.execute("LOCK TABLE stream_events_default IN ROW EXCLUSIVE MODE")
         assert not await keep(database)
@@ -186,19 +204,25 @@ async def test_a_busy_default_partition_puts_off_the_coming_days(database: Datab
     assert await keep(database)
 
 
-async def test_many_processes_may_keep_them_at_once(database: Database, owner: asyncpg.Connection) -> None:
+async def test_many_processes_may_keep_them_at_once(
+    database: Database, owner: asyncpg.Connection
+) -> None:
     assert all(await asyncio.gather(*(keep(database) for _ in range(5))))
     assert await days(owner) == set(range(DAYS_AHEAD + 1))
 
 
-async def test_the_service_may_make_partitions_at_its_start(database: Database, owner: asyncpg.Connection) -> None:
+async def test_the_service_may_make_partitions_at_its_start(
+    database: Database, owner: asyncpg.Connection
+) -> None:
     async with database.service.transaction() as tx:
         assert await make_partitions(tx)
     assert await days(owner) == set(range(DAYS_AHEAD + 1))
 
 
 @pytest.mark.parametrize(("ahead", "keep_days"), [(0, 6), (0, 0), (-1, 7), (31, 7)])
-async def test_nobody_can_have_events_dropped_early(database: Database, ahead: int, keep_days: int) -> None:
+async def test_nobody_can_have_events_dropped_early(
+    database: Database, ahead: int, keep_days: int
+) -> None:
     with pytest.raises(asyncpg.RaiseError):
         async with database.worker.transaction() as tx:
             await tx.execute("SELECT stream_keep_partitions($1, $2)", ahead, keep_days)

@@ -25,10 +25,16 @@ moments = st.datetimes(datetime(1970, 1, 1), datetime(9999, 1, 1), timezones=st.
 
 def names(enum: Any) -> st.SearchStrategy[str]:
     prefix = enum.DESCRIPTOR.values[0].name.removesuffix("UNSPECIFIED")
-    return st.sampled_from([value.name.removeprefix(prefix) for value in enum.DESCRIPTOR.values[1:]])
+    return st.sampled_from(
+        [value.name.removeprefix(prefix) for value in enum.DESCRIPTOR.values[1:]]
+    )
 
 
-sides, kinds, venues = names(trading_pb2.OrderSide), names(trading_pb2.OrderType), names(trading_pb2.OrderVenue)
+sides, kinds, venues = (
+    names(trading_pb2.OrderSide),
+    names(trading_pb2.OrderType),
+    names(trading_pb2.OrderVenue),
+)
 times_in_force = names(trading_pb2.TimeInForce)
 ENUMS = {
     "action_type": trading_pb2.IntentActionType,
@@ -125,7 +131,9 @@ ORDER: dict[str, Any] = {
 
 def generated(values: dict[str, Any]) -> dict[str, Any]:
     """The same values as the generated classes take them."""
-    return {name: generated_value(name, value) for name, value in values.items() if value is not None}
+    return {
+        name: generated_value(name, value) for name, value in values.items() if value is not None
+    }
 
 
 def generated_value(name: str, value: Any) -> Any:
@@ -141,13 +149,19 @@ def generated_value(name: str, value: Any) -> Any:
 @given(actions)
 def test_an_action_is_what_the_generated_class_reads(values: dict[str, Any]) -> None:
     wanted = trading_pb2.TradingEvent(intent_action=trading_pb2.IntentAction(**generated(values)))
-    assert trading_pb2.TradingEvent.FromString(make_payload(EventType.INTENT_ACTION, **values)) == wanted
+    assert (
+        trading_pb2.TradingEvent.FromString(make_payload(EventType.INTENT_ACTION, **values))
+        == wanted
+    )
 
 
 @given(orders)
 def test_an_order_is_what_the_generated_class_reads(values: dict[str, Any]) -> None:
     wanted = trading_pb2.TradingEvent(broker_order=trading_pb2.BrokerOrder(**generated(values)))
-    assert trading_pb2.TradingEvent.FromString(make_payload(EventType.BROKER_ORDER, **values)) == wanted
+    assert (
+        trading_pb2.TradingEvent.FromString(make_payload(EventType.BROKER_ORDER, **values))
+        == wanted
+    )
 
 
 @given(st.text(min_size=1, max_size=200))
@@ -197,6 +211,8 @@ def test_a_halt_without_an_account_is_the_organizations(account_id: str | None) 
         "created_at": AT,
         "updated_at": AT,
     }
-    halt = trading_pb2.TradingEvent.FromString(make_payload(EventType.HALT, **fields, account_id=account_id)).halt
+    halt = trading_pb2.TradingEvent.FromString(
+        make_payload(EventType.HALT, **fields, account_id=account_id)
+    ).halt
     assert halt.HasField("account_id") is (account_id is not None)
     assert halt == trading_pb2.Halt(**generated(fields | {"account_id": account_id}))

@@ -1,4 +1,5 @@
-"""Priming: the retained state of one moment, a page at a time, and nobody held up by a reader that stops."""
+"""Priming: the retained state of one moment, a page at a time, and nobody held up by a reader that
+stops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -33,11 +34,17 @@ def organization(organizations: list[OrganizationId]) -> OrganizationId:
 
 
 @pytest.mark.parametrize("total", [150, pytest.param(400, marks=pytest.mark.chaos)])
-async def test_priming_and_live_fit_without_a_gap(database: Database, organization: OrganizationId, total: int) -> None:
+async def test_priming_and_live_fit_without_a_gap(
+    database: Database, organization: OrganizationId, total: int
+) -> None:
     """The retained state is the number of events so far; the next one must be the one after it."""
 
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
-        yield [numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
+    async def retained(
+        tx: Tx, organization_id: OrganizationId, *scope: object
+    ) -> AsyncIterator[Sequence[Event]]:
+        yield [
+            numbered(organization_id, 1 + await tx.fetchval("SELECT count(*) FROM stream_events"))
+        ]
 
     readers: list[Reader] = []
     async with ApiOnlyPlatform(database, retained).running() as api_platform:
@@ -62,10 +69,18 @@ async def test_priming_and_live_fit_without_a_gap(database: Database, organizati
 POSITIONS = ACTIONS | {EventType.BROKER_POSITION}
 
 
-async def test_the_pages_of_a_priming_are_of_one_moment(database: Database, organization: OrganizationId) -> None:
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
+async def test_the_pages_of_a_priming_are_of_one_moment(
+    database: Database, organization: OrganizationId
+) -> None:
+    async def retained(
+        tx: Tx, organization_id: OrganizationId, *scope: object
+    ) -> AsyncIterator[Sequence[Event]]:
         for _ in range(3):
-            yield [numbered(organization_id, 1_000 + await tx.fetchval("SELECT count(*) FROM stream_events"))]
+            yield [
+                numbered(
+                    organization_id, 1_000 + await tx.fetchval("SELECT count(*) FROM stream_events")
+                )
+            ]
             await api_platform.append([numbered(organization, 1 + await owner_count())])
 
     async def owner_count() -> int:
@@ -84,7 +99,9 @@ async def test_a_large_state_is_primed_a_page_at_a_time(
 ) -> None:
     pages, read, most = MAX_EVENTS_BEHIND // PAGE + 1, 0, 0
 
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
+    async def retained(
+        tx: Tx, organization_id: OrganizationId, *scope: object
+    ) -> AsyncIterator[Sequence[Event]]:
         nonlocal read, most
         for page in range(pages):
             assert await tx.fetchval("SELECT 1") == 1
@@ -115,7 +132,9 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
     wait_for_slow_readers(monkeypatch)
     one, other = organizations[:2]
 
-    async def retained(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
+    async def retained(
+        tx: Tx, organization_id: OrganizationId, *scope: object
+    ) -> AsyncIterator[Sequence[Event]]:
         for _ in range(10 if organization_id == one else 1):
             yield [numbered(organization_id, 1)] * PAGE
 
@@ -126,7 +145,8 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
         stopped = [Reader(api_platform, one, reading=False) for _ in range(10)]
         subscribing = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in stopped]
         await stopped[0].until(lambda reader: reader.line.events >= 1_000)
-        async with asyncio.timeout(LIMIT_SECONDS):  # less than the reader that stopped is waited for
+        # Less than the reader that stopped is waited for.
+        async with asyncio.timeout(LIMIT_SECONDS):
             free = await Reader(api_platform, other).subscribe(kinds=POSITIONS)
             await free.until(lambda reader: len(reader.numbers) == PAGE)
         for task in subscribing:
@@ -140,9 +160,14 @@ PAGES, PAGE_EVENTS = 6, FREE_EVENTS // 2
 SLOW_STREAMS = 8
 
 
-async def six_pages(tx: Tx, organization_id: OrganizationId, *scope: object) -> AsyncIterator[Sequence[Event]]:
+async def six_pages(
+    tx: Tx, organization_id: OrganizationId, *scope: object
+) -> AsyncIterator[Sequence[Event]]:
     for page in range(PAGES):
-        yield [numbered(organization_id, page * PAGE_EVENTS + number) for number in range(1, PAGE_EVENTS + 1)]
+        yield [
+            numbered(organization_id, page * PAGE_EVENTS + number)
+            for number in range(1, PAGE_EVENTS + 1)
+        ]
 
 
 async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed(
@@ -154,7 +179,10 @@ async def test_slow_streams_of_one_caller_keep_no_other_caller_from_being_primed
         ApiOnlyPlatform(database, six_pages).running() as api_platform,
         asyncio.timeout(LIMIT_SECONDS),
     ):
-        slow = [Reader(api_platform, organizations[0], reading=False, caller="slow") for _ in range(SLOW_STREAMS)]
+        slow = [
+            Reader(api_platform, organizations[0], reading=False, caller="slow")
+            for _ in range(SLOW_STREAMS)
+        ]
         asking = [asyncio.create_task(reader.subscribe(kinds=POSITIONS)) for reader in slow]
         await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
         reader = await Reader(api_platform, organizations[0]).subscribe(kinds=POSITIONS)

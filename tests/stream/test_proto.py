@@ -1,4 +1,5 @@
-"""The messages are the contract's, number by number, and what is generated is that of the proto file."""
+"""The messages are the contract's, number by number, and what is generated is that of the proto
+file."""
 
 import re
 import shlex
@@ -7,7 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 
 from trading_intents.stream import trading_pb2
 
@@ -15,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path("trading_intents/stream")
 GENERATED = ("trading.desc", "trading_pb2.pyi")
 
-# Number, name, type where it is neither a string nor known by its name, and ? where absence has a meaning.
+# Number, name, type where it is neither a string nor known by its name, and ? where absence has a
+# meaning.
 MESSAGES = {
     "Subscribe": """1 trading_account_id, 2 subscriptions repeated EventType, 3 instrument_key, 4 instrument_class,
         5 order_delivery, 6 resume_after""",
@@ -93,8 +99,12 @@ def found(field: FieldDescriptorProto) -> tuple[int, str, str, bool, bool]:
 
 
 def test_every_message_has_the_contracts_fields(file: FileDescriptorProto) -> None:
-    wanted = {name: [expected(field) for field in text.split(",")] for name, text in MESSAGES.items()}
-    assert {message.name: sorted(map(found, message.field)) for message in file.message_type} == wanted
+    wanted = {
+        name: [expected(field) for field in text.split(",")] for name, text in MESSAGES.items()
+    }
+    assert {
+        message.name: sorted(map(found, message.field)) for message in file.message_type
+    } == wanted
 
 
 def test_every_enum_counts_from_zero_in_the_contracts_order(file: FileDescriptorProto) -> None:
@@ -103,7 +113,9 @@ def test_every_enum_counts_from_zero_in_the_contracts_order(file: FileDescriptor
         name, *values = line.split()
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
         wanted[name] = [(number, f"{prefix}_{value}") for number, value in enumerate(values)]
-    assert {enum.name: [(value.number, value.name) for value in enum.value] for enum in file.enum_type} == wanted
+    assert {
+        enum.name: [(value.number, value.name) for value in enum.value] for enum in file.enum_type
+    } == wanted
 
 
 def test_the_numbers_of_an_instrument_are_reserved(file: FileDescriptorProto) -> None:
@@ -123,11 +135,16 @@ def test_one_event_and_one_request_at_a_time(file: FileDescriptorProto) -> None:
     }
     names = {name: [expected(field)[1] for field in MESSAGES[name].split(",")] for name in MESSAGES}
     wanted = {("TradingEvent", name) for name in names["TradingEvent"] if name != "cursor"}
-    assert exclusive == wanted | {("StreamEventsRequest", name) for name in names["StreamEventsRequest"]}
+    assert exclusive == wanted | {
+        ("StreamEventsRequest", name) for name in names["StreamEventsRequest"]
+    }
 
 
 def test_the_service_has_both_calls(file: FileDescriptorProto) -> None:
-    assert (file.package, [service.name for service in file.service]) == ("trading", ["TradingService"])
+    assert (file.package, [service.name for service in file.service]) == (
+        "trading",
+        ["TradingService"],
+    )
     calls = [
         (call.name, call.input_type, call.client_streaming, call.output_type, call.server_streaming)
         for call in file.service[0].method
@@ -142,8 +159,12 @@ def test_what_is_generated_is_that_of_the_proto_file(tmp_path: Path) -> None:
     """Made again as `make proto` makes it; if this fails, run that and commit."""
     command = re.search(r"-m (grpc_tools\.protoc .*)", (ROOT / "Makefile").read_text())
     assert command
-    arguments = [argument.replace("_out=src", f"_out={tmp_path}") for argument in shlex.split(command[1])]
+    arguments = [
+        argument.replace("_out=src", f"_out={tmp_path}") for argument in shlex.split(command[1])
+    ]
     subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, check=True)
     assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == sorted(GENERATED)
     for name in GENERATED:
-        assert (tmp_path / FOLDER / name).read_bytes() == (ROOT / "src" / FOLDER / name).read_bytes(), name
+        assert (tmp_path / FOLDER / name).read_bytes() == (
+            ROOT / "src" / FOLDER / name
+        ).read_bytes(), name

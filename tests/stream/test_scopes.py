@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from tests.intents.http_client import TradingClient, create, limit
-from tests.stream.client import ACTION, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of, messages, subscribe
+from tests.stream.client import (
+    ACTION,
+    ORDER,
+    POSITION,
+    PRIMED,
+    Client,
+    Follower,
+    body_of,
+    kind_of,
+    messages,
+    subscribe,
+)
 from tests.stream.conftest import OpenClient
 from tests.tenants import Headers, Tenants
 
@@ -22,7 +33,9 @@ class Wire:
     def _requests(self) -> Iterator[bytes]:
         return iter(self._asked.get, None)
 
-    def subscribe(self, account: str = "", kinds: tuple[int, ...] = (ACTION,), **fields: Any) -> None:
+    def subscribe(
+        self, account: str = "", kinds: tuple[int, ...] = (ACTION,), **fields: Any
+    ) -> None:
         request = messages()["StreamEventsRequest"]()
         request.subscribe.CopyFrom(subscribe(account, kinds, **fields))
         self.send(request.SerializeToString())
@@ -76,7 +89,9 @@ def test_subscriptions_come_and_go_on_one_connection(wire: Wire, open_client: Op
     assert intents_of(wire.follower, 1) == [last]
 
 
-def test_a_second_subscribe_of_a_scope_replaces_the_first(wire: Wire, trading_client: TradingClient) -> None:
+def test_a_second_subscribe_of_a_scope_replaces_the_first(
+    wire: Wire, trading_client: TradingClient
+) -> None:
     wire.subscribe(trading_client.account["id"], (ACTION,))
     wire.expect_status("subscribed")
     wire.subscribe(trading_client.account["id"], (ORDER, POSITION), order_delivery=PRIMED)
@@ -98,12 +113,16 @@ def test_nothing_is_missed_or_repeated_while_a_scope_is_replaced_again_and_again
         sent.append(intent(trading_client))
         wire.subscribe(trading_client.account["id"], (ACTION, ORDER) if number % 2 else (ACTION,))
         sent.append(intent(trading_client))
-    seen = wire.follower.until(lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == sent[-1])
+    seen = wire.follower.until(
+        lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == sent[-1]
+    )
     actions = [body_of(event).intent_id for event in seen if kind_of(event) == "intent_action"]
     assert actions == sent
 
 
-def test_an_event_that_two_scopes_want_comes_once(wire: Wire, trading_client: TradingClient) -> None:
+def test_an_event_that_two_scopes_want_comes_once(
+    wire: Wire, trading_client: TradingClient
+) -> None:
     wire.subscribe(trading_client.account["id"])
     wire.expect_status("subscribed")
     wire.subscribe("", (ACTION, ORDER))
@@ -117,7 +136,9 @@ def test_an_event_that_two_scopes_want_comes_once(wire: Wire, trading_client: Tr
     assert intents_of(wire.follower, 1) == [last]
 
 
-def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, open_client: OpenClient) -> None:
+def test_a_resumed_scope_beside_a_live_one_gets_its_past(
+    wire: Wire, open_client: OpenClient
+) -> None:
     one, other = open_client(), open_client()
     wire.subscribe(one.account["id"])
     wire.expect_status("subscribed")
@@ -130,7 +151,9 @@ def test_a_resumed_scope_beside_a_live_one_gets_its_past(wire: Wire, open_client
     assert first not in past
 
 
-def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, trading_client: TradingClient) -> None:
+def test_unsubscribing_what_is_not_subscribed_is_no_error(
+    wire: Wire, trading_client: TradingClient
+) -> None:
     for account in (trading_client.account["id"], "", "nobody"):
         wire.unsubscribe(account)
         wire.expect_status("unsubscribed")
@@ -138,7 +161,11 @@ def test_unsubscribing_what_is_not_subscribed_is_no_error(wire: Wire, trading_cl
 
 @pytest.mark.parametrize(
     ("account", "kinds", "status"),
-    [("nobody", (ACTION,), "NOT_FOUND"), ("", (), "INVALID_ARGUMENT"), ("", (99,), "INVALID_ARGUMENT")],
+    [
+        ("nobody", (ACTION,), "NOT_FOUND"),
+        ("", (), "INVALID_ARGUMENT"),
+        ("", (99,), "INVALID_ARGUMENT"),
+    ],
 )
 def test_a_bad_request_ends_the_call_with_its_status(
     wire: Wire, trading_client: TradingClient, account: str, kinds: tuple[int, ...], status: str
@@ -148,12 +175,18 @@ def test_a_bad_request_ends_the_call_with_its_status(
     wire.subscribe(account, kinds)
     ended, received = wire.follower.ended()
     assert ended == status
-    assert account or "EVENT_TYPE_BROKER_ORDER, EVENT_TYPE_BROKER_POSITION" in received, "as the proto names them"
+    assert account or "EVENT_TYPE_BROKER_ORDER, EVENT_TYPE_BROKER_POSITION" in received, (
+        "as the proto names them"
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "status"),
-    [(b"", "INVALID_ARGUMENT"), (b"\xff", "INVALID_ARGUMENT"), (b"x" * 70_000, "RESOURCE_EXHAUSTED")],
+    [
+        (b"", "INVALID_ARGUMENT"),
+        (b"\xff", "INVALID_ARGUMENT"),
+        (b"x" * 70_000, "RESOURCE_EXHAUSTED"),
+    ],
 )
 def test_what_is_no_request_ends_the_call(wire: Wire, data: bytes, status: str) -> None:
     wire.send(data)

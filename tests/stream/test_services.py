@@ -1,4 +1,5 @@
-"""Services beside the stream: health, reflection, TLS, readiness that covers them, and the operator's command."""
+"""Services beside the stream: health, reflection, TLS, readiness that covers them, and the
+operator's command."""
 
 import json
 import socket
@@ -44,15 +45,24 @@ def test_reflection_describes_the_whole_service(client: Client) -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
-    received = FileDescriptorProto.FromString(file.file_descriptor_response.file_descriptor_proto[0])
-    assert [method.name for method in received.service[0].method] == ["SubscribeEvents", "StreamEvents"]
+    received = FileDescriptorProto.FromString(
+        file.file_descriptor_response.file_descriptor_proto[0]
+    )
+    assert [method.name for method in received.service[0].method] == [
+        "SubscribeEvents",
+        "StreamEvents",
+    ]
 
 
 def test_reflection_answers_alike_under_its_present_and_its_former_name(client: Client) -> None:
-    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE).SerializeToString()
+    request = reflection_pb2.ServerReflectionRequest(
+        file_containing_symbol=SERVICE
+    ).SerializeToString()
     answers = []
     for version in ("v1", "v1alpha"):
-        call: Any = client.channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo")
+        call: Any = client.channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
+        )
         answers += list(call(iter([request]), timeout=LIMIT_SECONDS))
     assert len(answers) == 2
     assert answers[0] == answers[1]
@@ -68,25 +78,40 @@ def test_tls_comes_from_files_and_guessing_runs_dry(
     settings["RATE_LIMIT_FAILURES"] = f"1/{FAILURES}"
     with serving(tmp_path / "data", **settings) as second:
         assert second.client.get("/readyz").status_code == 200
-        assert second.client.get("/v1/brokers", headers=tenants.callers["key_all"]).status_code == 404
+        assert (
+            second.client.get("/v1/brokers", headers=tenants.callers["key_all"]).status_code == 404
+        )
         encrypted = Client(second.grpc, grpc.ssl_channel_credentials(first))
-        follower = encrypted.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
+        follower = encrypted.follow(
+            trading_client.headers, trading_client.account["id"], (ACTION,)
+        ).subscribed()
         record = trading_client.accepted(create(limit()))
         assert follower.take(1)[0].intent_action.intent_id == record["intent_id"]
         plain = Client(second.grpc)
-        assert plain.follow(trading_client.headers, trading_client.account["id"]).ended()[0] == "UNAVAILABLE"
+        assert (
+            plain.follow(trading_client.headers, trading_client.account["id"]).ended()[0]
+            == "UNAVAILABLE"
+        )
         make_certificate(tmp_path)
         renewed = Client(second.grpc, grpc.ssl_channel_credentials(certificate.read_bytes()))
         renewed.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()
         assert follower.call.is_active()
-        guesses = iter(lambda: encrypted.follow({"x-api-key": "tip_paper_guess"}).ended()[0], "RESOURCE_EXHAUSTED")
+        guesses = iter(
+            lambda: encrypted.follow({"x-api-key": "tip_paper_guess"}).ended()[0],
+            "RESOURCE_EXHAUSTED",
+        )
         assert FAILURES <= len(list(guesses)) < 2 * FAILURES
-        encrypted.follow(trading_client.headers, trading_client.account["id"], (ACTION,)).subscribed()  # was verified
+        # Was verified.
+        encrypted.follow(
+            trading_client.headers, trading_client.account["id"], (ACTION,)
+        ).subscribed()
         for client in (encrypted, plain, renewed):
             client.close()
 
 
-def test_a_failed_handshake_leaves_every_line_of_the_log_json(tenants_database: Urls, tmp_path: Path) -> None:
+def test_a_failed_handshake_leaves_every_line_of_the_log_json(
+    tenants_database: Urls, tmp_path: Path
+) -> None:
     certificate, key = make_certificate(tmp_path)
     files = {"TLS_CERTIFICATE_FILE": str(certificate), "TLS_KEY_FILE": str(key)}
     settings = {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "stream"} | files
@@ -111,6 +136,9 @@ def test_a_certificate_that_is_none_ends_the_start(tmp_path: Path, tenants_datab
 
 def test_a_taken_port_ends_the_start(tmp_path: Path, tenants_database: Urls) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = {"DATABASE_URL": tenants_database.login.reveal(), "GRPC_PORT": str(taken.getsockname()[1])}
+        settings = {
+            "DATABASE_URL": tenants_database.login.reveal(),
+            "GRPC_PORT": str(taken.getsockname()[1]),
+        }
         done = run_command(environment(tmp_path / "data", settings), "serve")
     assert (done.returncode, "TRADING_INTENTS_GRPC_PORT" in done.stderr) == (1, True)

@@ -1,4 +1,5 @@
-"""The life of a paper order, as a client sees it: every status, trade, position and action, in order."""
+"""The life of a paper order, as a client sees it: every status, trade, position and action, in
+order."""
 
 import random
 import threading
@@ -9,7 +10,17 @@ from typing import Any
 from tests.conftest import Urls
 from tests.intents.http_client import TradingClient, create, limit, market
 from tests.platform import serving
-from tests.stream.client import ALL, BALANCE, ORDER, POSITION, PRIMED, Client, Follower, body_of, kind_of
+from tests.stream.client import (
+    ALL,
+    BALANCE,
+    ORDER,
+    POSITION,
+    PRIMED,
+    Client,
+    Follower,
+    body_of,
+    kind_of,
+)
 from tests.stream.conftest import OpenClient
 from tests.stream.test_sse import following
 from tests.tenants import PLENTY, Tenants
@@ -21,7 +32,9 @@ FOLLOWERS = 8
 
 def quote(tenants: Tenants, symbol: str, ask: str, ask_size: str) -> None:
     body = {"bid": "99", "ask": ask, "bid_size": "1000000", "ask_size": ask_size}
-    answer = tenants.client.put(f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers["key_all"])
+    answer = tenants.client.put(
+        f"/v1/paper/quotes/{symbol}", json=body, headers=tenants.callers["key_all"]
+    )
     assert answer.status_code == 200, answer.text
 
 
@@ -29,14 +42,16 @@ def a_symbol() -> str:
     return f"S{uuid.uuid4().hex[:12].upper()}"
 
 
-def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, trading_client: TradingClient) -> None:
+def test_a_paper_order_is_seen_in_every_state(
+    tenants: Tenants, client: Client, trading_client: TradingClient
+) -> None:
     symbol = a_symbol()
     quote(tenants, symbol, "100", "7")
     follower = client.follow(trading_client.headers, trading_client.account["id"]).subscribed()
     follower.until(lambda event: kind_of(event) == "primed")
-    intent_id = trading_client.accepted(create(market("10"), symbol=symbol) | {"client_reference_id": "mine"})[
-        "intent_id"
-    ]
+    intent_id = trading_client.accepted(
+        create(market("10"), symbol=symbol) | {"client_reference_id": "mine"}
+    )["intent_id"]
     story = follower.until(lambda event: kind_of(event) == "broker_position")
     quote(tenants, symbol, "101", "100")
     story += follower.until(lambda event: kind_of(event) == "broker_position")
@@ -44,7 +59,11 @@ def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, 
     assert kind_of(story[0]) == "intent_action"
     orders = [event.broker_order for event in story if kind_of(event) == "broker_order"]
     statuses = [order.order_status for order in orders]
-    assert [status for status in statuses if status != NEW] == [PENDING_NEW, PARTIALLY_FILLED, FILLED]
+    assert [status for status in statuses if status != NEW] == [
+        PENDING_NEW,
+        PARTIALLY_FILLED,
+        FILLED,
+    ]
     assert statuses == sorted(statuses)
     assert [order.version for order in orders] == list(range(1, len(orders) + 1))
     trades = [event.broker_trade for event in story if kind_of(event) == "broker_trade"]
@@ -61,7 +80,9 @@ def test_a_paper_order_is_seen_in_every_state(tenants: Tenants, client: Client, 
     assert_as_in_rest(trading_client, symbol, orders[-1], trades, positions[-1])
 
 
-def assert_as_in_rest(trading_client: TradingClient, symbol: str, order: Any, trades: list[Any], position: Any) -> None:
+def assert_as_in_rest(
+    trading_client: TradingClient, symbol: str, order: Any, trades: list[Any], position: Any
+) -> None:
     def read(tail: str) -> Any:
         return trading_client.client.get(
             f"/v1/accounts/{trading_client.account['id']}/{tail}", headers=trading_client.headers
@@ -70,7 +91,9 @@ def assert_as_in_rest(trading_client: TradingClient, symbol: str, order: Any, tr
     kept = read(f"orders/{order.order_id}")
     assert (kept["order_status"], kept["version"]) == ("FILLED", order.version)
     assert kept["average_price"] == order.average_price
-    assert [one["trade_id"] for one in read("trades")["data"]] == [trade.trade_id for trade in trades]
+    assert [one["trade_id"] for one in read("trades")["data"]] == [
+        trade.trade_id for trade in trades
+    ]
     (shown,) = [one for one in read("positions")["data"] if one["symbol"] == symbol]
     assert (shown["quantity"], shown["average_cost"]) == (position.quantity, position.average_cost)
 
@@ -78,10 +101,12 @@ def assert_as_in_rest(trading_client: TradingClient, symbol: str, order: Any, tr
 def test_primed_then_live_while_orders_keep_coming(
     tenants: Tenants, client: Client, trading_client: TradingClient
 ) -> None:
-    """Whenever one attaches: the state that it gets and what follows are what one saw who was there all along."""
+    """Whenever one attaches: the state that it gets and what follows are what one saw who was there
+    all along."""
     symbol, chance = a_symbol(), random.Random(7)
     quote(tenants, symbol, "100", "1000000")
-    witness = client.follow(trading_client.headers, kinds=(*ALL, BALANCE)).subscribed()  # of the followers' environment
+    # Of the followers' environment.
+    witness = client.follow(trading_client.headers, kinds=(*ALL, BALANCE)).subscribed()
     start = witness.until(lambda event: kind_of(event) == "primed")[-1]
     accounts = [trading_client.account["id"], ""]
 
@@ -97,7 +122,12 @@ def test_primed_then_live_while_orders_keep_coming(
         if len(followers) < FOLLOWERS:
             account = accounts[len(followers) % 2]
             followers.append(
-                (account, client.follow(trading_client.headers, account, order_delivery=PRIMED).subscribed())
+                (
+                    account,
+                    client.follow(
+                        trading_client.headers, account, order_delivery=PRIMED
+                    ).subscribed(),
+                )
             )
         trading.join(chance.uniform(0, 0.05))
     last = trading_client.accepted(create(market("1"), symbol=symbol))["intent_id"]
@@ -117,12 +147,15 @@ def test_primed_then_live_while_orders_keep_coming(
         marks = [index for index, event in enumerate(everything) if kind_of(event) == "primed"]
         assert [everything[mark].primed.event_type for mark in marks] == [ORDER, POSITION]
         (cursor,) = {everything[mark].cursor for mark in marks}
-        shown = [event for event in seen if kind_of(event) != "balance"]  # the witness has them for their cursors
+        # The witness has them for their cursors.
+        shown = [event for event in seen if kind_of(event) != "balance"]
         mine = [event for event in shown if account in ("", body_of(event).account_id)]
         before = [event for event in mine if indexes[event.cursor] <= indexes[cursor]]
         assert everything[marks[1] + 1 :] == mine[len(before) :]
         state = {key_of(event): event for event in before}
-        retained = {key_of(event): event for event in everything[: marks[1]] if kind_of(event) != "primed"}
+        retained = {
+            key_of(event): event for event in everything[: marks[1]] if kind_of(event) != "primed"
+        }
         for key, event in state.items():
             if key is not None:
                 assert body_of(retained[key]) == body_of(event)
@@ -139,7 +172,11 @@ def key_of(event: Any) -> tuple[str, ...] | None:
 
 
 def test_either_of_two_processes_shows_what_both_were_sent(
-    tenants: Tenants, client: Client, open_client: OpenClient, tenants_database: Urls, tmp_path: Path
+    tenants: Tenants,
+    client: Client,
+    open_client: OpenClient,
+    tenants_database: Urls,
+    tmp_path: Path,
 ) -> None:
     trading_client = open_client()
     settings = PLENTY | {"DATABASE_URL": tenants_database.login.reveal(), "ROLES": "api,stream"}
@@ -156,12 +193,20 @@ def test_either_of_two_processes_shows_what_both_were_sent(
             readers = (text, far_text)
             for reader in readers:
                 reader.until("primed")
-            there = TradingClient(second.client, trading_client.headers, trading_client.account, trading_client.tables)
+            there = TradingClient(
+                second.client, trading_client.headers, trading_client.account, trading_client.tables
+            )
             intents = [
-                [trading_client, there][n % 2].accepted(create(limit("1", "0.01")))["intent_id"] for n in range(20)
+                [trading_client, there][n % 2].accepted(create(limit("1", "0.01")))["intent_id"]
+                for n in range(20)
             ]
             near_events, far_events = (
-                one.until(lambda event: kind_of(event) == "intent_action" and body_of(event).intent_id == intents[-1])
+                one.until(
+                    lambda event: (
+                        kind_of(event) == "intent_action"
+                        and body_of(event).intent_id == intents[-1]
+                    )
+                )
                 for one in (near, far)
             )
             texts = [reader.take(len(near_events) - 1) for reader in readers]

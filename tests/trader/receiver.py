@@ -1,4 +1,5 @@
-"""A receiver of webhooks that verifies each with the specification's own library, and that can fail in five ways."""
+"""A receiver of webhooks that verifies each with the specification's own library, and that can fail
+in five ways."""
 
 import socket
 import struct
@@ -29,7 +30,8 @@ Choose = Callable[[int], Answer]
 
 @dataclass
 class Receiver:
-    """A webhook receiver. It notes failed attempts too: a receiver may have worked on one that it did not answer."""
+    """A webhook receiver. It notes failed attempts too: a receiver may have worked on one that it
+    did not answer."""
 
     url: str
     choose: Choose
@@ -49,12 +51,16 @@ class Receiver:
     def taken(self) -> list[str]:
         """As a receiver has them that keeps what it took."""
         return [
-            event_id for event_id, answer in zip(self.attempts, self.answers, strict=True) if answer is Answer.TAKEN
+            event_id
+            for event_id, answer in zip(self.attempts, self.answers, strict=True)
+            if answer is Answer.TAKEN
         ]
 
     def await_attempts(self, count: int, limit_seconds: float) -> None:
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.attempts) >= count, limit_seconds), self.attempts
+            assert self.arrived.wait_for(lambda: len(self.attempts) >= count, limit_seconds), (
+                self.attempts
+            )
 
     def take(self, webhook: Webhook, headers: dict[str, str], body: bytes) -> Answer:
         event_id = headers.get("webhook-id", "")
@@ -81,7 +87,9 @@ def receiving(secret: str, choose: Choose = lambda _: Answer.TAKEN) -> Iterator[
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            answer = receiver.take(webhook, {name.lower(): text for name, text in self.headers.items()}, body)
+            answer = receiver.take(
+                webhook, {name.lower(): text for name, text in self.headers.items()}, body
+            )
             self.close_connection = answer not in (Answer.TAKEN, Answer.FAILED)
             match answer:
                 case Answer.TAKEN | Answer.FAILED | Answer.MOVED:

@@ -35,7 +35,9 @@ KILLED_SERVER = 'echo $$ > "$0"; exec "$@"'  # a shell that says whose process i
 
 
 @asynccontextmanager
-async def connected(tenants: Tenants, key: str, allow_trading: bool = True) -> AsyncIterator[Client]:
+async def connected(
+    tenants: Tenants, key: str, allow_trading: bool = True
+) -> AsyncIterator[Client]:
     """The official client and our server in one process."""
     async with (
         AsyncTradingClient(tenants.platform.url, api_key=key) as platform,
@@ -49,7 +51,9 @@ async def started(folder: Path, *arguments: str) -> AsyncIterator[Client]:
     """`trading-intents mcp` as a desktop client starts it, by the login in the folder."""
     program = [str(Path(sys.prefix, "bin", "trading-intents")), "mcp", *arguments]
     command = ["-c", KILLED_SERVER, str(folder / "pid"), *program]
-    server = StdioServerParameters(command="sh", args=command, env={"XDG_CONFIG_HOME": str(folder)}, cwd=folder)
+    server = StdioServerParameters(
+        command="sh", args=command, env={"XDG_CONFIG_HOME": str(folder)}, cwd=folder
+    )
     with open(folder / "log", "a") as log:
         async with Client(stdio_client(server, errlog=log)) as client:
             yield client
@@ -93,7 +97,9 @@ async def test_a_desktop_client_reads_by_the_stored_login(
     log_in(tmp_path, tenants.platform.url, key)
     async with started(tmp_path) as client:
         assert await names_of(client) == {tool.name for tool in TOOLS if not tool.is_trading}
-        assert (await call(client, "get_balances", account_id=account.id))["account_id"] == account.id
+        assert (await call(client, "get_balances", account_id=account.id))[
+            "account_id"
+        ] == account.id
         with pytest.raises(MCPError, match="there is no tool place_order"):
             await client.call_tool("place_order", {"account_id": account.id})
         listing = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/cmdline").read_text()
@@ -116,7 +122,13 @@ async def test_a_killed_and_repeated_call_makes_one_order(
             os.kill(killed[0], signal.SIGKILL)
         return Verdict.PASS
 
-    order = {"account_id": account.id, "symbol": "AAPL", "order_side": "BUY", "quantity": "3", "idempotency_key": "k"}
+    order = {
+        "account_id": account.id,
+        "symbol": "AAPL",
+        "order_side": "BUY",
+        "quantity": "3",
+        "idempotency_key": "k",
+    }
     proxy = FaultProxy(int(tenants.platform.url.rpartition(":")[2]), watch)
     with proxy.running():
         log_in(tmp_path, f"http://127.0.0.1:{proxy.port}", key)
@@ -134,7 +146,9 @@ async def test_a_killed_and_repeated_call_makes_one_order(
     assert key not in (tmp_path / "log").read_text()
 
 
-async def test_an_agent_replaces_cancels_closes_and_halts(tenants: Tenants, account: Account, key: str) -> None:
+async def test_an_agent_replaces_cancels_closes_and_halts(
+    tenants: Tenants, account: Account, key: str
+) -> None:
     async with connected(tenants, key) as client:
         of = {"account_id": account.id}
         create = of | {"symbol": "ACME", "order_side": "BUY", "quantity": "5", "limit_price": "1.5"}
@@ -146,11 +160,18 @@ async def test_an_agent_replaces_cancels_closes_and_halts(tenants: Tenants, acco
         again = await call(client, "replace_order", **change, idempotency_key="replace")
         assert (again["seq"], again["is_replayed"]) == (first["seq"], True)
         (shown,) = (await call(client, "list_orders", **of, intent_id=placed["intent_id"]))["data"]
-        assert (shown["quantity"], shown["limit_price"], shown["order_status"]) == ("4", "1.25", "NEW")
+        assert (shown["quantity"], shown["limit_price"], shown["order_status"]) == (
+            "4",
+            "1.25",
+            "NEW",
+        )
         await call(client, "cancel_order", **of, intent_id=placed["intent_id"])
         account.order(placed["intent_id"]).wait()
         account.buy("AAPL", 2).wait()
-        closing = [await call(client, "close_position", **of, symbol="AAPL", idempotency_key="close") for _ in range(2)]
+        closing = [
+            await call(client, "close_position", **of, symbol="AAPL", idempotency_key="close")
+            for _ in range(2)
+        ]
         assert closing[0]["intent_id"] == closing[1]["intent_id"]
         account.order(closing[0]["intent_id"]).wait()
         trades = (await call(client, "list_trades", **of))["data"]
@@ -167,7 +188,9 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
     tenants: Tenants, account: Account, key: str
 ) -> None:
     account.controls.set_limits(
-        Limits(max_order_quantity=Decimal(100), max_open_orders=1, max_position_quantity=Decimal(150))
+        Limits(
+            max_order_quantity=Decimal(100), max_open_orders=1, max_position_quantity=Decimal(150)
+        )
     )
     order = {"account_id": account.id, "symbol": "ACME", "order_side": "BUY", "limit_price": "1"}
     async with connected(tenants, key) as client:
@@ -184,7 +207,9 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
         ]
         reported = await call(client, "evaluate_order", **order, quantity="101")
         assert (reported["allowed"], reported["triggered"]) == (False, [found])
-        assert "is_error" not in await call(client, "place_order", **order, quantity="100", idempotency_key="b")
+        assert "is_error" not in await call(
+            client, "place_order", **order, quantity="100", idempotency_key="b"
+        )
         reported = await call(client, "evaluate_order", **order, quantity="60")
         left = {each["reason"]: each["left"] for each in reported["triggered"]}
         assert left == {"max_open_orders": "0", "max_position_quantity": "50"}
@@ -194,25 +219,45 @@ async def test_a_refusal_has_its_code_limit_what_was_asked_and_what_is_left(
     assert list(account.orders(symbol="ACME", state="CLOSED")) == []
 
 
-async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(tenants: Tenants, account: Account) -> None:
+async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(
+    tenants: Tenants, account: Account
+) -> None:
     made = tenants.client.post(
         "/v1/api-keys",
-        json={"name": "agent", "environment": "paper", "permissions": ["account:read", "intent:edit", "control:read"]},
+        json={
+            "name": "agent",
+            "environment": "paper",
+            "permissions": ["account:read", "intent:edit", "control:read"],
+        },
         headers=tenants.callers["admin"],
     ).json()
     path, budget = f"/v1/api-keys/{made['id']}/limits", {"max_daily_notional": "1000"}
-    assert tenants.client.put(path, json=budget, headers=tenants.callers["admin"]).status_code == 200
-    tenants.client.put("/v1/reference-prices/BUDGET", json={"price": "1"}, headers=tenants.callers["key_all"])
-    order = {"account_id": account.id, "symbol": "BUDGET", "order_side": "BUY", "limit_price": "65.05"}
+    assert (
+        tenants.client.put(path, json=budget, headers=tenants.callers["admin"]).status_code == 200
+    )
+    tenants.client.put(
+        "/v1/reference-prices/BUDGET", json={"price": "1"}, headers=tenants.callers["key_all"]
+    )
+    order = {
+        "account_id": account.id,
+        "symbol": "BUDGET",
+        "order_side": "BUY",
+        "limit_price": "65.05",
+    }
     async with connected(tenants, made["api_key"]) as client:
-        assert "is_error" not in await call(client, "place_order", **order, quantity="10", idempotency_key="k1")
+        assert "is_error" not in await call(
+            client, "place_order", **order, quantity="10", idempotency_key="k1"
+        )
         refused = await call(client, "place_order", **order, quantity="6", idempotency_key="k2")
         limits = await call(client, "get_limits", account_id=account.id)
     (found,) = refused["triggered"]
     assert (refused["code"], found["scope"]) == ("control_rejected", {"ApiKey": made["id"]})
     reported = [found[name] for name in ("reason", "limit", "asked", "left")]
     assert reported == ["max_daily_notional", "1000", "1040.8", "349.5"]
-    assert (limits["api_key"]["max_daily_notional"], limits["api_key"]["used"]["daily_notional"]) == ("1000", "650.5")
+    assert (
+        limits["api_key"]["max_daily_notional"],
+        limits["api_key"]["used"]["daily_notional"],
+    ) == ("1000", "650.5")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +274,9 @@ async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(tenants: 
         ("account_halted", None, None, None),
     ],
 )
-def test_what_is_left_follows_from_the_kind_of_limit(reason: str, limit: Any, asked: Any, left: str | None) -> None:
+def test_what_is_left_follows_from_the_kind_of_limit(
+    reason: str, limit: Any, asked: Any, left: str | None
+) -> None:
     each = Triggered(reason=reason, scope={}, detail="", limit=limit, asked=asked)
     assert left_of(each, Decimal(10), Decimal(650)) == (None if left is None else Decimal(left))
 
@@ -243,7 +290,10 @@ def test_what_is_left_follows_from_the_kind_of_limit(reason: str, limit: Any, as
         (("control:read",), {"evaluate_order"}),
         (("intent:edit",), TRADES),
         (("control:edit",), {"halt"}),
-        (("intent:read", "account:read", "control:read", "stream:read"), READS | OF_ACCOUNTS | {"evaluate_order"}),
+        (
+            ("intent:read", "account:read", "control:read", "stream:read"),
+            READS | OF_ACCOUNTS | {"evaluate_order"},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -269,7 +319,9 @@ async def test_without_the_plan_no_order_is_evaluated(tenants: Tenants) -> None:
         assert "evaluate_order" not in await names_of(client)
 
 
-async def test_a_tool_that_was_not_offered_is_refused_all_the_same(tenants: Tenants, account: Account) -> None:
+async def test_a_tool_that_was_not_offered_is_refused_all_the_same(
+    tenants: Tenants, account: Account
+) -> None:
     async with connected(tenants, make_key(tenants, "account:read")) as client:
         reported = await call(client, "cancel_all", account_id=account.id)
     assert (reported["is_error"], reported["code"]) == (True, "forbidden")
@@ -293,18 +345,32 @@ async def test_a_tool_that_was_not_offered_is_refused_all_the_same(tenants: Tena
 async def test_what_cannot_be_meant_places_nothing(
     tenants: Tenants, account: Account, key: str, wrong: dict[str, Any]
 ) -> None:
-    order = {"account_id": account.id, "symbol": "AAPL", "order_side": "BUY", "quantity": "3", "idempotency_key": "k"}
+    order = {
+        "account_id": account.id,
+        "symbol": "AAPL",
+        "order_side": "BUY",
+        "quantity": "3",
+        "idempotency_key": "k",
+    }
     async with connected(tenants, key) as client:
         reported = await call(client, "place_order", **order | wrong)
     assert (reported["is_error"], reported["code"]) == (True, "invalid_arguments")
     assert list(account.orders()) == []
 
 
-async def test_a_lost_answer_says_how_to_repeat_the_call(tenants: Tenants, account: Account, key: str) -> None:
+async def test_a_lost_answer_says_how_to_repeat_the_call(
+    tenants: Tenants, account: Account, key: str
+) -> None:
     def watch(sent: bytes) -> Verdict:
         return Verdict.CUT_UNANSWERED if sent.startswith(b"POST") else Verdict.PASS
 
-    order = {"account_id": account.id, "symbol": "AAPL", "order_side": "BUY", "quantity": "3", "idempotency_key": "k"}
+    order = {
+        "account_id": account.id,
+        "symbol": "AAPL",
+        "order_side": "BUY",
+        "quantity": "3",
+        "idempotency_key": "k",
+    }
     proxy = FaultProxy(int(tenants.platform.url.rpartition(":")[2]), watch)
     platform = AsyncTradingClient(f"http://127.0.0.1:{proxy.port}", api_key=key, max_retries=0)
     with proxy.running():

@@ -43,7 +43,9 @@ def test_a_limit_order_is_shown_replaced_and_cancelled(run: Command, account: Ac
     account.order(placed["intent_id"]).wait()
     assert run("orders").stdout == "no open orders\n"
     assert [o["order_status"] for o in lines(run("orders", "--all", "--json"))] == ["CANCELLED"]
-    assert [o["order_status"] for o in lines(run("orders", "--status", "cancelled,new", "--json"))] == ["CANCELLED"]
+    assert [
+        o["order_status"] for o in lines(run("orders", "--status", "cancelled,new", "--json"))
+    ] == ["CANCELLED"]
 
 
 def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
@@ -51,7 +53,9 @@ def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
     refused = run("buy", "AAPL", "1")
     assert refused.exit_code == REFUSED
     assert "account_halted" in refused.stderr
-    assert "Refused: the account is halted: strange news (account_halted); request " in refused.stderr
+    assert (
+        "Refused: the account is halted: strange news (account_halted); request " in refused.stderr
+    )
     assert "triggered" not in refused.stderr
     assert run("resume").exit_code == 0
     again = run("resume")
@@ -61,14 +65,18 @@ def test_a_halt_stops_and_a_resume_lets_trade_again(run: Command) -> None:
     assert run("halt", "x", "--all", "--account", "y").exit_code == USAGE
 
 
-def test_money_and_prices_are_shown_and_all_orders_cancelled(run: Command, account: Account) -> None:
+def test_money_and_prices_are_shown_and_all_orders_cancelled(
+    run: Command, account: Account
+) -> None:
     assert "cash" in run("balances").stdout
     assert lines(run("balances", "--json"))[0]["account_id"] == account.id
     assert re.search(r"^symbol .*\nAAPL .*walk", run("quote", "aapl").stdout, re.MULTILINE)
     placed = [account.buy("ACME", number, limit=1) for number in (1, 2)]
     for order in placed:
         order.wait(until="NEW")
-    assert {one["intent_id"] for one in lines(run("cancel", "--all", "--json"))} == {o.intent_id for o in placed}
+    assert {one["intent_id"] for one in lines(run("cancel", "--all", "--json"))} == {
+        o.intent_id for o in placed
+    }
     assert {order.wait().order_status for order in placed} == {"CANCELLED"}
     assert run("cancel", "--all").stdout == "no open orders\n"
 
@@ -132,12 +140,17 @@ def test_without_any_credential_it_says_where_they_come_from(run: Command, tmp_p
     assert "401 unauthorized" in wrong.stderr
 
 
-def test_an_account_is_named_where_there_are_several(run: Command, client: TradingClient, account: Account) -> None:
+def test_an_account_is_named_where_there_are_several(
+    run: Command, client: TradingClient, account: Account
+) -> None:
     client.create_account("second", "paper", "paper")
     unclear = run("positions", TRADING_INTENTS_ACCOUNT=None)
     assert unclear.exit_code == REFUSED
     assert "name one" in unclear.stderr
-    assert run("positions", "--account", account.id, TRADING_INTENTS_ACCOUNT=None).stdout == "no positions\n"
+    assert (
+        run("positions", "--account", account.id, TRADING_INTENTS_ACCOUNT=None).stdout
+        == "no positions\n"
+    )
     assert run("positions", "--account", "nobody").exit_code == REFUSED
 
 
@@ -145,32 +158,48 @@ def test_login_keeps_url_and_key_for_the_user_alone(
     run: Command, tenants: Tenants, account: Account, tmp_path: Path
 ) -> None:
     key = tenants.api_key("org_acme", "all")["api_key"]
-    nothing: dict[str, str | None] = {f"TRADING_INTENTS_{name}": None for name in ("URL", "API_KEY", "ACCOUNT")}
+    nothing: dict[str, str | None] = {
+        f"TRADING_INTENTS_{name}": None for name in ("URL", "API_KEY", "ACCOUNT")
+    }
     wrong = run("login", "--url", tenants.platform.url, stdin="tip_paper_none\n", **nothing)
     assert wrong.exit_code == REFUSED
     file = tmp_path / "config" / "trading-intents" / "login.json"
     assert not file.exists()
-    done = run("login", "--url", tenants.platform.url, "--account", account.id, stdin=f"{key}\n", **nothing)
+    done = run(
+        "login", "--url", tenants.platform.url, "--account", account.id, stdin=f"{key}\n", **nothing
+    )
     assert done.exit_code == 0, done.output
     assert key not in done.output
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert run("positions", **nothing).stdout == "no positions\n"
-    other = {**nothing, "TRADING_INTENTS_URL": "http://127.0.0.1:9", "TRADING_INTENTS_DATA_DIR": str(tmp_path)}
-    assert run("positions", **other).exit_code == USAGE, "a stored key never goes to another platform"
+    other = {
+        **nothing,
+        "TRADING_INTENTS_URL": "http://127.0.0.1:9",
+        "TRADING_INTENTS_DATA_DIR": str(tmp_path),
+    }
+    assert run("positions", **other).exit_code == USAGE, (
+        "a stored key never goes to another platform"
+    )
     assert run("logout", **nothing).stdout == f"removed {file}\n"
     assert run("logout", **nothing).stdout == "nothing was stored\n"
 
 
 def test_it_says_its_version(run: Command) -> None:
     version = r"trading-intents \d+\.\d+\.\d+\n"
-    assert re.fullmatch(f"{version}operating: {version}", run("--version").stdout), "the server's is of its own"
+    assert re.fullmatch(f"{version}operating: {version}", run("--version").stdout), (
+        "the server's is of its own"
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_its_commands(shell: str) -> None:
     """Asked as the script asks that `--install-completion` writes."""
-    asked = {"COMP_WORDS": "trading-intents bu", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "trading-intents bu"}
+    asked = {
+        "COMP_WORDS": "trading-intents bu",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "trading-intents bu",
+    }
     asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     for step, reported in (("source", "trading-intents"), ("complete", "buy")):
         environ = asked | {"_TRADING_INTENTS_COMPLETE": f"{step}_{shell}"}
@@ -179,27 +208,41 @@ def test_shells_complete_its_commands(shell: str) -> None:
 
 
 def test_the_clients_variables_are_no_unknown_settings_of_the_server(tenants: Tenants) -> None:
-    environ = tenants.platform.environ | {"TRADING_INTENTS_URL": "x", "TRADING_INTENTS_API_KEY": "y"}
+    environ = tenants.platform.environ | {
+        "TRADING_INTENTS_URL": "x",
+        "TRADING_INTENTS_API_KEY": "y",
+    }
     reported = run_command(environ, "token", "--user", "acme-admin", "--organization", "org_acme")
     assert "unknown setting" not in reported.stderr
 
 
-def test_exits_and_pairs_are_sent_as_they_are_typed(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exits_and_pairs_are_sent_as_they_are_typed(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[Any] = []
 
     def submit(_: Account, command: Any, *, idempotency_key: str | None = None) -> PlacedOrder:
         sent.append(command["payload"])
-        legs = tuple(PlacedOrder(intent_id=f"{leg}-id", seq=2, leg=leg) for leg in command["payload"].get("exits", ()))
+        legs = tuple(
+            PlacedOrder(intent_id=f"{leg}-id", seq=2, leg=leg)
+            for leg in command["payload"].get("exits", ())
+        )
         return PlacedOrder(intent_id="entry-id", seq=1, idempotency_key=idempotency_key, legs=legs)
 
     monkeypatch.setattr(Account, "submit", submit)
     prices = ("--take-profit", "195", "--stop-loss", "180", "--stop-loss-limit", "179.5")
     done = run("buy", "AAPL", "10", "--limit", "187.5", *prices)
     assert done.exit_code == 0, done.output
-    assert "order entry-id\n  take_profit: order take_profit-id\n  stop_loss: order stop_loss-id\n" in done.stdout
+    assert (
+        "order entry-id\n  take_profit: order take_profit-id\n  stop_loss: order stop_loss-id\n"
+        in done.stdout
+    )
     run("sell", "AAPL", "10", "--limit", "195", "--oco", "180")
     assert [each.get("exits") or each["one_cancels_other"] for each in sent] == [
-        {"take_profit": {"limit_price": "195"}, "stop_loss": {"stop_price": "180", "limit_price": "179.5"}},
+        {
+            "take_profit": {"limit_price": "195"},
+            "stop_loss": {"stop_price": "180", "limit_price": "179.5"},
+        },
         {"stop_price": "180"},
     ]
     assert run("buy", "AAPL", "10", "--stop-loss-limit", "179.5").exit_code == 2

@@ -36,7 +36,11 @@ def test_all_pages_are_exported_with_every_digit(run: Command, account: Account)
     assert [row["symbol"] for row in orders] == ["AAPL", "NOTHING", "ACME"]
     assert list(orders[0]) == list(OrderRecord.__struct_fields__)
     assert orders[1]["client_reference_id"] == 'a "quoted", one'
-    assert (orders[1]["quantity"], orders[1]["reason"], orders[1]["limit_price"]) == ("5.5", rejected.reason, "")
+    assert (orders[1]["quantity"], orders[1]["reason"], orders[1]["limit_price"]) == (
+        "5.5",
+        rejected.reason,
+        "",
+    )
     (trade,) = rows(run("export", "trades").stdout)
     assert Decimal(trade["price"]) == next(iter(account.trades())).price
     assert datetime.fromisoformat(trade["received_at"]).tzinfo == UTC
@@ -49,7 +53,16 @@ def test_an_export_has_the_records_of_its_days(run: Command, account: Account) -
     today = datetime.now().astimezone().date()  # a day of this machine, as a person means it
     assert (
         len(
-            rows(run("export", "orders", "--from", str(today - timedelta(1)), "--to", str(today + timedelta(1))).stdout)
+            rows(
+                run(
+                    "export",
+                    "orders",
+                    "--from",
+                    str(today - timedelta(1)),
+                    "--to",
+                    str(today + timedelta(1)),
+                ).stdout
+            )
         )
         == 1
     )

@@ -1,4 +1,5 @@
-"""`forward`: every event arrives, in order and signed, whatever becomes of the target and the forwarder."""
+"""`forward`: every event arrives, in order and signed, whatever becomes of the target and the
+forwarder."""
 
 import base64
 import contextlib
@@ -46,7 +47,11 @@ class Forwarders:
     """Starts forwarders of one account by its state file, and keeps what they say."""
 
     def __init__(self, environ: dict[str, str], folder: Path, secret: str) -> None:
-        self.state, self._secret_file, self._said = folder / "state", folder / "secret", folder / "said"
+        self.state, self._secret_file, self._said = (
+            folder / "state",
+            folder / "secret",
+            folder / "said",
+        )
         self._secret_file.write_text(secret + "\n")
         self._environ = environ
 
@@ -78,8 +83,12 @@ class Forwarders:
 
 @pytest.fixture
 def forwarders(environ: dict[str, str | None], tmp_path: Path, secret: str) -> Forwarders:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")}
-    return Forwarders(kept | {name: value for name, value in environ.items() if value}, tmp_path, secret)
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")
+    }
+    return Forwarders(
+        kept | {name: value for name, value in environ.items() if value}, tmp_path, secret
+    )
 
 
 def begin(account: Account, state: Path) -> str:
@@ -110,17 +119,25 @@ def recorded(account: Account, after: str) -> list[str]:
     return found
 
 
-# The small size takes five seconds: the pause after a fault is a second at least. It kills while a fault goes on.
+# The small size takes five seconds: the pause after a fault is a second at least. It kills while a
+# fault goes on.
 @pytest.mark.parametrize(
     ("orders", "kills", "fault_share"),
     [
         (4, (8, 16), None),
-        pytest.param(220, range(100, 1_100, 100), 0.08, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)]),
+        pytest.param(
+            220, range(100, 1_100, 100), 0.08, marks=[pytest.mark.chaos, pytest.mark.timeout(1200)]
+        ),
     ],
     ids=["small", "full"],
 )
 def test_each_event_arrives_in_order_through_faults_of_the_target_and_kills(
-    forwarders: Forwarders, account: Account, secret: str, orders: int, kills: Sequence[int], fault_share: float | None
+    forwarders: Forwarders,
+    account: Account,
+    secret: str,
+    orders: int,
+    kills: Sequence[int],
+    fault_share: float | None,
 ) -> None:
     dice = seeded("forward")
     fixed = {3: Answer.FAILED, 7: Answer.RESET, 11: Answer.HANGING, 15: Answer.SILENT}
@@ -140,13 +157,17 @@ def test_each_event_arrives_in_order_through_faults_of_the_target_and_kills(
                 receiver.await_attempts(attempts, 20 * LIMIT_SECONDS)
         with forwarders.running(receiver.url, "--account", account.id):
             receiver.await_attempts(len(expected), 20 * LIMIT_SECONDS)
-            eventually(lambda: json.loads(forwarders.state.read_text())["cursor"] == expected[-1], 20 * LIMIT_SECONDS)
+            eventually(
+                lambda: json.loads(forwarders.state.read_text())["cursor"] == expected[-1],
+                20 * LIMIT_SECONDS,
+            )
     assert receiver.unverified == []
     assert receiver.ids == expected, "each once for a receiver that keeps ids, in order"
     assert list(dict.fromkeys(receiver.taken)) == expected, "also if a fault is taken for a loss"
     order = {event_id: number for number, event_id in enumerate(expected)}
     steps = [
-        order[later] - order[sooner] for sooner, later in zip(receiver.attempts, receiver.attempts[1:], strict=False)
+        order[later] - order[sooner]
+        for sooner, later in zip(receiver.attempts, receiver.attempts[1:], strict=False)
     ]
     assert set(steps) <= {0, 1}, "what is repeated is the last one"
     assert {Answer.FAILED, Answer.RESET, Answer.HANGING} <= set(receiver.answers)
@@ -172,7 +193,10 @@ def test_the_body_is_the_events_json_as_the_stream_has_it(
     cursor = begin(account, forwarders.state)
     trade(account, 0)
     expected = recorded(account, cursor)
-    with receiving(secret) as receiver, forwarders.running(receiver.url, "--account", account.id) as forwarder:
+    with (
+        receiving(secret) as receiver,
+        forwarders.running(receiver.url, "--account", account.id) as forwarder,
+    ):
         receiver.await_attempts(len(expected), LIMIT_SECONDS)
         listing = Path(f"/proc/{forwarder.pid}/cmdline").read_text()
     key = tenants.api_key("org_acme", "all")["api_key"]
@@ -180,9 +204,15 @@ def test_the_body_is_the_events_json_as_the_stream_has_it(
     assert key not in listing
     headers = {"x-api-key": key, "last-event-id": cursor}
     shown: list[str] = []
-    with httpx.stream("GET", f"{tenants.platform.url}/v1/accounts/{account.id}/events", headers=headers) as answer:
+    with httpx.stream(
+        "GET", f"{tenants.platform.url}/v1/accounts/{account.id}/events", headers=headers
+    ) as answer:
         for line in answer.iter_lines():
-            shown += [line.removeprefix("data: ")] if line.startswith("data: ") and '"cursor"' in line else []
+            shown += (
+                [line.removeprefix("data: ")]
+                if line.startswith("data: ") and '"cursor"' in line
+                else []
+            )
             if len(shown) == len(expected):
                 break
     assert [receiver.bodies[event_id].decode() for event_id in receiver.ids] == shown
@@ -201,9 +231,16 @@ def test_a_first_start_forwards_from_now_on_and_only_the_kinds_that_are_asked_fo
         trade(account, 2)
         last = recorded(account, begun)[-1]
         with forwarders.running(receiver.url, *chosen):
-            # The last event is a position: its cursor is kept, so that it does not grow old, and it is not sent.
-            eventually(lambda: json.loads(forwarders.state.read_text())["cursor"] == last, LIMIT_SECONDS)
-    assert [json.loads(body)["broker_trade"]["symbol"] for body in receiver.bodies.values()] == ["S0", "S1", "LAST"]
+            # The last event is a position: its cursor is kept, so that it does not grow old, and it
+            # is not sent.
+            eventually(
+                lambda: json.loads(forwarders.state.read_text())["cursor"] == last, LIMIT_SECONDS
+            )
+    assert [json.loads(body)["broker_trade"]["symbol"] for body in receiver.bodies.values()] == [
+        "S0",
+        "S1",
+        "LAST",
+    ]
 
 
 def test_a_cursor_that_is_no_longer_kept_is_said_here_and_sent_to_the_target(
@@ -228,7 +265,9 @@ async def test_pauses_double_up_to_a_minute(secret: str, account: Account, tmp_p
         pauses.append(seconds)
 
     def choose(attempt: int) -> Answer:
-        return Answer.TAKEN if attempt in (8, 10) else Answer.MOVED if attempt == 0 else Answer.FAILED
+        return (
+            Answer.TAKEN if attempt in (8, 10) else Answer.MOVED if attempt == 0 else Answer.FAILED
+        )
 
     with receiving(secret, choose) as receiver, CursorFile(tmp_path / "state", account.id) as file:
         async with WebhookTarget(receiver.url, WebhookSigner(secret)) as target:
@@ -243,7 +282,10 @@ async def test_pauses_double_up_to_a_minute(secret: str, account: Account, tmp_p
 def test_ctrl_c_ends_it_and_a_second_forwarder_of_a_file_is_refused(
     forwarders: Forwarders, account: Account, secret: str, client: TradingClient
 ) -> None:
-    with receiving(secret) as receiver, forwarders.running(receiver.url, "--account", account.id) as forwarder:
+    with (
+        receiving(secret) as receiver,
+        forwarders.running(receiver.url, "--account", account.id) as forwarder,
+    ):
         eventually(forwarders.state.exists, LIMIT_SECONDS)
         with forwarders.running(receiver.url, "--account", account.id) as second:
             assert second.wait(LIMIT_SECONDS) == USAGE
@@ -269,7 +311,9 @@ def test_ctrl_c_ends_it_and_a_second_forwarder_of_a_file_is_refused(
         ("http://[::1", "cannot be read"),
     ],
 )
-def test_a_target_that_others_could_read_along_with_is_refused(run: Command, secret: str, url: str, said: str) -> None:
+def test_a_target_that_others_could_read_along_with_is_refused(
+    run: Command, secret: str, url: str, said: str
+) -> None:
     done = run("forward", "--to", url, "--state", "x", TRADING_INTENTS_WEBHOOK_SECRET=secret)
     assert done.exit_code == USAGE
     assert said in " ".join(done.stderr.split())
@@ -284,9 +328,12 @@ def test_https_and_this_machine_are_targets(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "pa55word", "whsec_", "whsec_pa55word", "whsec_!!pa55word!!", "whsec_" + "A" * 100]
+    "wrong",
+    ["", "pa55word", "whsec_", "whsec_pa55word", "whsec_!!pa55word!!", "whsec_" + "A" * 100],
 )
-def test_a_wrong_secret_is_reported_without_showing_it(run: Command, tmp_path: Path, wrong: str) -> None:
+def test_a_wrong_secret_is_reported_without_showing_it(
+    run: Command, tmp_path: Path, wrong: str
+) -> None:
     (tmp_path / "secret").write_text(wrong)
     options = ("--to", "http://127.0.0.1:9/", "--state", str(tmp_path / "state"))
     for done in (
@@ -298,7 +345,10 @@ def test_a_wrong_secret_is_reported_without_showing_it(run: Command, tmp_path: P
         assert "pa55word" not in done.output
     assert run("forward", *options, "--secret-file", str(tmp_path / "none")).exit_code == USAGE
     assert (
-        run("forward", *options, "--kinds", "orders", TRADING_INTENTS_WEBHOOK_SECRET=make_secret()).exit_code == USAGE
+        run(
+            "forward", *options, "--kinds", "orders", TRADING_INTENTS_WEBHOOK_SECRET=make_secret()
+        ).exit_code
+        == USAGE
     )
 
 
@@ -307,13 +357,23 @@ def test_the_signature_is_the_one_of_the_specification(secret: str) -> None:
     known = Webhook("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     assert "MfKQ" not in repr(WebhookSigner("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
     assert headers["webhook-timestamp"] == "1614265330"
-    signed = WebhookSigner("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").headers("msg_1", 1_614_265_330, b"{}")
-    assert signed["webhook-signature"] == known.sign("msg_1", datetime.fromtimestamp(1_614_265_330, UTC), "{}")
+    signed = WebhookSigner("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").headers(
+        "msg_1", 1_614_265_330, b"{}"
+    )
+    assert signed["webhook-signature"] == known.sign(
+        "msg_1", datetime.fromtimestamp(1_614_265_330, UTC), "{}"
+    )
 
 
 def test_a_state_file_that_cannot_be_read_is_never_taken_for_none(tmp_path: Path) -> None:
     (tmp_path / "state").write_text('{"account_id": "a"')
-    with CursorFile(tmp_path / "state", "a") as file, pytest.raises(NotConfigured, match="cannot be read"):
+    with (
+        CursorFile(tmp_path / "state", "a") as file,
+        pytest.raises(NotConfigured, match="cannot be read"),
+    ):
         file.read()
-    with pytest.raises(NotConfigured, match="cannot be written"), CursorFile(tmp_path / "none" / "state", "a"):
+    with (
+        pytest.raises(NotConfigured, match="cannot be written"),
+        CursorFile(tmp_path / "none" / "state", "a"),
+    ):
         pass

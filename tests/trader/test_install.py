@@ -1,4 +1,5 @@
-"""Installations: the trader's commands without the server, and the server's commands beside them."""
+"""Installations: the trader's commands without the server, and the server's commands beside
+them."""
 
 import os
 import subprocess
@@ -24,13 +25,21 @@ main()
 """
 
 
-def python(program: str, environ: dict[str, str | None], *arguments: str) -> subprocess.CompletedProcess[str]:
-    settings = {name: value for name, value in (dict(os.environ) | environ).items() if value is not None}
+def python(
+    program: str, environ: dict[str, str | None], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    settings = {
+        name: value for name, value in (dict(os.environ) | environ).items() if value is not None
+    }
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=settings, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
-def test_a_traders_command_imports_nothing_of_the_server_or_for_agents(environ: dict[str, str | None]) -> None:
+def test_a_traders_command_imports_nothing_of_the_server_or_for_agents(
+    environ: dict[str, str | None],
+) -> None:
     done = python(LOADED, environ, "quote", "AAPL")
     assert (done.returncode, done.stderr) == (0, "[]\n")
     assert "AAPL" in done.stdout
@@ -49,7 +58,9 @@ def test_without_the_extra_for_agents_their_command_says_what_to_install(run: Co
         patch.delitem(sys.modules, "trading_intents_client.agents.server", raising=False)
         done = run("mcp")
     assert done.exit_code == 2
-    assert "this command needs mcp: pip install 'trading-intents-client[mcp]'" in " ".join(done.stderr.split())
+    assert "this command needs mcp: pip install 'trading-intents-client[mcp]'" in " ".join(
+        done.stderr.split()
+    )
 
 
 def test_traders_and_operators_commands_stand_apart_in_the_help(run: Command) -> None:

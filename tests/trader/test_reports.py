@@ -1,4 +1,5 @@
-"""Messages of the trader's commands when something fails while or after an order was placed, or for one of several."""
+"""Messages of the trader's commands when something fails while or after an order was placed, or for
+one of several."""
 
 import json
 import re
@@ -16,7 +17,14 @@ from tests.proxy import FaultProxy, Verdict
 from tests.tenants import EVERY_PERMISSION, Tenants
 from tests.trader.conftest import Command, lines
 from trading_intents.identity.model import Entitlement
-from trading_intents_client import Account, ConnectionState, Interrupted, PlacedOrder, TradingClient, errors
+from trading_intents_client import (
+    Account,
+    ConnectionState,
+    Interrupted,
+    PlacedOrder,
+    TradingClient,
+    errors,
+)
 from trading_intents_client.cli.output import exit_codes
 from trading_intents_client.cli.tables import print_table
 
@@ -28,16 +36,24 @@ def answers_replaced(tenants: Tenants, path: bytes, answer: bytes | Verdict) -> 
     """The platform's URL through a proxy that answers requests of a path, or of several, itself."""
     port = urlsplit(tenants.platform.url).port
     assert port
-    proxy = FaultProxy(port, lambda data: answer if re.search(path, data.partition(b"\r\n")[0]) else Verdict.PASS)
+    proxy = FaultProxy(
+        port, lambda data: answer if re.search(path, data.partition(b"\r\n")[0]) else Verdict.PASS
+    )
     with proxy.running():
         yield f"http://127.0.0.1:{proxy.port}"
 
 
 def http(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+    return b"HTTP/1.1 %s\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (
+        status,
+        len(body),
+        body,
+    )
 
 
-FORBIDDEN = http(b"403 Forbidden", b'{"code": "forbidden", "status": 403, "title": "t", "detail": "no streams"}')
+FORBIDDEN = http(
+    b"403 Forbidden", b'{"code": "forbidden", "status": 403, "title": "t", "detail": "no streams"}'
+)
 
 
 @pytest.mark.parametrize("answer", [FORBIDDEN, Verdict.CUT_UNSENT], ids=["forbidden", "cut"])
@@ -56,12 +72,24 @@ def test_an_order_whose_wait_fails_is_not_reported_as_refused(
                 assert json.loads(done.stdout)["intent_id"] == newest.intent_id
 
 
-def test_a_wait_without_the_permission_to_stream_reads_the_order(run: Command, tenants: Tenants) -> None:
+def test_a_wait_without_the_permission_to_stream_reads_the_order(
+    run: Command, tenants: Tenants
+) -> None:
     with answers_replaced(tenants, b"/events", FORBIDDEN) as url:
         done = run("buy", "AAPL", "1", "--wait", TRADING_INTENTS_URL=url)
         assert done.exit_code == 0, done.output
         assert done.stdout.startswith("BUY 1 AAPL: FILLED 1 at ")
-        late = run("buy", "ACME", "1", "--limit", "1", "--wait", "--timeout", "1.5", TRADING_INTENTS_URL=url)
+        late = run(
+            "buy",
+            "ACME",
+            "1",
+            "--limit",
+            "1",
+            "--wait",
+            "--timeout",
+            "1.5",
+            TRADING_INTENTS_URL=url,
+        )
     assert late.exit_code == REFUSED
     assert "is NEW after 1.5 s" in late.stderr
 
@@ -69,14 +97,22 @@ def test_a_wait_without_the_permission_to_stream_reads_the_order(run: Command, t
 def test_an_order_whose_broker_is_away_is_accepted_with_a_warning(
     run: Command, tenants: Tenants, account: Account
 ) -> None:
-    known = msgspec.json.encode(msgspec.structs.replace(account.get(), connection=ConnectionState.DISCONNECTED))
+    known = msgspec.json.encode(
+        msgspec.structs.replace(account.get(), connection=ConnectionState.DISCONNECTED)
+    )
     path = f"GET /v1/accounts/{account.id} ".encode()
     with answers_replaced(tenants, path, http(b"200 OK", known)) as url:
         for mode in ((), ("--wait",)):
             done = run("buy", "AAPL", "1", *mode, TRADING_INTENTS_URL=url)
             assert done.exit_code == 0, done.output
-            shown = [line.rpartition(": ")[2] for line in done.stderr.splitlines() if "broker is disconnected" in line]
-            assert shown == ["the order will wait for it, or end EXPIRED", "the order waits"], "before, and after"
+            shown = [
+                line.rpartition(": ")[2]
+                for line in done.stderr.splitlines()
+                if "broker is disconnected" in line
+            ]
+            assert shown == ["the order will wait for it, or end EXPIRED", "the order waits"], (
+                "before, and after"
+            )
     with answers_replaced(tenants, path, FORBIDDEN) as url:
         assert run("buy", "AAPL", "1", TRADING_INTENTS_URL=url).stderr == "", (
             "a key that may only trade gets no warning"
@@ -90,7 +126,9 @@ def test_a_wait_that_runs_out_names_its_order_to_programs(run: Command) -> None:
     assert json.loads(late.stdout)["intent_id"] in late.stderr
 
 
-def test_an_interrupted_wait_names_its_order(run: Command, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_names_its_order(
+    run: Command, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise Interrupted(None)
 
@@ -101,7 +139,9 @@ def test_an_interrupted_wait_names_its_order(run: Command, account: Account, mon
 
 
 @pytest.mark.parametrize(
-    "answer", [http(b"202 Accepted", b"<html>"), http(b"500 Internal Server Error", b"oops")], ids=["html", "500"]
+    "answer",
+    [http(b"202 Accepted", b"<html>"), http(b"500 Internal Server Error", b"oops")],
+    ids=["html", "500"],
 )
 def test_an_order_that_may_have_been_placed_is_not_reported_as_refused(
     run: Command, tenants: Tenants, answer: bytes
@@ -113,7 +153,9 @@ def test_an_order_that_may_have_been_placed_is_not_reported_as_refused(
     assert "mine" in done.stderr
 
 
-def test_a_refusal_after_a_lost_answer_is_not_reported_as_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_after_a_lost_answer_is_not_reported_as_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     error = errors.Unauthorized("no", status=401)
     error.may_be_recorded, error.idempotency_key = True, "mine"
     with pytest.raises(Exception, match=str(UNREACHABLE)), exit_codes():
@@ -143,7 +185,9 @@ def test_each_order_is_cancelled_although_another_cannot_be(run: Command, accoun
     assert resting.wait().order_status == "CANCELLED"
 
 
-def test_a_cancel_asks_for_nothing_but_the_cancel(run: Command, tenants: Tenants, account: Account) -> None:
+def test_a_cancel_asks_for_nothing_but_the_cancel(
+    run: Command, tenants: Tenants, account: Account
+) -> None:
     """Reads have a limit and a permission of their own, which must not stop a CANCEL."""
     resting = account.buy("ACME", 1, limit=1)
     resting.wait(until="NEW")
@@ -152,17 +196,25 @@ def test_a_cancel_asks_for_nothing_but_the_cancel(run: Command, tenants: Tenants
     assert resting.wait().order_status == "CANCELLED"
 
 
-def test_all_accounts_are_halted_and_resumed_although_one_cannot_be(run: Command, tenants: Tenants) -> None:
+def test_all_accounts_are_halted_and_resumed_although_one_cannot_be(
+    run: Command, tenants: Tenants
+) -> None:
     """Of an organization with two accounts: the others' have hundreds."""
     document: dict[str, Any] = {"external_id": "org_halted", "entitlements": list(Entitlement)}
-    document |= {"api_keys": [{"name": "all", "environment": "paper", "permissions": EVERY_PERMISSION}]}
-    api_key = tenants.platform.provision({"organizations": [document]})["organizations"][0]["api_keys"][0]["api_key"]
+    document |= {
+        "api_keys": [{"name": "all", "environment": "paper", "permissions": EVERY_PERMISSION}]
+    }
+    api_key = tenants.platform.provision({"organizations": [document]})["organizations"][0][
+        "api_keys"
+    ][0]["api_key"]
     with TradingClient(tenants.platform.url, api_key=api_key) as client:
         made = [client.create_account(name, "paper", "paper").id for name in ("one", "other")]
         first, second = map(client.account, sorted(made))
         path = f"/v1/controls/accounts/{first.id}/halt".encode()
         with answers_replaced(tenants, path, http(b"403 Forbidden", b"no")) as url:
-            done = run("halt", "news", "--all", TRADING_INTENTS_URL=url, TRADING_INTENTS_API_KEY=api_key)
+            done = run(
+                "halt", "news", "--all", TRADING_INTENTS_URL=url, TRADING_INTENTS_API_KEY=api_key
+            )
         assert done.exit_code == REFUSED
         assert first.id in done.stderr
         assert second.controls.current_halt().state != "resumed"
@@ -173,7 +225,9 @@ def test_all_accounts_are_halted_and_resumed_although_one_cannot_be(run: Command
             second.controls.resume()
 
 
-def test_an_account_whose_broker_has_reported_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_account_whose_broker_has_reported_nothing_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     balances = SimpleNamespace(currency=None, cash=None)
     print_table({"currency": "currency", "cash": "cash"}, [balances], "no cash")
     assert capsys.readouterr().out == "no cash\n"
@@ -194,9 +248,13 @@ def test_a_key_with_spaces_around_it_is_stored_without_them(
     run: Command, tenants: Tenants, account: Account, tmp_path: Path
 ) -> None:
     key = tenants.api_key("org_acme", "all")["api_key"]
-    nothing: dict[str, str | None] = {f"TRADING_INTENTS_{name}": None for name in ("URL", "API_KEY", "ACCOUNT")}
+    nothing: dict[str, str | None] = {
+        f"TRADING_INTENTS_{name}": None for name in ("URL", "API_KEY", "ACCOUNT")
+    }
     assert run("login", "--url", tenants.platform.url, stdin="\n", **nothing).exit_code == USAGE
-    assert run("login", "--url", tenants.platform.url, stdin=f"  {key} \n", **nothing).exit_code == 0
+    assert (
+        run("login", "--url", tenants.platform.url, stdin=f"  {key} \n", **nothing).exit_code == 0
+    )
     assert run("positions", "--account", account.id, **nothing).exit_code == 0
 
 
@@ -205,5 +263,10 @@ def test_a_key_with_spaces_around_it_is_stored_without_them(
 )
 def test_nothing_is_coloured_where_it_must_not_be(run: Command, variables: dict[str, str]) -> None:
     placed = lines(run("buy", "AAPL", "1", "--json", **variables))
-    for arguments in (("orders", "--all"), ("positions",), ("cancel", placed[0]["intent_id"]), ("balances",)):
+    for arguments in (
+        ("orders", "--all"),
+        ("positions",),
+        ("cancel", placed[0]["intent_id"]),
+        ("balances",),
+    ):
         assert "\x1b" not in run(*arguments, **variables).output

@@ -9,7 +9,14 @@ import pytest
 
 from tests.trader.conftest import Command
 from tests.waiting import eventually
-from trading_intents_client import Account, EquityHistory, EquityPoint, Limits, NotFound, TradingClient
+from trading_intents_client import (
+    Account,
+    EquityHistory,
+    EquityPoint,
+    Limits,
+    NotFound,
+    TradingClient,
+)
 from trading_intents_client.cli.today import begin_day, read_today
 from trading_intents_client.cli.watch.blotter import Blotter
 from trading_intents_client.cli.watch.live import read_all
@@ -26,10 +33,18 @@ class Recorded:
     def limits(self) -> Any:
         raise NotFound("no limits")
 
-    def equity(self, *, resolution: str, start: datetime, end: datetime | None = None) -> EquityHistory:
+    def equity(
+        self, *, resolution: str, start: datetime, end: datetime | None = None
+    ) -> EquityHistory:
         self.asked.append(resolution)
         found = [
-            EquityPoint(at=at, equity=None, cash=None, realized_pnl=Decimal(one), unrealized_pnl=Decimal(other))
+            EquityPoint(
+                at=at,
+                equity=None,
+                cash=None,
+                realized_pnl=Decimal(one),
+                unrealized_pnl=Decimal(other),
+            )
             for at, one, other in self._points.get(resolution, ())
             if at >= start and (end is None or at < end)
         ]
@@ -44,9 +59,17 @@ def ago(**length: float) -> datetime:
     ("points", "result", "asked"),
     [
         ({}, "-7", ["1m", "1h", "1d"]),
-        ({"1m": [(ago(minutes=9), "1", "1"), (ago(minutes=1), "2", "-3"), (BEGIN, "9", "9")]}, "-6", ["1m"]),
+        (
+            {"1m": [(ago(minutes=9), "1", "1"), (ago(minutes=1), "2", "-3"), (BEGIN, "9", "9")]},
+            "-6",
+            ["1m"],
+        ),
         ({"1m": [(ago(hours=2), "8", "8")], "1h": [(ago(hours=3), "2", "-1")]}, "-8", ["1m", "1h"]),
-        ({"1h": [(BEGIN, "5", "5")], "1d": [(ago(days=400), "3", "0"), (BEGIN, "5", "5")]}, "-10", ["1m", "1h", "1d"]),
+        (
+            {"1h": [(BEGIN, "5", "5")], "1d": [(ago(days=400), "3", "0"), (BEGIN, "5", "5")]},
+            "-10",
+            ["1m", "1h", "1d"],
+        ),
     ],
 )
 def test_a_day_counts_from_the_last_values_before_it(
@@ -60,15 +83,23 @@ def test_a_day_counts_from_the_last_values_before_it(
 
 
 def test_what_an_account_had_made_before_it_came_is_no_result_of_today() -> None:
-    recorded = Recorded({"1m": [(BEGIN + timedelta(hours=1), "0", "500"), (BEGIN + timedelta(hours=2), "0", "490")]})
-    found = read_today(cast(Account, recorded), cast(Any, [_Held(Decimal(0), Decimal(480), Decimal(10))]))
+    recorded = Recorded(
+        {"1m": [(BEGIN + timedelta(hours=1), "0", "500"), (BEGIN + timedelta(hours=2), "0", "490")]}
+    )
+    found = read_today(
+        cast(Account, recorded), cast(Any, [_Held(Decimal(0), Decimal(480), Decimal(10))])
+    )
     assert found is not None
     assert found.result == -20
 
 
 class _Held:
     def __init__(self, realized: Decimal, unrealized: Decimal | None, opening: Decimal) -> None:
-        self.realized_pnl, self.unrealized_pnl, self.opening_quantity = realized, unrealized, opening
+        self.realized_pnl, self.unrealized_pnl, self.opening_quantity = (
+            realized,
+            unrealized,
+            opening,
+        )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +116,9 @@ def test_a_day_begins_when_its_calendar_does(now: str, zone: str | None, begin: 
     assert begin_day(datetime.fromisoformat(now + "Z"), zone) == datetime.fromisoformat(begin + "Z")
 
 
-def test_commands_show_the_result_that_halts_the_account(run: Command, client: TradingClient, account: Account) -> None:
+def test_commands_show_the_result_that_halts_the_account(
+    run: Command, client: TradingClient, account: Account
+) -> None:
     account.controls.set_limits(Limits(max_daily_loss=Decimal(5), timezone="Asia/Tokyo"))
     post(client, "TODAY", 100)
     account.buy("TODAY", 10).wait(timeout=30)
@@ -99,8 +132,13 @@ def test_commands_show_the_result_that_halts_the_account(run: Command, client: T
 
     eventually(lambda: "a loss of 10," in reason(), 30)
     shown = run("positions").stdout
-    assert "today -10 since 00:00 Asia/Tokyo\n  realized and unrealized, as the daily-loss limit counts it" in shown
-    assert "today" not in shown.splitlines()[0], "a position's part of it, realized since 00:00 UTC, is another thing"
+    assert (
+        "today -10 since 00:00 Asia/Tokyo\n  realized and unrealized, as the daily-loss limit counts it"
+        in shown
+    )
+    assert "today" not in shown.splitlines()[0], (
+        "a position's part of it, realized since 00:00 UTC, is another thing"
+    )
     blotter = Blotter(account.get(), "")
     read_all(account, blotter, is_first=True)
     assert str(blotter.today) == "today -10 since 00:00 Asia/Tokyo"

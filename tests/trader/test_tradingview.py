@@ -1,4 +1,5 @@
-"""examples/tradingview.py: an alert is one order, exact and allowed, or none; and its secret stays where it is."""
+"""examples/tradingview.py: an alert is one order, exact and allowed, or none; and its secret stays
+where it is."""
 
 import os
 import subprocess
@@ -30,14 +31,24 @@ class Alerts:
 
 @pytest.fixture
 def alerts(environ: dict[str, str | None], tmp_path: Path) -> Iterator[Alerts]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")
+    }
     settings = {name: value for name, value in environ.items() if value}
-    settings |= {"ALERT_SECRET": SECRET, "ALERT_SYMBOLS": "AAPL, ACME,BTCUSD=BTC/USD", "PYTHONPATH": str(EXAMPLES)}
+    settings |= {
+        "ALERT_SECRET": SECRET,
+        "ALERT_SYMBOLS": "AAPL, ACME,BTCUSD=BTC/USD",
+        "PYTHONPATH": str(EXAMPLES),
+    }
     with open(tmp_path / "log", "w") as log:
-        process = Fork("tradingview", "0", environ=kept | settings, stdout=subprocess.PIPE, stderr=log.fileno())
+        process = Fork(
+            "tradingview", "0", environ=kept | settings, stdout=subprocess.PIPE, stderr=log.fileno()
+        )
         assert process.stdout is not None
         try:
-            yield Alerts(process.stdout.readline().split()[-1].removesuffix("/ALERT_SECRET"), process)
+            yield Alerts(
+                process.stdout.readline().split()[-1].removesuffix("/ALERT_SECRET"), process
+            )
         finally:
             process.kill()
             process.wait(LIMIT_SECONDS)
@@ -49,7 +60,9 @@ def alerts(environ: dict[str, str | None], tmp_path: Path) -> Iterator[Alerts]:
 
 
 def test_an_alert_is_one_order_however_often_it_is_sent(alerts: Alerts, account: Account) -> None:
-    text = '{"id": "cross-1", "symbol": "ACME", "side": "buy", "quantity": 0.1, "limit_price": 1.30}'
+    text = (
+        '{"id": "cross-1", "symbol": "ACME", "side": "buy", "quantity": 0.1, "limit_price": 1.30}'
+    )
     first = alerts.post(text, **{"content-type": "text/plain"})
     second = alerts.post(text, **{"content-type": "application/json"})
     assert (first.status_code, second.status_code) == (202, 200)
@@ -64,7 +77,10 @@ def test_an_alert_is_one_order_however_often_it_is_sent(alerts: Alerts, account:
 
 
 def test_a_symbol_of_the_senders_is_traded_under_ours(alerts: Alerts, account: Account) -> None:
-    assert alerts.post('{"id": "1", "symbol": "BTCUSD", "side": "sell", "quantity": "2"}').status_code == 202
+    assert (
+        alerts.post('{"id": "1", "symbol": "BTCUSD", "side": "sell", "quantity": "2"}').status_code
+        == 202
+    )
     assert [order.symbol for order in account.orders()] == ["BTC/USD"]
 
 
@@ -121,14 +137,20 @@ def test_another_path_is_not_found(alerts: Alerts, account: Account) -> None:
         ({"ALERT_SECRET": SECRET, "ALERT_SYMBOLS": "AAPL"}, "no account to trade in"),
     ],
 )
-def test_it_says_what_it_needs(settings: dict[str, str], reported: str, environ: dict[str, str | None]) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")}
+def test_it_says_what_it_needs(
+    settings: dict[str, str], reported: str, environ: dict[str, str | None]
+) -> None:
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRADING_INTENTS_")
+    }
     away = {
         "TRADING_INTENTS_URL": "http://127.0.0.1:9",
         "TRADING_INTENTS_API_KEY": str(environ["TRADING_INTENTS_API_KEY"]),
     }
     process = Fork(
-        "tradingview", environ=kept | away | settings | {"PYTHONPATH": str(EXAMPLES)}, stderr=subprocess.PIPE
+        "tradingview",
+        environ=kept | away | settings | {"PYTHONPATH": str(EXAMPLES)},
+        stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
     with process.stderr:

@@ -1,4 +1,5 @@
-"""The live blotter: it fits the terminal, shows events as they come, and is drawn by the clock alone."""
+"""The live blotter: it fits the terminal, shows events as they come, and is drawn by the clock
+alone."""
 
 import fcntl
 import io
@@ -35,9 +36,20 @@ from trading_intents_client import (
 )
 from trading_intents_client.cli.watch.blotter import MAX_ORDERS, Blotter
 from trading_intents_client.cli.watch.keys import press
-from trading_intents_client.cli.watch.live import FRAME_SECONDS, follow, read_again, read_all, run_frames
+from trading_intents_client.cli.watch.live import (
+    FRAME_SECONDS,
+    follow,
+    read_again,
+    read_all,
+    run_frames,
+)
 from trading_intents_client.cli.watch.screen import draw
-from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
+from trading_intents_client.stream.events import (
+    StreamedHalt,
+    StreamedOrder,
+    StreamedPosition,
+    StreamedTrade,
+)
 from trading_intents_client.types.enums import (
     ConnectionState,
     Environment,
@@ -80,7 +92,14 @@ def trade_event(number: int) -> TradeEvent:
 
 
 def shown(state: Blotter, width: int, height: int, is_connected: bool = True) -> list[str]:
-    out = Console(width=width, height=height, file=io.StringIO(), force_terminal=True, color_system=None, record=True)
+    out = Console(
+        width=width,
+        height=height,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system=None,
+        record=True,
+    )
     out.print(draw(state, is_connected, width, height))
     return out.export_text().splitlines()
 
@@ -91,7 +110,10 @@ def test_the_screen_is_as_large_as_the_terminal(width: int, height: int) -> None
     for number in range(100):
         state.apply(order_event(number, 1))
         position = StreamedPosition(
-            account_id="a", organization_id="o", symbol=f"S{number}", quantity=Decimal("1.123456789")
+            account_id="a",
+            organization_id="o",
+            symbol=f"S{number}",
+            quantity=Decimal("1.123456789"),
         )
         state.apply(PositionEvent(position=position, cursor="c"))
     lines = shown(state, width, height)
@@ -102,12 +124,16 @@ def test_the_screen_is_as_large_as_the_terminal(width: int, height: int) -> None
     assert "S99" in "".join(lines)
 
 
-@pytest.mark.parametrize(("width", "height"), [(20, 5), (40, 10), (80, 8), (200, 5), (130, 12), (1, 1), (80, 2)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(20, 5), (40, 10), (80, 8), (200, 5), (130, 12), (1, 1), (80, 2)]
+)
 def test_a_small_terminal_shows_orders_first(width: int, height: int) -> None:
     state = blotter()
     for number in range(30):
         state.apply(order_event(number, 1))
-        position = StreamedPosition(account_id="a", organization_id="o", symbol="HELD", quantity=Decimal("1.123456789"))
+        position = StreamedPosition(
+            account_id="a", organization_id="o", symbol="HELD", quantity=Decimal("1.123456789")
+        )
         state.apply(PositionEvent(position=position, cursor="c"))
     state.trouble = "late"
     lines = shown(state, width, height)
@@ -124,7 +150,12 @@ def test_fills_and_stop_prices_stand_beside_open_orders() -> None:
     state = blotter()
     for number in range(30):
         event = order_event(number, 1)
-        state.apply(OrderEvent(order=msgspec.structs.replace(event.order, stop_price=Decimal("187.125")), cursor="c"))
+        state.apply(
+            OrderEvent(
+                order=msgspec.structs.replace(event.order, stop_price=Decimal("187.125")),
+                cursor="c",
+            )
+        )
     for number in (1, 2, 3, 2):
         state.apply(trade_event(number))
     for width in (80, 130, 200):
@@ -133,7 +164,11 @@ def test_fills_and_stop_prices_stand_beside_open_orders() -> None:
         assert "187.125" in reported, "no price is cut"
         assert ("reason" in reported) == (width == 200)
     reported = "\n".join(shown(state, 80, 24))
-    assert re.findall(r"SHORT (\d) FILL at 424.25", reported.partition("─ events")[0]) == ["3", "2", "1"]
+    assert re.findall(r"SHORT (\d) FILL at 424.25", reported.partition("─ events")[0]) == [
+        "3",
+        "2",
+        "1",
+    ]
 
 
 def test_empty_panels_say_so() -> None:
@@ -152,7 +187,12 @@ def test_the_list_scrolls_to_the_selected_order() -> None:
     assert "S49 " in reported
     assert "of 100" in reported
     assert "S99 " not in reported
-    for key, selected in ((b"G", "o000000"), (b"\x1b[A", "o000001"), (b"\x1b[H", "o000099"), (b"\x1b[6~", "o000089")):
+    for key, selected in (
+        (b"G", "o000000"),
+        (b"\x1b[A", "o000001"),
+        (b"\x1b[H", "o000099"),
+        (b"\x1b[6~", "o000089"),
+    ):
         press(key, state, lambda order: asked.append(order.order_id))
         assert state.selected == selected
     assert asked == []
@@ -193,11 +233,15 @@ def test_positions_that_were_read_do_not_replace_newer_ones_of_the_stream(accoun
         reported = next(event for event in stream if isinstance(event, PositionEvent))
     assert reported.position.received_at == read.received_at, "the two can be compared"
     state = blotter()
-    newer = msgspec.structs.replace(reported.position, quantity=Decimal(5), received_at=read.received_at + SECOND)
+    newer = msgspec.structs.replace(
+        reported.position, quantity=Decimal(5), received_at=read.received_at + SECOND
+    )
     state.apply(PositionEvent(position=newer, cursor="c"))
     state.set_positions([read])
     assert [row.quantity for row in state.positions()] == [5]
-    state.set_positions([msgspec.structs.replace(read, quantity=Decimal(6), received_at=read.received_at + SECOND)])
+    state.set_positions(
+        [msgspec.structs.replace(read, quantity=Decimal(6), received_at=read.received_at + SECOND)]
+    )
     assert [row.quantity for row in state.positions()] == [6]
 
 
@@ -235,9 +279,13 @@ def test_a_lost_connection_and_a_live_account_cannot_be_overlooked() -> None:
 def test_a_halt_and_a_broker_that_is_away_are_seen() -> None:
     state = blotter()
     assert "HALTED" not in shown(state, 80, 24)[0]
-    halt = StreamedHalt(id="h", organization_id="o", state=HaltState.DONE, reason="strange news", created_at=AT)
+    halt = StreamedHalt(
+        id="h", organization_id="o", state=HaltState.DONE, reason="strange news", created_at=AT
+    )
     state.apply(HaltEvent(halt=halt, cursor="c"))
-    state.account = msgspec.structs.replace(state.account, connection=ConnectionState.CREDENTIAL_MISSING)
+    state.account = msgspec.structs.replace(
+        state.account, connection=ConnectionState.CREDENTIAL_MISSING
+    )
     head = shown(state, 120, 24)[0]
     assert re.search(r"HALTED since \d\d:\d\d:\d\d: strange news", head)
     assert "broker credential_missing" in head
@@ -247,12 +295,20 @@ def test_a_halt_and_a_broker_that_is_away_are_seen() -> None:
 
 def test_what_is_held_without_protection_is_seen_until_it_is_closed() -> None:
     state, filled = blotter(), order_event(1, 1, OrderStatus.FILLED)
-    state.apply(msgspec.structs.replace(filled, order=msgspec.structs.replace(filled.order, flags=("unprotected",))))
-    position = StreamedPosition(account_id="a", organization_id="o", symbol="S1", quantity=Decimal(10))
+    state.apply(
+        msgspec.structs.replace(
+            filled, order=msgspec.structs.replace(filled.order, flags=("unprotected",))
+        )
+    )
+    position = StreamedPosition(
+        account_id="a", organization_id="o", symbol="S1", quantity=Decimal(10)
+    )
     assert "UNPROTECTED" not in shown(state, 80, 24)[0]
     state.apply(PositionEvent(position=position, cursor="c"))
     assert "UNPROTECTED: S1" in shown(state, 80, 24)[0]
-    state.apply(PositionEvent(position=msgspec.structs.replace(position, quantity=Decimal(0)), cursor="c"))
+    state.apply(
+        PositionEvent(position=msgspec.structs.replace(position, quantity=Decimal(0)), cursor="c")
+    )
     assert "UNPROTECTED" not in shown(state, 80, 24)[0]
 
 
@@ -317,7 +373,9 @@ def test_five_hundred_events_a_second_do_not_move_the_frame_rate() -> None:
         feeding.join()
     expected = MEASURED_SECONDS / FRAME_SECONDS
     assert expected * 0.7 <= frames[0] <= expected + 1
-    assert screen.getvalue().count("\x1b[2J") <= 1, "frames are written over each other: clearing would flicker"
+    assert screen.getvalue().count("\x1b[2J") <= 1, (
+        "frames are written over each other: clearing would flicker"
+    )
 
 
 @contextmanager
@@ -327,11 +385,15 @@ def terminal(
     """A command on a terminal of that size: its process and the terminal's other end."""
     end, own = pty.openpty()
     fcntl.ioctl(own, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
-    settings = {name: value for name, value in (dict(os.environ) | environ).items() if value is not None}
+    settings = {
+        name: value for name, value in (dict(os.environ) | environ).items() if value is not None
+    }
     settings |= {"TERM": "xterm-256color"}
     del settings["COLUMNS"]
     command = [sys.executable, "-m", "trading_intents", *arguments]
-    process = subprocess.Popen(command, stdin=own, stdout=own, stderr=own, env=settings, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=own, stdout=own, stderr=own, env=settings, start_new_session=True
+    )
     os.close(own)
     try:
         yield process, end

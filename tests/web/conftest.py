@@ -1,4 +1,5 @@
-"""A small application on the real server and a real socket, with one route for each thing that web promises."""
+"""A small application on the real server and a real socket, with one route for each thing that web
+promises."""
 
 import asyncio
 import contextlib
@@ -23,7 +24,16 @@ from trading_intents.web.operations import description_routes, operations_routes
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
 from trading_intents.web.problem import PLAIN
 from trading_intents.web.request import Answer, Incoming, Request, answer_json
-from trading_intents.web.routes import IF_MATCH, FastHandler, Handler, Operation, Policy, Respond, Route, Tag
+from trading_intents.web.routes import (
+    IF_MATCH,
+    FastHandler,
+    Handler,
+    Operation,
+    Policy,
+    Respond,
+    Route,
+    Tag,
+)
 from trading_intents.web.routing import App
 from trading_intents.web.server.listener import bind, serving
 from trading_intents.web.server.table import ConnectionLimits
@@ -69,7 +79,8 @@ class Anyone:
 
 @dataclass
 class Known:
-    """The header x-name identifies, after a look-up; `bad` does not verify, `weak` may not, `other` is of another kind.
+    """The header x-name identifies, after a look-up; `bad` does not verify, `weak` may not, `other`
+    is of another kind.
     `friend` was verified before. `key…` is well-formed, and verifies only as `key`."""
 
     name: str = "known"
@@ -162,7 +173,13 @@ async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
 
 
 def route(
-    method: str, path: str, policy: Policy, handle: Handler, summary: str, fast: FastHandler | None = None, **more: Any
+    method: str,
+    path: str,
+    policy: Policy,
+    handle: Handler,
+    summary: str,
+    fast: FastHandler | None = None,
+    **more: Any,
 ) -> Route:
     @Operation(Tag.OPERATIONS, **more)
     async def named(request: Request) -> Answer:
@@ -213,25 +230,84 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
 
     anyone, known = Anyone(), Known()
     return (
-        route("GET", "/v1/things/{symbol}/time", anyone, echo, "Echo.", answer=Echo, bucket=Bucket.CANCELS),
+        route(
+            "GET",
+            "/v1/things/{symbol}/time",
+            anyone,
+            echo,
+            "Echo.",
+            answer=Echo,
+            bucket=Bucket.CANCELS,
+        ),
         route("GET", "/v1/things/special/time", anyone, limited, "Literal.", answer=Echo),
-        route("POST", "/v1/places/{place}/orders", known, create, "Create.", body=Order, answer=Order, status=201),
-        route("PUT", "/v1/orders", anyone, update, "Update.", body=Order, answer=Order, parameters=(IF_MATCH,)),
-        route("GET", "/v1/lists/{owner}", anyone, listing, "List.", answer=Listing[Echo], parameters=PAGE_PARAMETERS),
+        route(
+            "POST",
+            "/v1/places/{place}/orders",
+            known,
+            create,
+            "Create.",
+            body=Order,
+            answer=Order,
+            status=201,
+        ),
+        route(
+            "PUT",
+            "/v1/orders",
+            anyone,
+            update,
+            "Update.",
+            body=Order,
+            answer=Order,
+            parameters=(IF_MATCH,),
+        ),
+        route(
+            "GET",
+            "/v1/lists/{owner}",
+            anyone,
+            listing,
+            "List.",
+            answer=Listing[Echo],
+            parameters=PAGE_PARAMETERS,
+        ),
         route("GET", "/v1/slow", anyone, slow, "Wait.", answer=Echo),
         route("GET", "/v1/broken", anyone, broken, "Break.", answer=Echo),
-        route("GET", "/v1/plain", known, broken, "Break in plain text.", answer=Echo, error_shape=PLAIN),
+        route(
+            "GET",
+            "/v1/plain",
+            known,
+            broken,
+            "Break in plain text.",
+            answer=Echo,
+            error_shape=PLAIN,
+        ),
         route("GET", "/v1/limited", known, limited, "Limited.", answer=Echo),
-        route("POST", "/v1/stops", known, limited, "Stop.", answer=Echo, bucket=Bucket.CANCELS, verifies_late=True),
-        route("POST", "/v1/quick/{name}", anyone, echo, "Begun without a task.", answer=Echo, fast=fast),
+        route(
+            "POST",
+            "/v1/stops",
+            known,
+            limited,
+            "Stop.",
+            answer=Echo,
+            bucket=Bucket.CANCELS,
+            verifies_late=True,
+        ),
+        route(
+            "POST",
+            "/v1/quick/{name}",
+            anyone,
+            echo,
+            "Begun without a task.",
+            answer=Echo,
+            fast=fast,
+        ),
         route("GET", "/v1/limited-address", anyone, limited, "Limited.", answer=Echo),
     )
 
 
 @pytest.fixture
 def rare_collections() -> Iterator[None]:
-    """Has garbage collected as rarely as by a process that serves. What is frozen stays so: to go through all that was
-    collected takes a third of a second."""
+    """Has garbage collected as rarely as by a process that serves. What is frozen stays so: to go
+    through all that was collected takes a third of a second."""
     thresholds = gc.get_threshold()
     collect_rarely()
     yield

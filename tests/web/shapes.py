@@ -32,7 +32,8 @@ def text(unit: str, size: int) -> str:
 
 
 def documents(size: int) -> dict[str, bytes]:
-    """Bodies of at most that size: structures, and an object whose field or value is one of the texts."""
+    """Bodies of at most that size: structures, and an object whose field or value is one of the
+    texts."""
 
     def repeat(begin: bytes, unit: bytes, end: bytes) -> bytes:
         return begin + unit * ((size - len(begin + end)) // len(unit)) + end

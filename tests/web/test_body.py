@@ -120,7 +120,12 @@ class Odd(msgspec.Struct, forbid_unknown_fields=True):
     [
         ({}, Order, "/symbol", "is required"),
         ({"symbol": 1}, Order, "/symbol", "must be a string, found a number"),
-        ({"symbol": "A", "legs": [{"quantity": "1"}, {}]}, Order, "/legs/1/quantity", "is required"),
+        (
+            {"symbol": "A", "legs": [{"quantity": "1"}, {}]},
+            Order,
+            "/legs/1/quantity",
+            "is required",
+        ),
         (
             {"symbol": "A", "legs": [{"quantity": "1", "x/~y": 1}]},
             Order,
@@ -144,10 +149,14 @@ async def test_a_good_body_is_taken(site: Site) -> None:
 
 
 async def test_a_broken_rule_answers_422_with_the_pointer(site: Site) -> None:
-    answer = await site.client.post(URL, json={"symbol": "AAPL", "legs": [{"quantity": 1}]}, headers=ADA)
+    answer = await site.client.post(
+        URL, json={"symbol": "AAPL", "legs": [{"quantity": 1}]}, headers=ADA
+    )
     assert answer.status_code == 422
     assert answer.json()["code"] == "validation_failed"
-    assert answer.json()["errors"] == [{"pointer": "/legs/0/quantity", "detail": "must be a string, found a number"}]
+    assert answer.json()["errors"] == [
+        {"pointer": "/legs/0/quantity", "detail": "must be a string, found a number"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -167,13 +176,17 @@ async def test_another_media_type_is_415(site: Site, headers: dict[str, str]) ->
 
 async def test_a_gzip_bomb_is_refused_unopened(site: Site) -> None:
     bomb = gzip.compress(b" " * 10_000_000)
-    answer = await site.client.post(URL, content=bomb, headers=ADA | JSON | {"content-encoding": "gzip"})
+    answer = await site.client.post(
+        URL, content=bomb, headers=ADA | JSON | {"content-encoding": "gzip"}
+    )
     assert answer.status_code == 415
 
 
 async def test_parameters_of_the_media_type_are_fine(site: Site) -> None:
     headers = ADA | {"content-type": "Application/JSON; charset=utf-8"}
-    assert (await site.client.post(URL, content=b'{"symbol":"A"}', headers=headers)).status_code == 201
+    assert (
+        await site.client.post(URL, content=b'{"symbol":"A"}', headers=headers)
+    ).status_code == 201
 
 
 async def test_64_kib_pass_and_one_byte_more_does_not(site: Site) -> None:
@@ -206,7 +219,9 @@ async def test_checks_run_in_the_documented_order(site: Site) -> None:
 
 
 async def test_a_header_that_is_sent_twice_is_refused(site: Site) -> None:
-    answer = await site.client.post(URL, json={"symbol": "A"}, headers=[("x-name", "ada"), ("x-name", "bob")])
+    answer = await site.client.post(
+        URL, json={"symbol": "A"}, headers=[("x-name", "ada"), ("x-name", "bob")]
+    )
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
 
 
@@ -228,7 +243,9 @@ async def test_a_header_that_is_sent_twice_is_refused(site: Site) -> None:
         (", ".join(['"3"'] * 33), 400),
     ],
 )
-async def test_if_match_makes_a_write_conditional(site: Site, if_match: str | None, status: int) -> None:
+async def test_if_match_makes_a_write_conditional(
+    site: Site, if_match: str | None, status: int
+) -> None:
     headers = {} if if_match is None else {"if-match": if_match}
     answer = await site.client.put("/v1/orders", json={"symbol": "A"}, headers=headers)
     assert answer.status_code == status

@@ -1,4 +1,5 @@
-"""Every parser that reads what a client sent, with the largest input that it is given: none takes the loop for long."""
+"""Every parser that reads what a client sent, with the largest input that it is given: none takes
+the loop for long."""
 
 import contextlib
 import time
@@ -37,7 +38,9 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "limit": read_limit,
     "symbol": parse_symbol,
     "time": parse_rfc3339,
-    "unknown parameter": lambda name: unknown_parameters([name], ["client_reference_id", "created_after", "limit"]),
+    "unknown parameter": lambda name: unknown_parameters(
+        [name], ["client_reference_id", "created_after", "limit"]
+    ),
 }
 
 
@@ -63,19 +66,33 @@ def test_no_body_takes_the_loop_for_long(shape: str) -> None:
 
 @pytest.mark.parametrize("parser", PARSERS)
 def test_no_text_takes_the_loop_for_long(parser: str) -> None:
-    costs = {shape: cost_seconds(PARSERS[parser], text(unit, TEXT_BYTES)) for shape, unit in TEXTS.items()}
+    costs = {
+        shape: cost_seconds(PARSERS[parser], text(unit, TEXT_BYTES))
+        for shape, unit in TEXTS.items()
+    }
     assert {shape: cost for shape, cost in costs.items() if cost >= MAX_SECONDS} == {}
 
 
 def test_many_near_names_do_not_take_the_loop_for_long() -> None:
-    known = ["limit", "next_cursor", "created_after", "created_before", "order", "state", "status", "symbol"]
+    known = [
+        "limit",
+        "next_cursor",
+        "created_after",
+        "created_before",
+        "order",
+        "state",
+        "status",
+        "symbol",
+    ]
     given = [f"{known[number % len(known)][:-1]}{number}" for number in range(50)]
     assert cost_seconds(unknown_parameters, given, known) < MAX_SECONDS
 
 
 def test_many_proxies_do_not_take_the_loop_for_long() -> None:
     hops = b",".join([b"10.0.0.2"] * (TEXT_BYTES // 9))
-    incoming = Incoming("GET", b"/", b"", [(b"x-forwarded-for", hops)], b"", "10.0.0.1", keep_alive=True)
+    incoming = Incoming(
+        "GET", b"/", b"", [(b"x-forwarded-for", hops)], b"", "10.0.0.1", keep_alive=True
+    )
     assert cost_seconds(ClientAddress(("10.0.0.0/8",)).address, incoming) < MAX_SECONDS
 
 
@@ -85,4 +102,7 @@ def test_a_long_name_is_cut_and_keeps_its_path() -> None:
         convert(tree, Submit)
     [problem] = caught.value.errors
     assert problem.pointer.startswith("/command/payload/aaa")
-    assert (len(problem.pointer) < 600, problem.detail) == (True, "unknown field; use ref_intent_id")
+    assert (len(problem.pointer) < 600, problem.detail) == (
+        True,
+        "unknown field; use ref_intent_id",
+    )

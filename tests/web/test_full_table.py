@@ -19,7 +19,9 @@ async def busy(site: Site, counts: dict[str, int]) -> AsyncIterator[None]:
         for address, count in counts.items():
             for _ in range(count):
                 _, writer = await stack.enter_async_context(connected(site, address))
-                writer.write(b"POST /v1/quick/later HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+                writer.write(
+                    b"POST /v1/quick/later HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+                )
 
         async def are_waiting() -> bool:
             return len(site.pending) == sum(counts.values())
@@ -32,7 +34,9 @@ async def busy(site: Site, counts: dict[str, int]) -> AsyncIterator[None]:
                 site.pending.pop()(answer_json({"done": True}))
 
 
-async def test_when_two_addresses_hold_every_connection_the_oldest_without_a_request_is_closed(site: Site) -> None:
+async def test_when_two_addresses_hold_every_connection_the_oldest_without_a_request_is_closed(
+    site: Site,
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         addresses = [f"127.0.0.{2 + number % 2}" for number in range(100)]
         held = [await stack.enter_async_context(connected(site, address)) for address in addresses]
@@ -56,7 +60,10 @@ async def test_when_two_addresses_hold_every_connection_the_oldest_without_a_req
 async def test_a_trusted_proxy_may_have_all_connections_but_no_more(site: Site) -> None:
     async with busy(site, {"127.0.0.9": 100}):
         status, headers, body = await exchange(site, THING)
-        assert (status, json.loads(body)["detail"]) == (503, "this process has too many open connections; try again")
+        assert (status, json.loads(body)["detail"]) == (
+            503,
+            "this process has too many open connections; try again",
+        )
         assert headers["connection"] == "close"
         assert metric(site, "ti_http_connections_refused_total", limit="total") == 1
 
@@ -68,7 +75,9 @@ async def test_a_reserve_answers_probes_while_every_connection_has_a_request(sit
         for path in (b"/healthz", b"/readyz?x=1"):
             assert (await exchange(site, b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n" % path))[0] == 200
         assert (await exchange(site, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"))[0] == 503
-        assert await idle[0][0].read() == b"", "the oldest of the reserve was closed for the first probe"
+        assert await idle[0][0].read() == b"", (
+            "the oldest of the reserve was closed for the first probe"
+        )
         assert (await exchange(site, THING))[0] == 503
         site.pending.pop()(answer_json({"done": True}))
         assert (await exchange(site, THING))[0] == 200, "in place of the one that has its answer"

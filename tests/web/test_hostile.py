@@ -1,4 +1,5 @@
-"""Clients that send without reading, without end or without sense: each is bounded, and nobody else waits for it."""
+"""Clients that send without reading, without end or without sense: each is bounded, and nobody else
+waits for it."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,8 @@ def answered(site: Site, route: str, status: int = 200) -> float:
 async def idle(site: Site, count: int, address: str = "127.0.0.1") -> AsyncIterator[None]:
     """So many connections from an address that send nothing."""
     writers = [
-        (await asyncio.open_connection("127.0.0.1", site.port, local_addr=(address, 0)))[1] for _ in range(count)
+        (await asyncio.open_connection("127.0.0.1", site.port, local_addr=(address, 0)))[1]
+        for _ in range(count)
     ]
     try:
         yield
@@ -59,7 +61,9 @@ async def test_others_are_answered_between_two_pipelined_requests(site: Site) ->
         assert answered(site, route) < count
 
 
-async def test_a_client_that_does_not_read_is_cut_off(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut_off(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "WRITE_SECONDS", 0)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -86,20 +90,30 @@ async def test_readiness_is_looked_at_once_in_a_moment(site: Site) -> None:
 
 async def test_a_trailer_is_no_header(site: Site) -> None:
     head = b"POST /v1/places/here/orders HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-    status, headers, _ = await exchange(site, head + b"0\r\nx-name: ada\r\nx-request-id: theirs\r\n\r\n")
+    status, headers, _ = await exchange(
+        site, head + b"0\r\nx-name: ada\r\nx-request-id: theirs\r\n\r\n"
+    )
     assert (status, headers["x-request-id"] != "theirs") == (401, True)
 
 
 @pytest.mark.parametrize(
-    "endless", [b"a:b\r\n" * 4000, b"x" * 4096], ids=["many trailers", "one trailer that does not end"]
+    "endless",
+    [b"a:b\r\n" * 4000, b"x" * 4096],
+    ids=["many trailers", "one trailer that does not end"],
 )
 @pytest.mark.parametrize("body", [b"", b"2\r\n{}\r\n"])
-async def test_trailers_without_end_are_400_and_the_end(site: Site, endless: bytes, body: bytes) -> None:
+async def test_trailers_without_end_are_400_and_the_end(
+    site: Site, endless: bytes, body: bytes
+) -> None:
     async with connected(site) as (reader, writer):
         writer.write(CHUNKED + body + b"0\r\n")
         sending = asyncio.create_task(send_until_closed(writer, endless))
         status, headers, answer = await read_answer(reader)
-        assert (status, json.loads(answer)["code"], headers["connection"]) == (400, "invalid_request", "close")
+        assert (status, json.loads(answer)["code"], headers["connection"]) == (
+            400,
+            "invalid_request",
+            "close",
+        )
         await sending
 
 
@@ -122,14 +136,21 @@ async def test_a_body_in_chunks_of_one_byte_is_read(site: Site) -> None:
 
 async def test_chunk_sizes_of_more_than_32_kib_are_400_and_the_end(site: Site) -> None:
     status, headers, answer = await exchange(site, in_chunks(b'{"symbol":"' + b"A" * 7000 + b'"}'))
-    assert (status, json.loads(answer)["code"], headers["connection"]) == (400, "invalid_request", "close")
+    assert (status, json.loads(answer)["code"], headers["connection"]) == (
+        400,
+        "invalid_request",
+        "close",
+    )
 
 
 @pytest.mark.parametrize(
     ("head", "piece"),
     [
         (CHUNKED, b"1000\r\n" + b"a" * 4096 + b"\r\n"),
-        (CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 99999999999"), b"a" * 65_536),
+        (
+            CHUNKED.replace(b"transfer-encoding: chunked", b"content-length: 99999999999"),
+            b"a" * 65_536,
+        ),
     ],
     ids=["chunks", "one piece"],
 )
@@ -138,7 +159,11 @@ async def test_a_body_without_end_is_413_and_the_end(site: Site, head: bytes, pi
         writer.write(head)
         sending = asyncio.create_task(send_until_closed(writer, piece))
         status, headers, answer = await read_answer(reader)
-        assert (status, json.loads(answer)["code"], headers["connection"]) == (413, "payload_too_large", "close")
+        assert (status, json.loads(answer)["code"], headers["connection"]) == (
+            413,
+            "payload_too_large",
+            "close",
+        )
         await sending
 
 
@@ -146,7 +171,9 @@ async def test_a_body_without_end_is_413_and_the_end(site: Site, head: bytes, pi
 async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
     async def none_is_left() -> bool:
         new = gc.get_objects(generation=0)
-        is_connected = any(isinstance(each, HttpConnection) and each._app is site.app for each in new)
+        is_connected = any(
+            isinstance(each, HttpConnection) and each._app is site.app for each in new
+        )
         return not is_connected and not any(isinstance(each, PlatformError) for each in new)
 
     async def has_new_date() -> bool:
@@ -158,7 +185,8 @@ async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
     gc.collect()  # what other tests have kept is of an older generation then
     gc.disable()
     try:
-        async with connected(site) as (reader, writer):  # until all connections were looked at, once a second
+        # Until all connections were looked at, once a second.
+        async with connected(site) as (reader, writer):
             await eventually_async(has_new_date, LIMIT_SECONDS)
         for data in (GET, GET[:10], CHUNKED + b"0\r\nabc", b"nonsense\r\n\r\n", b""):
             async with connected(site) as (_, writer):
@@ -173,7 +201,11 @@ async def test_a_closed_connection_leaves_nothing_behind(site: Site) -> None:
 async def test_a_fault_on_the_quick_way_is_500_with_its_id_and_ends(site: Site) -> None:
     head = b"POST /v1/quick/broken HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\ncontent-length: 0\r\n\r\n"
     status, headers, body = await exchange(site, head)
-    assert (status, headers["x-request-id"], json.loads(body)["request_id"]) == (500, "mine", "mine")
+    assert (status, headers["x-request-id"], json.loads(body)["request_id"]) == (
+        500,
+        "mine",
+        "mine",
+    )
     assert b"secret-marker" not in body
     assert answered(site, "none", 500) == 1
     logged = json.loads(site.logs.getvalue())
@@ -208,10 +240,17 @@ async def test_one_address_cannot_take_every_connection(site: Site) -> None:
     async with idle(site, 50):
         status, headers, body = await exchange(site, b"")
         assert (status, headers["retry-after"]) == (503, "1")
-        assert json.loads(body)["detail"] == "this address has too many open connections; close some"
+        assert (
+            json.loads(body)["detail"] == "this address has too many open connections; close some"
+        )
         assert metric(site, "ti_http_connections_refused_total", limit="address") == 1
-        assert json.loads(site.logs.getvalue())["detail"] == "this address has too many open connections; close some"
-        other, writer = await asyncio.open_connection("127.0.0.1", site.port, local_addr=("127.0.0.2", 0))
+        assert (
+            json.loads(site.logs.getvalue())["detail"]
+            == "this address has too many open connections; close some"
+        )
+        other, writer = await asyncio.open_connection(
+            "127.0.0.1", site.port, local_addr=("127.0.0.2", 0)
+        )
         writer.write(GET)
         assert (await read_answer(other))[0] == 200
         writer.close()
@@ -233,10 +272,14 @@ def test_connections_take_half_of_the_descriptors(monkeypatch: pytest.MonkeyPatc
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (512, 1024))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
-    assert table_module.connection_limits(0) == table_module.ConnectionLimits(total=512, per_address=256)
+    assert table_module.connection_limits(0) == table_module.ConnectionLimits(
+        total=512, per_address=256
+    )
 
 
-async def test_a_connection_that_sends_nothing_is_closed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_sends_nothing_is_closed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "FIRST_BYTE_SECONDS", 0)
     async with connected(site) as (reader, writer):
         writer.write(b"\r\n\r\n")  # no request begins with them
@@ -269,15 +312,21 @@ async def test_a_client_that_closes_its_half_gets_the_quick_answer(site: Site) -
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_an_abandoned_request_leaves_no_traceback(make_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_an_abandoned_request_leaves_no_traceback(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     faults: list[object] = []
 
     async def abandon() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context)
+        )
         async with open_site() as site:
             reset = struct.pack("ii", 1, 0)
             async with connected(site) as (_, writer):
-                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                writer.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, reset
+                )
                 writer.write(b"GET /v1/slow HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
                 await site.entered.wait()
 
@@ -333,7 +382,9 @@ async def test_a_client_that_ignores_retry_after_is_not_read_until_then(
         held.cancel()
 
 
-async def test_a_client_that_did_not_wait_is_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_did_not_wait_is_read_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await spend_limit(site, monkeypatch)
     monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 0.05)
     async with connected(site) as (reader, writer):
@@ -354,7 +405,9 @@ async def test_one_refusal_holds_nothing_back(site: Site, monkeypatch: pytest.Mo
         assert (await read_answer(reader))[0] == 200
 
 
-async def test_few_refused_connections_are_read_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_refused_connections_are_read_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await spend_limit(site, monkeypatch, max_refused=1)
     monkeypatch.setattr(connection_module, "BACK_OFF_SECONDS", 60.0)
     async with connected(site) as (reader, writer):

@@ -51,22 +51,31 @@ async def test_one_callers_limit_is_not_anothers(site: Site) -> None:
     assert (await site.client.get("/v1/limited", headers=BOB)).status_code == 200
 
 
-async def test_all_callers_of_an_organization_share_its_limit_and_the_refusal_says_so(site: Site) -> None:
+async def test_all_callers_of_an_organization_share_its_limit_and_the_refusal_says_so(
+    site: Site,
+) -> None:
     ours, theirs = {"x-organization": "ours"}, {"x-organization": "theirs"}
     first = await site.client.get("/v1/limited", headers=ADA | ours)
     assert first.headers["ratelimit-policy"] == '"reads";q=10;w=2, "organization_reads";q=15;w=2'
     assert first.headers["ratelimit"] == '"reads";r=9;t=1, "organization_reads";r=14;t=1'
-    answers = [await site.client.get("/v1/limited", headers={"x-name": f"{n}"} | ours) for n in range(15)]
+    answers = [
+        await site.client.get("/v1/limited", headers={"x-name": f"{n}"} | ours) for n in range(15)
+    ]
     assert [a.status_code for a in answers] == [200] * 14 + [429]
     refused = answers[-1]
-    assert (refused.json()["limit"], "organization" in refused.json()["detail"]) == ("organization", True)
+    assert (refused.json()["limit"], "organization" in refused.json()["detail"]) == (
+        "organization",
+        True,
+    )
     assert refused.headers["ratelimit"] == '"reads";r=10;t=0, "organization_reads";r=0;t=2'
     assert (await site.client.get("/v1/limited", headers=ADA | theirs)).status_code == 200
     assert (await site.client.get("/v1/limited", headers=BOB)).status_code == 200
     counted = (await site.client.get("/metrics")).text
     assert 'ti_rate_limited_total{bucket="organization_reads"} 1.0' in counted
     site.clock.advance(int(refused.headers["retry-after"]))
-    assert (await site.client.get("/v1/limited", headers={"x-name": "14"} | ours)).status_code == 200
+    assert (
+        await site.client.get("/v1/limited", headers={"x-name": "14"} | ours)
+    ).status_code == 200
 
 
 async def test_a_refused_request_takes_no_token_of_the_other_limit(site: Site) -> None:
@@ -77,7 +86,9 @@ async def test_a_refused_request_takes_no_token_of_the_other_limit(site: Site) -
     others = [await site.client.get("/v1/limited", headers=BOB | ours) for _ in range(6)]
     assert [a.status_code for a in others] == [200] * 5 + [429]
     site.clock.advance(1)
-    left = [(await site.client.get("/v1/limited", headers=BOB | ours)).status_code for _ in range(11)]
+    left = [
+        (await site.client.get("/v1/limited", headers=BOB | ours)).status_code for _ in range(11)
+    ]
     assert left == [200] * 10 + [429], "what the organization refused cost the caller nothing"
 
 
@@ -100,7 +111,11 @@ async def test_failed_credentials_stop_the_address_before_the_next_look(site: Si
 async def ask(site: Site, name: str, path: bytes = b"/v1/limited", method: str = "GET") -> int:
     """Without a connection between."""
     headers = [(b"x-name", name.encode())]
-    return (await site.app.handle(Incoming(method, path, b"", headers, b"", "127.0.0.1", keep_alive=True))).status
+    return (
+        await site.app.handle(
+            Incoming(method, path, b"", headers, b"", "127.0.0.1", keep_alive=True)
+        )
+    ).status
 
 
 async def test_failed_credentials_side_by_side_share_no_token(site: Site) -> None:
@@ -125,7 +140,9 @@ async def test_a_credential_that_was_verified_passes_the_limit_of_failures(site:
     assert [await ask(site, name) for name in ("ada", "key", "bad")] == [429] * 3
 
 
-async def test_beyond_the_limit_of_failures_only_what_stops_trading_verifies_keys_at_a_rate(site: Site) -> None:
+async def test_beyond_the_limit_of_failures_only_what_stops_trading_verifies_keys_at_a_rate(
+    site: Site,
+) -> None:
     async def stop(name: str) -> int:
         return await ask(site, name, b"/v1/stops", "POST")
 
@@ -141,7 +158,9 @@ async def test_health_is_never_limited(site: Site) -> None:
     assert {(await site.client.get("/healthz")).status_code for _ in range(50)} == {200}
 
 
-@pytest.mark.parametrize(("size", "tokens"), [(14, 1), (8192, 1), (8193, 2), (65_536, 8), (65_537, 9), (200_000, 9)])
+@pytest.mark.parametrize(
+    ("size", "tokens"), [(14, 1), (8192, 1), (8193, 2), (65_536, 8), (65_537, 9), (200_000, 9)]
+)
 async def test_a_large_body_takes_more_tokens(site: Site, size: int, tokens: int) -> None:
     body = b'{"symbol":"A"}'.ljust(size)
     headers = ADA | {"content-type": "application/json", "x-organization": "ours"}
@@ -153,12 +172,18 @@ async def test_a_large_body_takes_more_tokens(site: Site, size: int, tokens: int
 
 async def test_a_large_body_waits_for_all_its_tokens(site: Site) -> None:
     large, headers = b'{"symbol":"A"}'.ljust(65_536), ADA | {"content-type": "application/json"}
-    assert (await site.client.post("/v1/places/here/orders", content=large, headers=headers)).status_code == 201
+    assert (
+        await site.client.post("/v1/places/here/orders", content=large, headers=headers)
+    ).status_code == 201
     refused = await site.client.post("/v1/places/here/orders", content=large, headers=headers)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-    assert (await site.client.post("/v1/places/here/orders", json={"symbol": "A"}, headers=ADA)).status_code == 201
+    assert (
+        await site.client.post("/v1/places/here/orders", json={"symbol": "A"}, headers=ADA)
+    ).status_code == 201
     site.clock.advance(2)
-    assert (await site.client.post("/v1/places/here/orders", content=large, headers=headers)).status_code == 201
+    assert (
+        await site.client.post("/v1/places/here/orders", content=large, headers=headers)
+    ).status_code == 201
 
 
 def test_no_request_costs_more_than_a_bucket_holds() -> None:
@@ -229,7 +254,9 @@ def test_memory_is_bounded_and_a_spent_bucket_is_kept(monkeypatch: pytest.Monkey
         ("10.0.0.1", b"9.9.9.9" + b", 10.0.0.2" * 16, "10.0.0.2"),
     ],
 )
-def test_only_a_trusted_proxy_may_name_the_address(peer: str, forwarded: bytes, address: str) -> None:
+def test_only_a_trusted_proxy_may_name_the_address(
+    peer: str, forwarded: bytes, address: str
+) -> None:
     headers = [(b"x-forwarded-for", forwarded)] if forwarded else []
     incoming = Incoming("GET", b"/", b"", headers, b"", peer, keep_alive=True)
     assert ClientAddress(("10.0.0.0/8",)).address(incoming) == address
@@ -250,7 +277,9 @@ def test_keys_share_a_limit_by_environment_and_users_have_one_apart() -> None:
 
     paper, again, live = (
         shared(ApiKeyPrincipal(KeyId(UUID(int=number)), organization.id, environment, frozenset()))
-        for number, environment in enumerate((Environment.PAPER, Environment.PAPER, Environment.LIVE))
+        for number, environment in enumerate(
+            (Environment.PAPER, Environment.PAPER, Environment.LIVE)
+        )
     )
     users = {shared(UserPrincipal(subject, "o", "admin")) for subject in ("ada", "bob")}
     assert paper == again

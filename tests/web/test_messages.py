@@ -7,7 +7,11 @@ import pytest
 from tests.tenants import Tenants
 
 ACCOUNT = "/v1/accounts/01890a5d-ac96-774b-bcce-b302099a8057"
-GOOD_PAYLOAD: dict[str, Any] = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
+GOOD_PAYLOAD: dict[str, Any] = {
+    "symbol": "AAPL",
+    "order_side": "BUY",
+    "spec": {"Market": {"quantity": "1"}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,11 @@ def create(**changes: Any) -> dict[str, Any]:
             "/command/type",
             "found 'BUY'; use CREATE, REPLACE or CANCEL",
         ),
-        (create(order_side="LONG"), "/command/payload/order_side", "found 'LONG'; use BUY, SELL or SELL_SHORT"),
+        (
+            create(order_side="LONG"),
+            "/command/payload/order_side",
+            "found 'LONG'; use BUY, SELL or SELL_SHORT",
+        ),
         (
             create(spec={"Market": {"quantity": 10}}),
             "/command/payload/spec/Market/quantity",
@@ -64,7 +72,10 @@ def test_a_bad_command_is_answered_with_what_is_allowed(
 def test_a_mistyped_field_is_answered_with_the_right_one(tenants: Tenants, intents: str) -> None:
     body = create(spec={"Limit": {"quantity": "1", "limitprice": "2"}})
     error = answered(tenants, intents, body)
-    assert (error["pointer"], error["did_you_mean"]) == ("/command/payload/spec/Limit/limitprice", "limit_price")
+    assert (error["pointer"], error["did_you_mean"]) == (
+        "/command/payload/spec/Limit/limitprice",
+        "limit_price",
+    )
     assert error["detail"] == "unknown field; did you mean limit_price?"
 
 
@@ -80,11 +91,17 @@ def test_a_long_value_is_cut_in_the_message(tenants: Tenants, intents: str) -> N
         ({"name": "a\nb"}, "must have no control characters and no invisible ones"),
         ({"environment": "test"}, "found 'test'; use paper or live"),
         ({"broker": "papr"}, "no such broker: papr; use alpaca, paper or remote"),
-        ({"broker": "paper", "environment": "live"}, "the broker paper has no environment live; use paper"),
+        (
+            {"broker": "paper", "environment": "live"},
+            "the broker paper has no environment live; use paper",
+        ),
     ],
 )
-def test_a_bad_account_is_answered_with_what_is_allowed(tenants: Tenants, changes: dict[str, Any], detail: str) -> None:
-    # `live` needs a caller who may make live accounts, to be refused for the broker and not for the key.
+def test_a_bad_account_is_answered_with_what_is_allowed(
+    tenants: Tenants, changes: dict[str, Any], detail: str
+) -> None:
+    # `live` needs a caller who may make live accounts, to be refused for the broker and not for the
+    # key.
     body = {"name": "x", "broker": "paper", "environment": "paper"} | changes
     answer = tenants.client.post("/v1/accounts", json=body, headers=tenants.callers["admin"])
     assert answer.status_code == 422, answer.text
@@ -93,7 +110,10 @@ def test_a_bad_account_is_answered_with_what_is_allowed(tenants: Tenants, change
 
 def test_a_bad_number_is_answered_with_its_bounds(tenants: Tenants, intents: str) -> None:
     path = f"/v1/controls/accounts/{intents.split('/')[3]}/symbols/AAPL/time"
-    assert answered(tenants, path, {"stale_order_millis": 0}, "PATCH")["detail"] == "must be at least 1"
+    assert (
+        answered(tenants, path, {"stale_order_millis": 0}, "PATCH")["detail"]
+        == "must be at least 1"
+    )
     assert answered(tenants, path, {"stale_order_millis": "1"}, "PATCH")["detail"] == (
         "must be a whole number or null, found a string"
     )

@@ -1,4 +1,5 @@
-"""The pages for people: what this is, at /, and the whole API, at /docs. They need nothing from elsewhere."""
+"""The pages for people: what this is, at /, and the whole API, at /docs. They need nothing from
+elsewhere."""
 
 import asyncio
 import re
@@ -52,7 +53,9 @@ class Reader(HTMLParser):
             assert self.open.pop() == tag
 
 
-async def test_the_description_is_made_once_by_the_first_who_ask(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_description_is_made_once_by_the_first_who_ask(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = []
 
     def counted(*arguments: Any) -> Any:
@@ -78,9 +81,13 @@ async def test_a_page_needs_nothing_from_elsewhere(site: Site, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
-async def test_the_policy_allows_a_page_files_of_ours_and_nothing_else(site: Site, path: str) -> None:
+async def test_the_policy_allows_a_page_files_of_ours_and_nothing_else(
+    site: Site, path: str
+) -> None:
     answer = await site.client.get(path)
-    policy = dict(rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";"))
+    policy = dict(
+        rule.strip().split(" ", 1) for rule in answer.headers["content-security-policy"].split(";")
+    )
     assert policy == {
         "default-src": "'none'",
         "script-src": "'self'",
@@ -108,7 +115,9 @@ async def test_every_link_of_a_page_leads_somewhere(site: Site) -> None:
     assert len(docs.ids) == len(set(docs.ids))
     for link in {*docs.links, *Reader((await site.client.get("/")).text).links}:
         path, _, anchor = link.partition("#")
-        assert anchor in docs.ids if anchor else (await site.client.get(path)).status_code == 200, link
+        assert anchor in docs.ids if anchor else (await site.client.get(path)).status_code == 200, (
+            link
+        )
 
 
 def test_the_first_page_says_what_this_is_and_where_to_go(platform: Platform) -> None:
@@ -120,7 +129,9 @@ def test_the_first_page_says_what_this_is_and_where_to_go(platform: Platform) ->
     assert 'type": "CREATE' in unescape(page)
 
 
-def test_the_page_shows_fields_types_examples_and_errors_of_every_operation(platform: Platform) -> None:
+def test_the_page_shows_fields_types_examples_and_errors_of_every_operation(
+    platform: Platform,
+) -> None:
     document, page = platform.client.get("/openapi.json").json(), platform.client.get("/docs").text
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

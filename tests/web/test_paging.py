@@ -24,10 +24,21 @@ async def test_a_reader_sees_every_row_once(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "rows"),
-    [(None, 50), ("1", 1), ("0", 1), ("100", 100), ("101", 100), ("9" * 5000, 100), ("007", 7), ("0" * 20 + "3", 3)],
+    [
+        (None, 50),
+        ("1", 1),
+        ("0", 1),
+        ("100", 100),
+        ("101", 100),
+        ("9" * 5000, 100),
+        ("007", 7),
+        ("0" * 20 + "3", 3),
+    ],
 )
 async def test_the_limit_is_clamped(site: Site, limit: str | None, rows: int) -> None:
-    answer = await site.client.get("/v1/lists/ada", params={} if limit is None else {"limit": limit})
+    answer = await site.client.get(
+        "/v1/lists/ada", params={} if limit is None else {"limit": limit}
+    )
     assert len(answer.json()["data"]) == rows
 
 
@@ -39,12 +50,16 @@ async def test_a_limit_that_is_no_number_is_400(site: Site, limit: str) -> None:
 
 async def test_a_cursor_fits_its_own_list_only(site: Site) -> None:
     cursor = (await site.client.get("/v1/lists/ada")).json()["next_cursor"]
-    assert (await site.client.get("/v1/lists/ada", params={"next_cursor": cursor})).status_code == 200
+    assert (
+        await site.client.get("/v1/lists/ada", params={"next_cursor": cursor})
+    ).status_code == 200
     answer = await site.client.get("/v1/lists/bob", params={"next_cursor": cursor})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
 
 
-@pytest.mark.parametrize("cursor", ["x", "====", "AAAA", "A" * 300, "ä", "' OR 1=1", "a\x00b", "AAAAAAAAAAAAAAAA"])
+@pytest.mark.parametrize(
+    "cursor", ["x", "====", "AAAA", "A" * 300, "ä", "' OR 1=1", "a\x00b", "AAAAAAAAAAAAAAAA"]
+)
 async def test_a_bad_cursor_is_400(site: Site, cursor: str) -> None:
     answer = await site.client.get("/v1/lists/ada", params={"next_cursor": cursor})
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_cursor")
@@ -54,7 +69,10 @@ async def test_a_parameter_given_twice_is_400(site: Site) -> None:
     assert (await site.client.get("/v1/lists/ada?limit=1&limit=2")).status_code == 400
 
 
-@given(st.text(), st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40))
+@given(
+    st.text(),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40),
+)
 def test_a_cursor_opens_to_its_position(name: str, position: str) -> None:
     assert open_cursor(name, make_cursor(name, position)) == position
 

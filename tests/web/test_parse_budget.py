@@ -1,4 +1,5 @@
-"""Connections that send much at once share the loop: each parses a piece in its turn, and keeps little."""
+"""Connections that send much at once share the loop: each parses a piece in its turn, and keeps
+little."""
 
 import asyncio
 import tracemalloc
@@ -37,7 +38,9 @@ async def test_a_small_request_does_not_wait_for_large_ones(no_time: None) -> No
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "10.0.0.1"], ids=["client", "trusted_proxy"])
-async def test_a_small_request_waits_for_few_pieces_of_another_address(address: str, no_time: None) -> None:
+async def test_a_small_request_waits_for_few_pieces_of_another_address(
+    address: str, no_time: None
+) -> None:
     """However many connections that address has."""
     small = Wire(address=address)
     floods = [Wire(small) for _ in range(9)]

@@ -1,5 +1,5 @@
-"""Byte streams cut at every offset: what the connection takes, h11 takes with equal method, target, headers and
-body."""
+"""Byte streams cut at every offset: what the connection takes, h11 takes with equal method, target,
+headers and body."""
 
 import asyncio
 import itertools
@@ -19,7 +19,12 @@ from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Answer, Incoming
 from trading_intents.web.routes import Respond
 from trading_intents.web.routing import App
-from trading_intents.web.server.connection import MAX_PIPELINED, MAX_PIPELINED_BYTES, PARSE_BYTES, HttpConnection
+from trading_intents.web.server.connection import (
+    MAX_PIPELINED,
+    MAX_PIPELINED_BYTES,
+    PARSE_BYTES,
+    HttpConnection,
+)
 from trading_intents.web.server.table import READ_BYTES, ConnectionLimits, ConnectionTable
 
 Taken = tuple[bytes, bytes, list[tuple[bytes, bytes]], bytes | None]
@@ -33,7 +38,9 @@ class RecordingApp(App):
     def __init__(self) -> None:
         clock, metrics = ManualClock(), Metrics()
         limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, {}, clock, metrics.rate_limited)
-        super().__init__((), limits, ClientAddress(("10.0.0.0/8",)), clock, metrics, make_log("error"))
+        super().__init__(
+            (), limits, ClientAddress(("10.0.0.0/8",)), clock, metrics, make_log("error")
+        )
         self.taken: list[Taken] = []
         self.refused = 0
 
@@ -45,7 +52,9 @@ class RecordingApp(App):
         if incoming.refusal:
             self.refused += 1
             return Answer(status=incoming.refusal.status)
-        target = incoming.raw_path + (b"?" + incoming.query_string if incoming.query_string else b"")
+        target = incoming.raw_path + (
+            b"?" + incoming.query_string if incoming.query_string else b""
+        )
         self.taken.append((incoming.method.encode(), target, incoming.headers, incoming.body))
         return Answer()
 
@@ -88,7 +97,9 @@ class Wire:
     def __init__(self, beside: "Wire | None" = None, address: str = "127.0.0.1") -> None:
         self.app: RecordingApp = beside.app if beside else RecordingApp()
         self.transport = MemoryTransport(address)
-        self.table: ConnectionTable = beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
+        self.table: ConnectionTable = (
+            beside.table if beside else ConnectionTable(self.app, ConnectionLimits(10, 10))
+        )
         self.connection = HttpConnection(self.table)
         self.connection.connection_made(self.transport)
 
@@ -134,8 +145,8 @@ def take(pieces: list[bytes]) -> tuple[list[Taken], int]:
 def take_by_h11(data: bytes) -> list[Taken]:
     """The requests that h11 takes, each on a connection of its own.
 
-    It is spared two things that RFC 9112 lets a server forgive: empty lines before a request (2.2), and more than one
-    space between the words of the request line (3).
+    It is spared two things that RFC 9112 lets a server forgive: empty lines before a request (2.2),
+    and more than one space between the words of the request line (3).
     """
     taken: list[Taken] = []
     while True:
@@ -158,7 +169,8 @@ def take_by_h11(data: bytes) -> list[Taken]:
 
 
 def comparable(taken: list[Taken]) -> list[Taken]:
-    """h11 writes `chunked` in lower case, and takes spaces around a value away where we do when it is read."""
+    """h11 writes `chunked` in lower case, and takes spaces around a value away where we do when it
+    is read."""
 
     def value_of(name: bytes, value: bytes) -> bytes:
         return (value.lower() if name == b"transfer-encoding" else value).strip(b" \t")
@@ -169,24 +181,50 @@ def comparable(taken: list[Taken]) -> list[Taken]:
     ]
 
 
-TOKENS = st.sampled_from([b"a", b"x-api-key", b"Expect", b"Connection", b"Upgrade", b"Content-Length", b"Host", b"TE"])
-VALUES = st.sampled_from(
-    [b"", b"b", b" b \t", b"close", b"keep-alive", b"upgrade", b"h2c", b"3", b"0", b"+3", b"3, 3", b"chunked", b"\xff"]
+TOKENS = st.sampled_from(
+    [b"a", b"x-api-key", b"Expect", b"Connection", b"Upgrade", b"Content-Length", b"Host", b"TE"]
 )
-CODINGS = st.sampled_from([b"chunked", b"Chunked ", b"gzip, chunked", b"identity", b"chunked, chunked", b""])
+VALUES = st.sampled_from(
+    [
+        b"",
+        b"b",
+        b" b \t",
+        b"close",
+        b"keep-alive",
+        b"upgrade",
+        b"h2c",
+        b"3",
+        b"0",
+        b"+3",
+        b"3, 3",
+        b"chunked",
+        b"\xff",
+    ]
+)
+CODINGS = st.sampled_from(
+    [b"chunked", b"Chunked ", b"gzip, chunked", b"identity", b"chunked, chunked", b""]
+)
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
     method = draw(st.sampled_from([b"GET", b"POST"] * 4 + [b"HEAD", b"CONNECT", b"get", b"PRI"]))
     target = draw(
-        st.sampled_from([b"/", b"/a?b=c"] * 4 + [b"*", b"/%2F", b"http://x/y", b"x:1", b"/#f", b"/\xff", b""])
+        st.sampled_from(
+            [b"/", b"/a?b=c"] * 4 + [b"*", b"/%2F", b"http://x/y", b"x:1", b"/#f", b"/\xff", b""]
+        )
     )
-    version = draw(st.sampled_from([b" HTTP/1.1"] * 12 + [b" HTTP/1.0", b" HTTP/2.0", b" HTTP/0.9", b"", b" http/1.1"]))
+    version = draw(
+        st.sampled_from(
+            [b" HTTP/1.1"] * 12 + [b" HTTP/1.0", b" HTTP/2.0", b" HTTP/0.9", b"", b" http/1.1"]
+        )
+    )
     lines = [method + b" " + target + version]
     if draw(st.integers(0, 9)):
         lines.append(b"Host: x")
-    lines += draw(st.lists(st.builds(lambda name, value: name + b":" + value, TOKENS, VALUES), max_size=3))
+    lines += draw(
+        st.lists(st.builds(lambda name, value: name + b":" + value, TOKENS, VALUES), max_size=3)
+    )
     body = draw(st.binary(max_size=20))
     match draw(st.sampled_from(["none", "length", "chunked"])):
         case "length":
@@ -207,7 +245,9 @@ def chunked(draw: st.DrawFn, body: bytes) -> bytes:
         extension = draw(st.sampled_from([b"", b";a", b";a=b", b';a="b c"', b" ;a"]))
         data += b"%x" % size + extension + b"\r\n" + body[:size] + b"\r\n"
         body = body[size:]
-    trailers = draw(st.lists(st.sampled_from([b"a: b", b"x-api-key: stolen", b"content-length: 9"]), max_size=2))
+    trailers = draw(
+        st.lists(st.sampled_from([b"a: b", b"x-api-key: stolen", b"content-length: 9"]), max_size=2)
+    )
     return data + b"0\r\n" + b"".join(line + b"\r\n" for line in trailers) + b"\r\n"
 
 
@@ -217,7 +257,11 @@ def streams(draw: st.DrawFn) -> bytes:
     data = b"".join(draw(st.lists(requests(), min_size=1, max_size=4)))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(data)))
-        other = draw(st.sampled_from([b"", b" ", b"\r\n", b"\n", b"\r", b"\0", b"\t", b":", b"0", b"\xe9", data[at:]]))
+        other = draw(
+            st.sampled_from(
+                [b"", b" ", b"\r\n", b"\n", b"\r", b"\0", b"\t", b":", b"0", b"\xe9", data[at:]]
+            )
+        )
         data = data[:at] + other + data[at + draw(st.integers(0, 2)) :]
     return data
 
@@ -233,10 +277,16 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 @settings(max_examples=80)
 @example(HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc", [])
-@example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", [])
+@example(
+    HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", []
+)
 @example(b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc", [])
 @example(
-    HEAD + b"a: b \t\r\ntransfer-encoding: chunked\r\n\r\n1;a=b\r\nx\r\n0\r\nx-api-key: y\r\n\r\n" + HEAD + b"\r\n", []
+    HEAD
+    + b"a: b \t\r\ntransfer-encoding: chunked\r\n\r\n1;a=b\r\nx\r\n0\r\nx-api-key: y\r\n\r\n"
+    + HEAD
+    + b"\r\n",
+    [],
 )
 @given(streams(), st.lists(st.integers(0, 1 << 16), max_size=8))
 def test_what_we_take_h11_takes_as_well_wherever_it_is_cut(data: bytes, offsets: list[int]) -> None:
@@ -269,8 +319,13 @@ def test_random_bytes_are_taken_by_h11_or_by_nobody(pieces: list[bytes]) -> None
 @pytest.mark.parametrize("count", [1, MAX_PIPELINED, 1000])
 def test_every_pipelined_request_is_taken(count: int) -> None:
     data = b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % n for n in range(count))
-    taken, refused = take([data[start : start + READ_BYTES] for start in range(0, len(data), READ_BYTES)])
-    assert ([target for _, target, _, _ in taken], refused) == ([b"/%d" % n for n in range(count)], 0)
+    taken, refused = take(
+        [data[start : start + READ_BYTES] for start in range(0, len(data), READ_BYTES)]
+    )
+    assert ([target for _, target, _, _ in taken], refused) == (
+        [b"/%d" % n for n in range(count)],
+        0,
+    )
 
 
 async def test_only_so_many_requests_wait_and_nothing_more_is_read() -> None:
@@ -303,5 +358,7 @@ async def test_only_so_many_bytes_wait() -> None:
         wire.receive(data[sent : sent + PARSE_BYTES])
         sent += PARSE_BYTES
     assert sent <= MAX_PIPELINED_BYTES + 2 * PARSE_BYTES
-    await wire.send([data[start : start + READ_BYTES] for start in range(sent, len(data), READ_BYTES)])
+    await wire.send(
+        [data[start : start + READ_BYTES] for start in range(sent, len(data), READ_BYTES)]
+    )
     assert [len(body or b"") for _, _, _, body in wire.app.taken] == [0, 0, *[60_000] * 8]

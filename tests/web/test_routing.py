@@ -45,7 +45,9 @@ async def test_bytes_that_are_no_text_in_a_path_are_not_found(site: Site) -> Non
     ],
     ids=lambda given: str(given)[:20],
 )
-async def test_a_long_path_or_query_is_414_before_all_else(site: Site, method: str, target: str, status: int) -> None:
+async def test_a_long_path_or_query_is_414_before_all_else(
+    site: Site, method: str, target: str, status: int
+) -> None:
     answer = await site.client.request(method, target)
     if status == 200:
         assert answer.status_code == (200 if method == "GET" else 405)
@@ -100,7 +102,9 @@ async def test_head_answers_as_get_without_a_body(site: Site) -> None:
 
 @pytest.mark.parametrize("given", ["a", "A-z_0.9", "x" * 64])
 async def test_a_good_request_id_is_kept(site: Site, given: str) -> None:
-    assert (await site.client.get("/healthz", headers={"x-request-id": given})).headers["x-request-id"] == given
+    assert (await site.client.get("/healthz", headers={"x-request-id": given})).headers[
+        "x-request-id"
+    ] == given
 
 
 @pytest.mark.parametrize("given", ["", "x" * 65, "a b", "ä", "a\tb", "a,b"])
@@ -121,7 +125,10 @@ async def test_plain_text_errors_where_the_specification_says_so(site: Site) -> 
     assert (refused.status_code, refused.text) == (401, "unauthorized")
     assert refused.headers["content-type"].startswith("text/plain")
     forbidden = await site.client.get("/v1/plain", headers={"x-name": "weak"})
-    assert (forbidden.status_code, forbidden.headers["content-type"]) == (403, "text/plain; charset=utf-8")
+    assert (forbidden.status_code, forbidden.headers["content-type"]) == (
+        403,
+        "text/plain; charset=utf-8",
+    )
     assert (await site.client.get("/v1/plain", headers={"x-name": "ada"})).status_code == 500
 
 
@@ -142,7 +149,9 @@ def test_the_same_route_twice_is_refused(site: Site) -> None:
     route = Route("GET", "/x/{a}", Anyone(), handle)
     app = site.app
     with pytest.raises(ValueError, match="registered twice"):
-        type(app)([route, route], app._limits, app.client_address, site.clock, app.metrics, app._log)
+        type(app)(
+            [route, route], app._limits, app.client_address, site.clock, app.metrics, app._log
+        )
 
 
 async def test_a_taken_port_is_refused_in_plain_words(site: Site) -> None:

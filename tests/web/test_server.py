@@ -1,4 +1,5 @@
-"""The HTTP connection itself, byte by byte over a real socket: what a well-behaved client never sends, too."""
+"""The HTTP connection itself, byte by byte over a real socket: what a well-behaved client never
+sends, too."""
 
 import asyncio
 import contextlib
@@ -27,7 +28,11 @@ async def connected(
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in head[1:] if line)
-    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
+    return (
+        int(head[0].split()[1]),
+        headers,
+        await reader.readexactly(int(headers.get("content-length", 0))),
+    )
 
 
 async def exchange(site: Site, data: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -99,7 +104,9 @@ async def test_who_wants_the_connection_closed_gets_it_closed(site: Site, head: 
         b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: identity\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\ncontent-length: 0\r\n\r\n",
-        b"GET / HTTP/1.1\r\nhost: x\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(200)) + b"\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\n"
+        + b"".join(b"x-%d: y\r\n" % n for n in range(200))
+        + b"\r\n",
         b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: y\r\ncontent-length: 3\r\n\r\nabc",
         b"GET / HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % n for n in range(9000)) + b"\r\n",
         b"POST /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -112,7 +119,8 @@ async def test_what_is_no_http_gets_400_and_the_end(site: Site, data: bytes) -> 
         assert (status, json.loads(body)["code"]) == (400, "invalid_request")
         assert headers["connection"] == "close"
         assert json.loads(body)["request_id"] == headers["x-request-id"] != ""
-        with contextlib.suppress(ConnectionResetError):  # if more was on its way than we cared to read
+        # If more was on its way than we cared to read.
+        with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     assert (await site.client.get("/healthz")).status_code == 200
 
@@ -152,10 +160,18 @@ async def test_a_204_has_no_body_and_head_has_only_the_length(site: Site) -> Non
         assert (await read_answer(reader))[0] == 200
 
 
-async def test_a_request_that_does_not_arrive_in_time_is_408(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_does_not_arrive_in_time_is_408(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection_module, "REQUEST_SECONDS", 0)
-    status, headers, body = await exchange(site, b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
-    assert (status, json.loads(body)["code"], headers["connection"]) == (408, "request_timeout", "close")
+    status, headers, body = await exchange(
+        site, b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n"
+    )
+    assert (status, json.loads(body)["code"], headers["connection"]) == (
+        408,
+        "request_timeout",
+        "close",
+    )
     assert json.loads(body)["request_id"] == headers["x-request-id"] != ""
 
 

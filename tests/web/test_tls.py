@@ -1,5 +1,5 @@
-"""HTTP by TLS: the same connection behind a handshake, certificates that are renewed in their files, and handshakes
-that nobody finishes."""
+"""HTTP by TLS: the same connection behind a handshake, certificates that are renewed in their
+files, and handshakes that nobody finishes."""
 
 import asyncio
 import contextlib
@@ -55,14 +55,17 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def check_requests(site: Site, certificate: Path) -> None:
-    """Several on one connection, pipelined, large ones, and a client that does not wait for its answer."""
+    """Several on one connection, pipelined, large ones, and a client that does not wait for its
+    answer."""
     async with connected(site, certificate) as (reader, writer):
         for _ in range(3):
             writer.write(GET)
             assert (await read_answer(reader))[0] == 200
         paths = [f"/v1/things/S{n}/time" for n in range(40)]
         writer.write(b"".join(f"GET {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode() for path in paths))
-        assert [json.loads((await read_answer(reader))[2])["text"] for _ in paths] == [f"S{n}" for n in range(40)]
+        assert [json.loads((await read_answer(reader))[2])["text"] for _ in paths] == [
+            f"S{n}" for n in range(40)
+        ]
         body = b'{"symbol":"' + b"A" * 60_000 + b'"}'
         head = b"PUT /v1/orders HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % len(body) + body + GET)
@@ -79,11 +82,15 @@ async def check_requests(site: Site, certificate: Path) -> None:
 
 
 @pytest.mark.parametrize("make_loop", LOOPS)
-def test_a_tls_connection_does_all_that_a_plain_one_does(make_loop: MakeLoop, settings: Settings) -> None:
+def test_a_tls_connection_does_all_that_a_plain_one_does(
+    make_loop: MakeLoop, settings: Settings
+) -> None:
     faults: list[object] = []
 
     async def use() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context)
+        )
         async with open_site(settings) as site:
             await check_requests(site, Path(settings.http_tls_certificate_file))
             assert metric(site, "ti_tls_certificate_expires_timestamp_seconds", port="http") > 1e9
@@ -102,7 +109,9 @@ def test_handshakes_that_nobody_finishes_count_as_connections_and_end(
     monkeypatch.setattr(tls_module, "FIRST_BYTE_SECONDS", 60)
 
     async def hold() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: faults.append(context)
+        )
         async with open_site(settings) as site, contextlib.AsyncExitStack() as stack:
             held = [await stack.enter_async_context(connected(site)) for _ in range(50)]
             await until(lambda: metric(site, "ti_http_connections") == 50)
@@ -125,7 +134,9 @@ def test_handshakes_that_nobody_finishes_count_as_connections_and_end(
     assert faults == []
 
 
-async def test_a_handshake_has_its_limit(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_has_its_limit(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tls_module, "FIRST_BYTE_SECONDS", 0.01)
     async with open_site(settings) as site, connected(site) as (reader, _):
         with contextlib.suppress(ConnectionResetError):
@@ -144,7 +155,9 @@ async def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(settings: 
             async with connected(site, old):
                 pass
         lines = [json.loads(line) for line in site.logs.getvalue().splitlines()]
-        assert [(line["event"], line["setting"]) for line in lines] == [("certificate not taken", "HTTP_TLS")]
+        assert [(line["event"], line["setting"]) for line in lines] == [
+            ("certificate not taken", "HTTP_TLS")
+        ]
         key.write_bytes(working_key)
         make_certificate(certificate.parent)
         async with connected(site, certificate):
@@ -195,6 +208,7 @@ def test_a_file_that_is_none_ends_the_start(
         "HTTP_TLS_KEY_FILE": settings.http_tls_key_file,
     }
     done = run_command(
-        environment(tmp_path / "data", {"DATABASE_URL": tenants_database.login.reveal()} | files), "serve"
+        environment(tmp_path / "data", {"DATABASE_URL": tenants_database.login.reveal()} | files),
+        "serve",
     )
     assert (done.returncode, "HTTP_TLS_CERTIFICATE_FILE" in done.stderr) == (1, True), done.stderr

@@ -1,4 +1,5 @@
-"""Requests take turns of the event loop: many of one organization, or of no caller, delay no other caller's."""
+"""Requests take turns of the event loop: many of one organization, or of no caller, delay no other
+caller's."""
 
 import asyncio
 import contextlib
@@ -29,7 +30,9 @@ STOP = b"POST /v1/stops HTTP/1.1\r\nhost: x\r\nx-name: %s\r\ncontent-length: 0\r
     ],
     ids=["a_caller", "public", "refused", "not_found", "too_long", "unreadable"],
 )
-async def test_a_flood_of_requests_delays_no_other_caller(site: Site, flood: bytes, statuses: set[int]) -> None:
+async def test_a_flood_of_requests_delays_no_other_caller(
+    site: Site, flood: bytes, statuses: set[int]
+) -> None:
     """All are received before the first is read; with each answer, its rank among them is known."""
     answered: list[tuple[str, int]] = []
 
@@ -41,7 +44,9 @@ async def test_a_flood_of_requests_delays_no_other_caller(site: Site, flood: byt
         opened = [await stack.enter_async_context(connected(site)) for _ in requests]
         for (_, request), (_, writer) in zip(requests, opened, strict=True):
             writer.write(request)
-        await asyncio.gather(*(read(name, reader) for (name, _), (reader, _) in zip(requests, opened, strict=True)))
+        await asyncio.gather(
+            *(read(name, reader) for (name, _), (reader, _) in zip(requests, opened, strict=True))
+        )
     assert {status for name, status in answered if name == "flood"} == statuses
     assert answered.index(("other", 200)) <= MAX_BEFORE
 

@@ -1,4 +1,5 @@
-"""Every route with the largest inputs that it allows, in many shapes: none costs more than 5 ms of the loop."""
+"""Every route with the largest inputs that it allows, in many shapes: none costs more than 5 ms of
+the loop."""
 
 import asyncio
 import json
@@ -20,7 +21,13 @@ from tests.tenants import DOCUMENT, PLENTY
 from tests.web.shapes import TEXTS, documents, text
 from tests.web.test_costs import MAX_SECONDS, TRIES
 from trading_intents.accounts.vault import open_vault
-from trading_intents.app import build_app, build_features, embedded_provider, open_infrastructure, working
+from trading_intents.app import (
+    build_app,
+    build_features,
+    embedded_provider,
+    open_infrastructure,
+    working,
+)
 from trading_intents.config import load
 from trading_intents.console.http import console_routes
 from trading_intents.identity.service import TokenIssuer
@@ -41,7 +48,14 @@ from trading_intents.web.routes import Route
 from trading_intents.web.routing import App
 
 HEADER_BYTES = 28 * 1024
-HEADERS = (b"if-match", b"idempotency-key", b"last-event-id", b"if-none-match", b"authorization", b"x-api-key")
+HEADERS = (
+    b"if-match",
+    b"idempotency-key",
+    b"last-event-id",
+    b"if-none-match",
+    b"authorization",
+    b"x-api-key",
+)
 SAMPLES = 4  # of the shapes at each path, for a route; the next route gets others
 
 pytestmark = [pytest.mark.deadline, pytest.mark.usefixtures("rare_collections")]
@@ -63,36 +77,53 @@ class Walk:
 
     def path(self, route: Route, **changed: str) -> bytes:
         known = {"account_id": self.account_id, "symbol": "AAPL", "file": "index.html"}
-        return re.sub(r"{(\w+)}", lambda m: (known | changed).get(m[1], str(uuid4())), route.path).encode()
+        return re.sub(
+            r"{(\w+)}", lambda m: (known | changed).get(m[1], str(uuid4())), route.path
+        ).encode()
 
     def requests(self, route: Route, number: int, samples: int) -> Iterator[tuple[str, Incoming]]:
         # A version that nothing has: what is not refused for its shape changes nothing.
-        headers = [*self.credential(route), (b"if-match", b'"999"'), (b"content-type", route.operation.body_media)]
+        headers = [
+            *self.credential(route),
+            (b"if-match", b'"999"'),
+            (b"content-type", route.operation.body_media),
+        ]
         plain = Incoming(route.method, self.path(route), b"", headers, b"", "127.0.0.1", True)
         texts = pick(TEXTS, number, samples)
         for shape, unit in texts.items():
             escaped = unit if unit.startswith("%") and unit.isascii() else quote(unit, safe=",.=&")
             for name in re.findall(r"{(\w+)}", route.path):
                 room = MAX_PATH_BYTES - len(route.path) - 100
-                changed = replace_fields(plain, raw_path=self.path(route, **{name: text(escaped, room)}))
+                changed = replace_fields(
+                    plain, raw_path=self.path(route, **{name: text(escaped, room)})
+                )
                 yield f"{name} of {shape}", changed
-            for query in (text(escaped, MAX_QUERY_BYTES), *(f"{p.name}=" for p in route.operation.parameters[:2])):
+            for query in (
+                text(escaped, MAX_QUERY_BYTES),
+                *(f"{p.name}=" for p in route.operation.parameters[:2]),
+            ):
                 filled = query + text(escaped, MAX_QUERY_BYTES - len(query))
                 yield f"query of {shape}", replace_fields(plain, query_string=filled.encode())
             value = text(unit, HEADER_BYTES).encode("latin-1")
             for header in pick(dict.fromkeys(HEADERS), number, 2):
                 others = [each for each in headers if each[0] != header]
-                yield f"{header.decode()} of {shape}", replace_fields(plain, headers=[*others, (header, value)])
+                yield (
+                    f"{header.decode()} of {shape}",
+                    replace_fields(plain, headers=[*others, (header, value)]),
+                )
             if route.operation.body_media is FORM:
                 form = "grant_type=client_credentials&scope="
                 body = (form + text(escaped, MAX_FORM_BYTES - len(form))).encode()
                 yield f"form of {shape}", replace_fields(plain, body=body)
         if route.operation.body is not None and route.operation.body_media is JSON:
-            for shape, document in pick(documents(route.operation.max_body_bytes), number, samples).items():
+            for shape, document in pick(
+                documents(route.operation.max_body_bytes), number, samples
+            ).items():
                 yield f"body of {shape}", replace_fields(plain, body=document)
 
     async def costs(self, routes: Sequence[Route], first: int, samples: int) -> dict[str, float]:
-        """Of what costs too much, both in its turn and after all others: the machine may be slow for a while."""
+        """Of what costs too much, both in its turn and after all others: the machine may be slow
+        for a while."""
         dear = {
             f"{route.method} {route.path}: {shape}": incoming
             for number, route in enumerate(routes, first)
@@ -104,7 +135,11 @@ class Walk:
 
 
 def pick(shapes: dict[Any, Any], number: int, samples: int) -> dict[Any, Any]:
-    return dict([*shapes.items(), *shapes.items()][number * samples % len(shapes) :][: min(samples, len(shapes))])
+    return dict(
+        [*shapes.items(), *shapes.items()][number * samples % len(shapes) :][
+            : min(samples, len(shapes))
+        ]
+    )
 
 
 def replace_fields(incoming: Incoming, **changes: object) -> Incoming:
@@ -114,7 +149,8 @@ def replace_fields(incoming: Incoming, **changes: object) -> Incoming:
 
 @types.coroutine
 def timed(work: Coroutine[Any, Any, Answer], steps: list[float]) -> Generator[Any, None, Answer]:
-    """Runs it, and notes the processor's time of each step: between two of them, the loop serves others."""
+    """Runs it, and notes the processor's time of each step: between two of them, the loop serves
+    others."""
     while True:
         began = time.process_time()
         try:
@@ -143,7 +179,10 @@ async def cost_seconds(app: App, incoming: Incoming) -> float:
 
 async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
     settings, log = load(settings_of), make_log("warning")
-    async with open_infrastructure(settings, log) as infra, open_vault(settings, infra.clock, log) as vault:
+    async with (
+        open_infrastructure(settings, log) as infra,
+        open_vault(settings, infra.clock, log) as vault,
+    ):
         features = build_features(infra, vault)
         issuer = TokenIssuer(infra.database.service, embedded_provider(infra, may_create=True))
         # As with the embedded database, which has links into the demo.
@@ -159,16 +198,22 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
             create = next(r for r in app.routes if (r.method, r.path) == ("POST", "/v1/accounts"))
             headers = [*walked.credential(create), (b"content-type", JSON)]
             body = json.dumps(account).encode()
-            answer = await app.handle(Incoming("POST", b"/v1/accounts", b"", headers, body, "127.0.0.1", True))
+            answer = await app.handle(
+                Incoming("POST", b"/v1/accounts", b"", headers, body, "127.0.0.1", True)
+            )
             walked.account_id = json.loads(answer.body)["id"]
             # The caller deletes itself last.
             own = [route for route in app.routes if route.path == "/v1/users/me"]
             others = [route for route in app.routes if route not in own]
-            return await walked.costs(others, 0, samples) | await walked.costs(own, len(others), samples)
+            return await walked.costs(others, 0, samples) | await walked.costs(
+                own, len(others), samples
+            )
 
 
 @pytest.mark.parametrize("samples", [SAMPLES, pytest.param(100, marks=pytest.mark.chaos)])
-def test_no_input_of_any_route_takes_the_loop_for_long(urls: Urls, tmp_path: Path, samples: int) -> None:
+def test_no_input_of_any_route_takes_the_loop_for_long(
+    urls: Urls, tmp_path: Path, samples: int
+) -> None:
     settings = PLENTY | {
         "DATABASE_URL": urls.login.reveal(),
         "DATABASE_OWNER_URL": urls.owner.reveal(),

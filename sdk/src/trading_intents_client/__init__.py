@@ -1,11 +1,16 @@
-"""The Python client of the Trading Intents Platform: `TradingClient`, and `AsyncTradingClient` for asyncio."""
+"""The Python client of the Trading Intents Platform: `TradingClient`, and `AsyncTradingClient` for
+asyncio."""
 
 from trading_intents_client import errors
 from trading_intents_client.asynchronous.account import AsyncAccount
 from trading_intents_client.asynchronous.client import AsyncTradingClient
 from trading_intents_client.asynchronous.orders import AsyncBasket, AsyncOrder, AsyncPlacedOrder
 from trading_intents_client.asynchronous.pages import AsyncPages, Page
-from trading_intents_client.asynchronous.requests import cancel_command, create_command, replace_command
+from trading_intents_client.asynchronous.requests import (
+    cancel_command,
+    create_command,
+    replace_command,
+)
 from trading_intents_client.blocking.account import Account
 from trading_intents_client.blocking.client import TradingClient
 from trading_intents_client.blocking.iterators import EventStream, Pages

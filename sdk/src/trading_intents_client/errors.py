@@ -1,22 +1,22 @@
-"""Every failure of the client: one class for each `code` of the API, and those that happen before an answer is there.
+"""Every failure of the client: one class for each `code` of the API, and those that happen before
+an answer is there.
 
-TradingError
-├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope, UnsupportedGrantType
-├── Unauthorized 401 ── InvalidApiKey, InvalidClient
-├── Forbidden 403 ── EntitlementRequired
-├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408
-├── Conflict 409 ── AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing,
-│   IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending
-├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UriTooLong 414, UnsupportedMediaType 415
-├── ValidationFailed 422, RateLimited 429
-├── InternalError 500 ── SecretUnreadable
-├── Unavailable 503, OutcomeUnknown 503
-└── ClientError                                   the API did not answer this
-    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown code and status
+TradingError ├── InvalidRequest 400 ── InvalidJson, InvalidCursor, InvalidScope,
+UnsupportedGrantType ├── Unauthorized 401 ── InvalidApiKey, InvalidClient ├── Forbidden 403 ──
+EntitlementRequired ├── NotFound 404, MethodNotAllowed 405, RequestTimeout 408 ├── Conflict 409 ──
+AccountClosed, AccountDisabled, CancelPending, ControlRejected, CredentialMissing, │
+IdempotencyConflict, IntentClosed, LimitReached, NoPosition, NotHalted, OpenOrders, ReplacePending
+├── CursorExpired 410, VersionConflict 412, PayloadTooLarge 413, UriTooLong 414,
+UnsupportedMediaType 415 ├── ValidationFailed 422, RateLimited 429 ├── InternalError 500 ──
+SecretUnreadable ├── Unavailable 503, OutcomeUnknown 503 └── ClientError
+the API did not answer this
+    ├── UnexpectedAnswer                          an answer that is not the API's, or of an unknown
+    code and status
     ├── Unreachable                               no connection: nothing was sent
     ├── AnswerLost                                sent, and no answer came
     ├── ClientClosed                              the client was closed
-    ├── Cancelled                                 the cause of a CancelledError: a submit had no answer yet
+    ├── Cancelled                                 the cause of a CancelledError: a submit had no
+    answer yet
     ├── WaitTimeout, OrderEnded                   `order.wait()` did not see what it waited for
     └── NotConfigured                             no URL or credential was found
 """
@@ -51,29 +51,38 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class TradingError(Exception):
-    """The root. `status` is None where there was no answer; `code` is stable and made for programs."""
+    """The root. `status` is None where there was no answer; `code` is stable and made for
+    programs."""
 
     default_code: ClassVar[str] = "unexpected_answer"
     # Seconds after which the server, or a proxy before it, wants to be asked again.
     retry_after: int | None = None
 
-    def __init__(self, detail: str = "", *, status: int | None = None, problem: Problem | None = None) -> None:
+    def __init__(
+        self, detail: str = "", *, status: int | None = None, problem: Problem | None = None
+    ) -> None:
         given = problem or Problem()
         self.detail = detail or given.detail or given.title or type(self).__name__
         self.status = status
         self.code = given.code or self.default_code
         self.request_id = given.request_id
         self.problem = given
-        # Of a submit or close: with it the same command can be asked for again and is never made twice.
+        # Of a submit or close: with it the same command can be asked for again and is never made
+        # twice.
         self.idempotency_key: str | None = None
-        # A try of this call had no answer, or one that leaves it open, so that the command may have been recorded.
+        # A try of this call had no answer, or one that leaves it open, so that the command may have
+        # been recorded.
         self.may_be_recorded = False
         super().__init__(self.detail)
 
     def __str__(self) -> str:
         marks = [f"{self.status} {self.code}" if self.status else self.code]
         marks += [f"request {self.request_id}"] if self.request_id else []
-        marks += [f"Idempotency-Key {self.idempotency_key}"] if self.may_be_recorded and self.idempotency_key else []
+        marks += (
+            [f"Idempotency-Key {self.idempotency_key}"]
+            if self.may_be_recorded and self.idempotency_key
+            else []
+        )
         return f"{self.detail} ({', '.join(marks)})"
 
 
@@ -319,7 +328,8 @@ class ClientError(TradingError):
 
 
 class UnexpectedAnswer(ClientError):
-    """An answer that is not the API's: another server's, or of a code and status that this version does not know."""
+    """An answer that is not the API's: another server's, or of a code and status that this version
+    does not know."""
 
 
 class Unreachable(ClientError):
@@ -341,13 +351,15 @@ class ClientClosed(ClientError):
 
 
 class NotConfigured(ClientError):
-    """Neither arguments nor the environment nor a local demo say where the platform is and who calls."""
+    """Neither arguments nor the environment nor a local demo say where the platform is and who
+    calls."""
 
     default_code = "not_configured"
 
 
 class WaitTimeout(ClientError, TimeoutError):
-    """The order did not reach the status in time. `order` is the order as it was last seen, if it was."""
+    """The order did not reach the status in time. `order` is the order as it was last seen, if it
+    was."""
 
     default_code = "wait_timeout"
 
@@ -367,7 +379,8 @@ class OrderEnded(ClientError):
 
 
 class Cancelled(ClientError):
-    """The `__cause__` of the CancelledError of a submit on its way. It may have been recorded: the key finds out."""
+    """The `__cause__` of the CancelledError of a submit on its way. It may have been recorded: the
+    key finds out."""
 
     default_code = "cancelled"
 
@@ -381,7 +394,9 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C during a call of the blocking client. Of a submit it has the Idempotency-Key."""
 
     def __init__(self, idempotency_key: str | None) -> None:
-        super().__init__(f"interrupted; Idempotency-Key {idempotency_key}" if idempotency_key else "interrupted")
+        super().__init__(
+            f"interrupted; Idempotency-Key {idempotency_key}" if idempotency_key else "interrupted"
+        )
         self.idempotency_key = idempotency_key
 
 
@@ -391,4 +406,6 @@ def _below(kind: type[TradingError]) -> Iterator[type[TradingError]]:
         yield from _below(child)
 
 
-CLASS_OF_CODE = {kind.default_code: kind for kind in _below(TradingError) if not issubclass(kind, ClientError)}
+CLASS_OF_CODE = {
+    kind.default_code: kind for kind in _below(TradingError) if not issubclass(kind, ClientError)
+}

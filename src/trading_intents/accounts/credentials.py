@@ -1,4 +1,5 @@
-"""Use cases of broker credentials: their secrets go to the vault, and never to an answer, a log or an event."""
+"""Use cases of broker credentials: their secrets go to the vault, and never to an answer, a log or
+an event."""
 
 import contextlib
 import hashlib
@@ -11,8 +12,18 @@ import msgspec
 
 from trading_intents import errors
 from trading_intents.accounts import store
-from trading_intents.accounts.model import Account, ChangedCredential, CredentialRecord, NewCredential
-from trading_intents.accounts.service import AccountTarget, check_no_open_orders, check_open, lock_target
+from trading_intents.accounts.model import (
+    Account,
+    ChangedCredential,
+    CredentialRecord,
+    NewCredential,
+)
+from trading_intents.accounts.service import (
+    AccountTarget,
+    check_no_open_orders,
+    check_open,
+    lock_target,
+)
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
 from trading_intents.ids import IdMaker, OrganizationId
@@ -30,7 +41,9 @@ Secrets = Mapping[str, Secret]
 
 
 class Credentials:
-    def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals, vault: Vault) -> None:
+    def __init__(
+        self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals, vault: Vault
+    ) -> None:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
         self._vault = vault
 
@@ -41,9 +54,13 @@ class Credentials:
         ref = SecretRef(account.organization_id, account.id, self._make_id())
 
         async def write(tx: Tx, sealed: bytes) -> CredentialRecord:
-            current = await lock_target(tx, AccountTarget(account.organization_id, account.id, _check_free))
+            current = await lock_target(
+                tx, AccountTarget(account.organization_id, account.id, _check_free)
+            )
             fingerprint = await _fingerprint(tx, account.organization_id, given)
-            made = await store.insert_credential(tx, ref.credential_id, current, new.label or None, fields, fingerprint)
+            made = await store.insert_credential(
+                tx, ref.credential_id, current, new.label or None, fields, fingerprint
+            )
             await store.insert_sealed(tx, self._make_id(), made, sealed)
             await store.mark_credential(tx, current.id, has_credential=True)
             await _put_event(tx, OutboxEventType.CREDENTIAL_CREATED, made)
@@ -65,17 +82,26 @@ class Credentials:
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise errors.NotFound("no such credential")
         change = read_change()
-        given, label = None if change.secrets is None else _read_secrets(change.secrets), change.label
+        given, label = (
+            None if change.secrets is None else _read_secrets(change.secrets),
+            change.label,
+        )
         fields = None if given is None else self._check_fields(account, given)
         ref = SecretRef(account.organization_id, account.id, credential_id)
 
         async def write(tx: Tx, sealed: bytes | None) -> CredentialRecord:
-            old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
+            old = await _lock_credential(
+                tx, account.organization_id, account.id, credential_id, expected
+            )
             new_label = old.label if label is None else label or None
             if sealed is None and new_label == old.label:
                 return old
-            fingerprint = await _fingerprint(tx, account.organization_id, given) if given else old.fingerprint
-            made = await store.update_credential(tx, old.id, new_label, fields or old.fields, fingerprint)
+            fingerprint = (
+                await _fingerprint(tx, account.organization_id, given) if given else old.fingerprint
+            )
+            made = await store.update_credential(
+                tx, old.id, new_label, fields or old.fields, fingerprint
+            )
             if sealed is not None:
                 await store.discard_sealed(tx, made.id)
                 await store.insert_sealed(tx, self._make_id(), made, sealed)
@@ -89,9 +115,13 @@ class Credentials:
         self._signals.notify(channel(Queue.ACCOUNTS))
         return made
 
-    async def remove(self, account: Account, credential_id: UUID | None, expected: Expected) -> None:
+    async def remove(
+        self, account: Account, credential_id: UUID | None, expected: Expected
+    ) -> None:
         async with self._pool.transaction([account.organization_id]) as tx:
-            old = await _lock_credential(tx, account.organization_id, account.id, credential_id, expected)
+            old = await _lock_credential(
+                tx, account.organization_id, account.id, credential_id, expected
+            )
             await check_no_open_orders(tx, account)
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
@@ -100,10 +130,13 @@ class Credentials:
         self._signals.notify(channel(Queue.ACCOUNTS))
 
     async def _seal_and(
-        self, ref: SecretRef, given: Secrets, write: Callable[[Tx, bytes], Awaitable[CredentialRecord]]
+        self,
+        ref: SecretRef,
+        given: Secrets,
+        write: Callable[[Tx, bytes], Awaitable[CredentialRecord]],
     ) -> CredentialRecord:
-        """Seals in the vault first, then writes the row: no network call inside a transaction, and no row without its
-        secret."""
+        """Seals in the vault first, then writes the row: no network call inside a transaction, and
+        no row without its secret."""
         sealed = await self._vault.seal(ref, given)
         try:
             async with self._pool.transaction([ref.organization_id]) as tx:
@@ -121,7 +154,9 @@ class Credentials:
         broker = self._brokers.find(account.broker)
         wanted = broker.credential_fields if broker else ()
         if not wanted:
-            raise errors.ValidationFailed.at("/secrets", f"the broker {account.broker} takes no credential")
+            raise errors.ValidationFailed.at(
+                "/secrets", f"the broker {account.broker} takes no credential"
+            )
         for name in given:
             if name not in wanted:
                 raise errors.ValidationFailed.at(
@@ -136,9 +171,13 @@ class Credentials:
 
 def _read_secrets(given: Mapping[str, Any]) -> Secrets:
     for name, text in given.items():
-        if not isinstance(text, str) or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_SECRET_BYTES:
+        if (
+            not isinstance(text, str)
+            or not 0 < len(text.encode("utf-8", "surrogatepass")) <= MAX_SECRET_BYTES
+        ):
             raise errors.ValidationFailed.at(
-                errors.json_pointer("secrets", name), f"must be a string of 1 to {MAX_SECRET_BYTES} bytes"
+                errors.json_pointer("secrets", name),
+                f"must be a string of 1 to {MAX_SECRET_BYTES} bytes",
             )
     return {name: Secret(text) for name, text in given.items()}
 
@@ -146,13 +185,21 @@ def _read_secrets(given: Mapping[str, Any]) -> Secrets:
 def _check_free(account: Account) -> None:
     check_open(account)
     if account.has_credential:
-        raise errors.LimitReached("the account has a credential already; replace its secrets with PATCH")
+        raise errors.LimitReached(
+            "the account has a credential already; replace its secrets with PATCH"
+        )
 
 
 async def _lock_credential(
-    tx: Tx, organization_id: OrganizationId, account_id: UUID, credential_id: UUID | None, expected: Expected
+    tx: Tx,
+    organization_id: OrganizationId,
+    account_id: UUID,
+    credential_id: UUID | None,
+    expected: Expected,
 ) -> CredentialRecord:
-    account = await lock_target(tx, AccountTarget(organization_id, account_id, lambda account: None))
+    account = await lock_target(
+        tx, AccountTarget(organization_id, account_id, lambda account: None)
+    )
     credential = credential_id and await store.lock_credential(tx, account.id, credential_id)
     if not credential:
         raise errors.NotFound("no such credential")
@@ -174,4 +221,7 @@ async def _put_event(tx: Tx, event: OutboxEventType, credential: CredentialRecor
         "credential_id": str(credential.id),
         "version": credential.version,
     }
-    await put(tx, [NewRow(Queue.ACCOUNTS, event, credential.organization_id, credential.account_id, payload)])
+    await put(
+        tx,
+        [NewRow(Queue.ACCOUNTS, event, credential.organization_id, credential.account_id, payload)],
+    )

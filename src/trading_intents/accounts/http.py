@@ -1,4 +1,5 @@
-"""Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a secret."""
+"""Accounts, credentials and brokers over HTTP: parse, call one use case, render. Never shows a
+secret."""
 
 from functools import partial
 
@@ -65,7 +66,13 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
     def show(account: Account) -> TradingAccount:
         return render(TradingAccount, account, connection=accounts.connection(account))
 
-    @Operation(Tag.ACCOUNTS, body=model.NewAccount, answer=TradingAccount, status=201, errors=(LimitReached,))
+    @Operation(
+        Tag.ACCOUNTS,
+        body=model.NewAccount,
+        answer=TradingAccount,
+        status=201,
+        errors=(LimitReached,),
+    )
     async def create_account(request: Request) -> Answer:
         """Create a trading account."""
         body = request.body(model.NewAccount)
@@ -90,12 +97,18 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         return answer_json(show(account), version=account.version)
 
     @Operation(
-        Tag.ACCOUNTS, body=model.ChangedAccount, answer=TradingAccount, parameters=(IF_MATCH,), errors=(AccountClosed,)
+        Tag.ACCOUNTS,
+        body=model.ChangedAccount,
+        answer=TradingAccount,
+        parameters=(IF_MATCH,),
+        errors=(AccountClosed,),
     )
     async def update_account(request: Request) -> Answer:
         """Change an account's name, external id or disabled flag."""
         target = target_of(request, write)
-        account = await accounts.change(target, lambda: request.body(model.ChangedAccount), request.if_match())
+        account = await accounts.change(
+            target, lambda: request.body(model.ChangedAccount), request.if_match()
+        )
         return answer_json(show(account), version=account.version)
 
     @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
@@ -114,8 +127,16 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
     )
 
 
-def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: Credentials) -> tuple[Route, ...]:
-    @Operation(Tag.CREDENTIALS, body=NewCredential, answer=Credential, status=201, errors=(AccountClosed, LimitReached))
+def credential_routes(
+    read: Gate, write: Gate, accounts: Accounts, credentials: Credentials
+) -> tuple[Route, ...]:
+    @Operation(
+        Tag.CREDENTIALS,
+        body=NewCredential,
+        answer=Credential,
+        status=201,
+        errors=(AccountClosed, LimitReached),
+    )
     async def create_credential(request: Request) -> Answer:
         """Store the account's broker credential."""
         account = await find_account(request, write, accounts)
@@ -131,20 +152,31 @@ def credential_routes(read: Gate, write: Gate, accounts: Accounts, credentials: 
         return answer_json(page.answer(rows, lambda c: str(c.id), partial(render, Credential)))
 
     @Operation(
-        Tag.CREDENTIALS, body=ChangedCredential, answer=Credential, parameters=(IF_MATCH,), errors=(AccountClosed,)
+        Tag.CREDENTIALS,
+        body=ChangedCredential,
+        answer=Credential,
+        parameters=(IF_MATCH,),
+        errors=(AccountClosed,),
     )
     async def update_credential(request: Request) -> Answer:
         """Rotate a credential's secrets, or change its label."""
         account = await find_account(request, write, accounts)
-        credential_id, read_change = parse_id(request.params["credential_id"]), partial(request.body, ChangedCredential)
+        credential_id, read_change = (
+            parse_id(request.params["credential_id"]),
+            partial(request.body, ChangedCredential),
+        )
         made = await credentials.change(account, credential_id, read_change, request.if_match())
         return answer_json(render(Credential, made), version=made.version)
 
-    @Operation(Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
+    @Operation(
+        Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders)
+    )
     async def delete_credential(request: Request) -> Answer:
         """Delete a credential and its secrets."""
         account = await find_account(request, write, accounts)
-        await credentials.remove(account, parse_id(request.params["credential_id"]), request.if_match())
+        await credentials.remove(
+            account, parse_id(request.params["credential_id"]), request.if_match()
+        )
         return Answer(status=204)
 
     many = "/v1/accounts/{account_id}/credentials"
@@ -164,7 +196,9 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
             broker,
             order_kinds=list(broker.times_in_force),
             times_in_force=[
-                time for time in TimeInForce if any(time in each for each in broker.times_in_force.values())
+                time
+                for time in TimeInForce
+                if any(time in each for each in broker.times_in_force.values())
             ],
             times_in_force_by_kind=broker.times_in_force,
         )
@@ -190,5 +224,7 @@ def target_of(request: Request, gate: Gate, account_id: str | None = None) -> Ac
     )
 
 
-async def find_account(request: Request, gate: Gate, accounts: Accounts, account_id: str | None = None) -> Account:
+async def find_account(
+    request: Request, gate: Gate, accounts: Accounts, account_id: str | None = None
+) -> Account:
     return await accounts.find(target_of(request, gate, account_id))

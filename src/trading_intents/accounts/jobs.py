@@ -1,4 +1,5 @@
-"""Jobs that follow a change of an account or credential: the session is updated, and replaced secrets are deleted."""
+"""Jobs that follow a change of an account or credential: the session is updated, and replaced
+secrets are deleted."""
 
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import SecretRef, Vault
@@ -8,15 +9,16 @@ from trading_intents.storage.database import Pool, Tx
 
 
 def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, Handler]:
-    """One handler for all six event types: it reads the account as it is now, so that a repeat or a delay does no
-    harm."""
+    """One handler for all six event types: it reads the account as it is now, so that a repeat or a
+    delay does no harm."""
     needing_credential = [each.name for each in brokers.all() if each.credential_fields]
 
     async def follow(row: ClaimedRow) -> Done:
         account_id = row.order_key
         async with worker.transaction() as tx:
             discarded = await store.list_discarded(tx, account_id)
-            if discarded:  # the session must not go on with them, even if the vault does not forget them
+            # The session must not go on with them, even if the vault does not forget them.
+            if discarded:
                 await store.want_session(tx, account_id, needing_credential)
         for item in discarded:
             ref = SecretRef(item["organization_id"], item["account_id"], item["credential_id"])

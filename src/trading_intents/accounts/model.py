@@ -1,4 +1,5 @@
-"""Trading accounts and broker credentials: frozen values and the rules that need nothing else. No I/O, no clock."""
+"""Trading accounts and broker credentials: frozen values and the rules that need nothing else. No
+I/O, no clock."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -72,7 +73,8 @@ class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
 
 # The values are checked by hand: msgspec does not say which value of an object is wrong.
 SecretTexts = Annotated[
-    dict[str, Any], msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}})
+    dict[str, Any],
+    msgspec.Meta(extra_json_schema={"additionalProperties": {"type": "string", "minLength": 1}}),
 ]
 
 
@@ -91,7 +93,11 @@ class ChangedCredential(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def changed(account: Account, change: ChangedAccount) -> tuple[str, str | None, bool]:
-    external = account.external_account_id if change.external_account_id is None else change.external_account_id
+    external = (
+        account.external_account_id
+        if change.external_account_id is None
+        else change.external_account_id
+    )
     return (
         account.name if change.name is None else change.name,
         external or None,
@@ -105,5 +111,6 @@ def shown_connection(account: Account, broker: Capabilities | None) -> Connectio
     if broker and broker.credential_fields and not account.has_credential:
         return ConnectionState.CREDENTIAL_MISSING
     if account.connection is ConnectionState.CREDENTIAL_MISSING:
-        return ConnectionState.CONNECTING  # there is a credential now, which the session has not read yet
+        # There is a credential now, which the session has not read yet.
+        return ConnectionState.CONNECTING
     return account.connection

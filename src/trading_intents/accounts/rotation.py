@@ -1,4 +1,5 @@
-"""Re-wraps every sealed secret under the newest master key, page by page, while the service runs."""
+"""Re-wraps every sealed secret under the newest master key, page by page, while the service
+runs."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -15,7 +16,8 @@ PAGE = 100
 class Rotation(FrozenStruct, frozen=True):
     newest: int
     rewrapped: int
-    unreadable: tuple[UUID, ...]  # credentials whose secret cannot be opened; their keys are never retired
+    # Credentials whose secret cannot be opened; their keys are never retired.
+    unreadable: tuple[UUID, ...]
     retired: tuple[int, ...]
     unused: tuple[int, ...]  # keys that no secret needs and that were not dropped
 
@@ -39,7 +41,8 @@ async def rotate(
                     unreadable.append(ref.credential_id)
                 try:
                     used.add(vault.key_version(sealed))
-                except SecretUnreadable:  # of another kind of vault, or damaged: then any key may be its own
+                # Of another kind of vault, or damaged: then any key may be its own.
+                except SecretUnreadable:
                     used.update(vault.key_versions())
                 if sealed != row["sealed"]:
                     await store.rewrap_sealed(tx, row["id"], sealed)

@@ -22,7 +22,8 @@ MAX_ACCOUNTS_PER_ORGANIZATION = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AccountTarget:
-    """The account that a caller names, not yet known to be the organization's or of the caller's environment."""
+    """The account that a caller names, not yet known to be the organization's or of the caller's
+    environment."""
 
     organization_id: OrganizationId
     account_id: UUID | None
@@ -33,7 +34,9 @@ class Accounts:
     def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
         self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
 
-    async def create(self, organization_id: OrganizationId, given: model.NewAccount) -> model.Account:
+    async def create(
+        self, organization_id: OrganizationId, given: model.NewAccount
+    ) -> model.Account:
         check_broker(self._brokers, given.broker, given.environment)
         async with self._pool.transaction([organization_id]) as tx:
             account = await insert(tx, self._make_id(), organization_id, given)
@@ -51,7 +54,10 @@ class Accounts:
             return await store.list_accounts(tx, organization_id, environment, page)
 
     async def change(
-        self, target: AccountTarget, read_change: Callable[[], model.ChangedAccount], expected: Expected
+        self,
+        target: AccountTarget,
+        read_change: Callable[[], model.ChangedAccount],
+        expected: Expected,
     ) -> model.Account:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
@@ -68,7 +74,9 @@ class Accounts:
             check_open(account)
             check_version(account.version, expected)
             await check_no_open_orders(tx, account)
-            await queue_event(tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id))
+            await queue_event(
+                tx, OutboxEventType.ACCOUNT_DELETED, await store.close_account(tx, account.id)
+            )
         self._signals.notify(channel(Queue.ACCOUNTS))
 
     def connection(self, account: model.Account) -> model.ConnectionState:
@@ -97,10 +105,14 @@ async def check_no_open_orders(tx: Tx, account: model.Account) -> None:
         raise errors.OpenOrders("the account has open orders; cancel them first")
 
 
-async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: model.NewAccount) -> model.Account:
+async def insert(
+    tx: Tx, account_id: UUID, organization_id: OrganizationId, given: model.NewAccount
+) -> model.Account:
     await lock_organization(tx, organization_id)
     if await store.count_accounts(tx, organization_id) >= MAX_ACCOUNTS_PER_ORGANIZATION:
-        raise errors.LimitReached(f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit")
+        raise errors.LimitReached(
+            f"the organization has {MAX_ACCOUNTS_PER_ORGANIZATION} accounts, which is the limit"
+        )
     account = await store.insert_account(tx, account_id, organization_id, given)
     await queue_event(tx, OutboxEventType.ACCOUNT_CREATED, account)
     return account
@@ -109,7 +121,9 @@ async def insert(tx: Tx, account_id: UUID, organization_id: OrganizationId, give
 async def find_target(tx: Tx, target: AccountTarget, is_locked: bool = False) -> model.Account:
     """The account: 404, then 403 for the environment."""
     find = store.lock_account if is_locked else store.find_account
-    account = await find(tx, target.organization_id, target.account_id) if target.account_id else None
+    account = (
+        await find(tx, target.organization_id, target.account_id) if target.account_id else None
+    )
     if not account:
         raise errors.NotFound("no such account")
     target.check(account)
@@ -120,10 +134,16 @@ async def lock_target(tx: Tx, target: AccountTarget) -> model.Account:
     return await find_target(tx, target, is_locked=True)
 
 
-async def apply_change(tx: Tx, account: model.Account, change: model.ChangedAccount) -> model.Account:
+async def apply_change(
+    tx: Tx, account: model.Account, change: model.ChangedAccount
+) -> model.Account:
     """Writes the changed account and its event; nothing if nothing changes."""
     name, external_account_id, disabled = model.changed(account, change)
-    if (name, external_account_id, disabled) == (account.name, account.external_account_id, account.disabled):
+    if (name, external_account_id, disabled) == (
+        account.name,
+        account.external_account_id,
+        account.disabled,
+    ):
         return account
     account = await store.update_account(tx, account.id, name, external_account_id, disabled)
     await queue_event(tx, OutboxEventType.ACCOUNT_UPDATED, account)

@@ -21,14 +21,26 @@ from trading_intents.trading import Environment
 
 
 async def fingerprint_key(tx: Tx, organization_id: OrganizationId) -> UUID:
-    return UUID(str(await tx.fetchval("SELECT fingerprint_key FROM organizations WHERE id = $1", organization_id)))
+    return UUID(
+        str(
+            await tx.fetchval(
+                "SELECT fingerprint_key FROM organizations WHERE id = $1", organization_id
+            )
+        )
+    )
 
 
 async def count_accounts(tx: Tx, organization_id: OrganizationId) -> int:
-    return int(await tx.fetchval("SELECT count(*) FROM accounts WHERE organization_id = $1", organization_id))
+    return int(
+        await tx.fetchval(
+            "SELECT count(*) FROM accounts WHERE organization_id = $1", organization_id
+        )
+    )
 
 
-async def insert_account(tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount) -> Account:
+async def insert_account(
+    tx: Tx, account_id: UUID, organization_id: OrganizationId, given: NewAccount
+) -> Account:
     query = """
         WITH account AS (
             INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
@@ -51,7 +63,9 @@ _READ = f"SELECT a.*, {_WORKED} FROM accounts a"  # noqa: S608 - our own constan
 
 
 async def find_account(tx: Tx, organization_id: OrganizationId, account_id: UUID) -> Account | None:
-    row = await tx.fetchrow(f"{_READ} WHERE organization_id = $1 AND id = $2", organization_id, account_id)
+    row = await tx.fetchrow(
+        f"{_READ} WHERE organization_id = $1 AND id = $2", organization_id, account_id
+    )
     return _account(row) if row else None
 
 
@@ -110,7 +124,8 @@ async def close_account(tx: Tx, account_id: AccountId) -> Account:
 
 
 async def want_session(tx: Tx, account_id: UUID, needing_credential: Sequence[str]) -> None:
-    """Asks the workers to open, refresh or close the account's session, from the account as it is now."""
+    """Asks the workers to open, refresh or close the account's session, from the account as it is
+    now."""
     query = """
         UPDATE accounts
         SET link_generation = link_generation + 1,
@@ -122,18 +137,32 @@ async def want_session(tx: Tx, account_id: UUID, needing_credential: Sequence[st
 
 async def mark_credential(tx: Tx, account_id: AccountId, has_credential: bool) -> None:
     """Marks the account too, since every submit reads it."""
-    await tx.execute("UPDATE accounts SET has_credential = $2 WHERE id = $1", account_id, has_credential)
+    await tx.execute(
+        "UPDATE accounts SET has_credential = $2 WHERE id = $1", account_id, has_credential
+    )
 
 
 async def insert_credential(
-    tx: Tx, credential_id: UUID, account: Account, label: str | None, fields: Sequence[str], fingerprint: str
+    tx: Tx,
+    credential_id: UUID,
+    account: Account,
+    label: str | None,
+    fields: Sequence[str],
+    fingerprint: str,
 ) -> CredentialRecord:
     query = """
         INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
     """
     [row] = await tx.fetch(
-        query, credential_id, account.organization_id, account.id, account.broker, label, fields, fingerprint
+        query,
+        credential_id,
+        account.organization_id,
+        account.id,
+        account.broker,
+        label,
+        fields,
+        fingerprint,
     )
     return _credential(row)
 
@@ -143,7 +172,9 @@ async def list_credentials(tx: Tx, account_id: AccountId) -> list[CredentialReco
     return [_credential(row) for row in rows]
 
 
-async def lock_credential(tx: Tx, account_id: AccountId, credential_id: UUID) -> CredentialRecord | None:
+async def lock_credential(
+    tx: Tx, account_id: AccountId, credential_id: UUID
+) -> CredentialRecord | None:
     query = "SELECT * FROM credentials WHERE account_id = $1 AND id = $2 FOR UPDATE"
     row = await tx.fetchrow(query, account_id, credential_id)
     return _credential(row) if row else None
@@ -165,12 +196,16 @@ async def delete_credential(tx: Tx, credential_id: CredentialId) -> None:
     await tx.execute("DELETE FROM credentials WHERE id = $1", credential_id)
 
 
-async def insert_sealed(tx: Tx, sealed_id: UUID, credential: CredentialRecord, sealed: bytes) -> None:
+async def insert_sealed(
+    tx: Tx, sealed_id: UUID, credential: CredentialRecord, sealed: bytes
+) -> None:
     query = """
         INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)
         VALUES ($1, $2, $3, $4, $5)
     """
-    await tx.execute(query, sealed_id, credential.organization_id, credential.account_id, credential.id, sealed)
+    await tx.execute(
+        query, sealed_id, credential.organization_id, credential.account_id, credential.id, sealed
+    )
 
 
 async def discard_sealed(tx: Tx, credential_id: CredentialId) -> None:
@@ -179,11 +214,15 @@ async def discard_sealed(tx: Tx, credential_id: CredentialId) -> None:
 
 
 async def list_discarded(tx: Tx, account_id: UUID) -> list[Row]:
-    return await tx.fetch("SELECT * FROM sealed_secrets WHERE account_id = $1 AND discarded", account_id)
+    return await tx.fetch(
+        "SELECT * FROM sealed_secrets WHERE account_id = $1 AND discarded", account_id
+    )
 
 
 async def delete_discarded(tx: Tx, sealed_ids: Sequence[UUID]) -> None:
-    await tx.execute("DELETE FROM sealed_secrets WHERE id = ANY ($1::uuid[]) AND discarded", sealed_ids)
+    await tx.execute(
+        "DELETE FROM sealed_secrets WHERE id = ANY ($1::uuid[]) AND discarded", sealed_ids
+    )
 
 
 async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
@@ -192,11 +231,14 @@ async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
 
 
 async def newest_sealed(tx: Tx, limit: int) -> list[Row]:
-    return await tx.fetch("SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit)
+    return await tx.fetch(
+        "SELECT * FROM sealed_secrets WHERE NOT discarded ORDER BY id DESC LIMIT $1", limit
+    )
 
 
 async def inspect_account(tx: Tx, account_id: UUID) -> Row | None:
-    """An account of whatever organization, with what the organization has bought and the secret in use, if any."""
+    """An account of whatever organization, with what the organization has bought and the secret in
+    use, if any."""
     query = f"""
         SELECT a.*, {_WORKED}, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
         FROM accounts a
@@ -219,7 +261,10 @@ def _account(row: Row) -> Account:
 
 def _connection(row: Row) -> ConnectionState:
     shown = ConnectionState(row["connection"])
-    is_stale = not row.get("worked", True) and shown in (ConnectionState.CONNECTED, ConnectionState.CONNECTING)
+    is_stale = not row.get("worked", True) and shown in (
+        ConnectionState.CONNECTED,
+        ConnectionState.CONNECTING,
+    )
     return ConnectionState.DISCONNECTED if is_stale else shown
 
 

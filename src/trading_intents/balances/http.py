@@ -47,13 +47,19 @@ class EquityHistory(msgspec.Struct):
 
 
 EQUITY_PARAMETERS = (
-    Parameter("resolution", "The length of a span; default 1h.", {"type": "string", "enum": list(Resolution)}),
+    Parameter(
+        "resolution",
+        "The length of a span; default 1h.",
+        {"type": "string", "enum": list(Resolution)},
+    ),
     Parameter("from", f"The first span; default {MAX_SPANS} spans before `to`.", TIME),
     Parameter("to", "The first span that is left out; default now.", TIME),
 )
 
 
-def balance_routes(gate: Gate, accounts: Accounts, balances: Balances, clock: Clock) -> tuple[Route, ...]:
+def balance_routes(
+    gate: Gate, accounts: Accounts, balances: Balances, clock: Clock
+) -> tuple[Route, ...]:
     @Operation(Tag.PRICES, answer=Balance)
     async def get_balances(request: Request) -> Answer:
         """Read the account's cash, buying power and equity."""
@@ -67,7 +73,9 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances, clock: Cl
     async def get_equity(request: Request) -> Answer:
         """Read the account's equity over time."""
         account = await find_account(request, gate, accounts)
-        resolution = read_choice("?resolution", request.query.get("resolution", Resolution.HOUR), Resolution)
+        resolution = read_choice(
+            "?resolution", request.query.get("resolution", Resolution.HOUR), Resolution
+        )
         end = _begin_of_span(query_time(request, "to") or clock.now(), resolution)
         longest = timedelta(seconds=MAX_SPANS * resolution.seconds)
         start = query_time(request, "from")
@@ -75,7 +83,9 @@ def balance_routes(gate: Gate, accounts: Accounts, balances: Balances, clock: Cl
             start = FIRST if end - FIRST < longest else end - longest
         start = _begin_of_span(start, resolution)
         if end - start > longest:
-            raise ValidationFailed.at("?from", f"must be at most {MAX_SPANS} spans of {resolution} before `to`")
+            raise ValidationFailed.at(
+                "?from", f"must be at most {MAX_SPANS} spans of {resolution} before `to`"
+            )
         points = await balances.list_points(account, resolution, start, end)
         return answer_json(EquityHistory([render(EquitySpan, point) for point in points]))
 

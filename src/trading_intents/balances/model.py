@@ -1,4 +1,5 @@
-"""A balance as it is kept and streamed, and which changes are recorded when. Pure: no I/O, no clock."""
+"""A balance as it is kept and streamed, and which changes are recorded when. Pure: no I/O, no
+clock."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -64,15 +65,20 @@ def balance_event(record: AccountBalance) -> Event:
         as_of=balance.as_of,
     )
     return Event(
-        str(record.organization_id), str(record.account_id), record.environment, EventType.BALANCE, "", payload
+        str(record.organization_id),
+        str(record.account_id),
+        record.environment,
+        EventType.BALANCE,
+        "",
+        payload,
     )
 
 
 @dataclass(slots=True)
 class BalancePacer:
-    """Says which of the balances that a session hears are recorded: one with other cash at once, another equity alone
-    when the last record is `PRICES_PACE_SECONDS` old, any other change when it is `PACE_SECONDS` old, and nothing that
-    changes nothing. `recorded` is the last record."""
+    """Says which of the balances that a session hears are recorded: one with other cash at once,
+    another equity alone when the last record is `PRICES_PACE_SECONDS` old, any other change when it
+    is `PACE_SECONDS` old, and nothing that changes nothing. `recorded` is the last record."""
 
     recorded: BrokerBalance | None = None
     _recorded_seconds: float | None = None
@@ -88,7 +94,10 @@ class BalancePacer:
         if held is None or (self.recorded is not None and is_same(held, self.recorded)):
             self._held = None
             return None
-        is_same_cash = self.recorded and (held.currency, held.cash) == (self.recorded.currency, self.recorded.cash)
+        is_same_cash = self.recorded and (held.currency, held.cash) == (
+            self.recorded.currency,
+            self.recorded.cash,
+        )
         if is_same_cash and self.wait_seconds(now_seconds):
             return None
         self.recorded, self._recorded_seconds, self._held = held, now_seconds, None

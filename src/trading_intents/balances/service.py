@@ -1,4 +1,5 @@
-"""Use cases of balances: read what the broker last reported, or what a simulation would report now."""
+"""Use cases of balances: read what the broker last reported, or what a simulation would report
+now."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -17,12 +18,16 @@ class Balances:
     async def find(self, account: Account) -> BrokerBalance | None:
         """None: the broker reported none."""
         own, simulation = account.organization_id, self._simulations.get(account.broker)
-        async with self._pool.transaction([own], read_only=True, isolation="repeatable read", plans="by_key") as tx:
+        async with self._pool.transaction(
+            [own], read_only=True, isolation="repeatable read", plans="by_key"
+        ) as tx:
             simulated = await simulation.value(tx, own, account.id) if simulation else None
             return simulated or await store.find_balance(tx, account.id)
 
     async def list_points(
         self, account: Account, resolution: Resolution, start: datetime, end: datetime
     ) -> list[EquityPoint]:
-        async with self._pool.transaction([account.organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(
+            [account.organization_id], read_only=True, plans="by_key"
+        ) as tx:
             return await store.list_points(tx, account.id, resolution, start, end)

@@ -14,7 +14,9 @@ from trading_intents.storage.pipeline import RowParameters, Statement, column_ty
 
 RECORDING_LOCK = 7469013  # one process records equity
 PRUNE_ROWS = 5_000
-_ROWS = RowParameters({"account_id": "uuid", "organization_id": "uuid"} | column_types(BrokerBalance))
+_ROWS = RowParameters(
+    {"account_id": "uuid", "organization_id": "uuid"} | column_types(BrokerBalance)
+)
 _WRITE = f"""
     INSERT INTO balances AS b ({_ROWS.columns}) SELECT {_ROWS.columns} FROM {_ROWS.rows} AS n ORDER BY ordinality
     ON CONFLICT (account_id) DO UPDATE
@@ -26,7 +28,10 @@ _WRITE = f"""
 
 def write_balances(balances: Sequence[AccountBalance]) -> Statement:
     """One of each account, which are locked by id. An older one never replaces a newer one."""
-    rows = [(str(each.account_id), str(each.organization_id), *astuple(each.balance)) for each in balances]
+    rows = [
+        (str(each.account_id), str(each.organization_id), *astuple(each.balance))
+        for each in balances
+    ]
     return Statement(_WRITE, _ROWS.pack(sorted(rows, key=lambda row: row[0])))
 
 
@@ -37,8 +42,8 @@ async def find_balance(tx: Tx, account_id: UUID) -> BrokerBalance | None:
 
 
 async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
-    """The begin of the last whole minute, None if its equity is recorded, or by another process at this moment; and
-    the seconds until the next."""
+    """The begin of the last whole minute, None if its equity is recorded, or by another process at
+    this moment; and the seconds until the next."""
     query = """
         WITH span AS (
             SELECT date_trunc('minute', now) - interval '1 minute' AS at, extract(second FROM now) AS second
@@ -73,10 +78,14 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
     return await tx.fetch(query, after, limit)
 
 
-async def write_points(tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], EquityValues]) -> None:
-    """By account and organization: the last values so far of the minute, hour and day of that time."""
+async def write_points(
+    tx: Tx, at: datetime, values: Mapping[tuple[UUID, UUID], EquityValues]
+) -> None:
+    """By account and organization: the last values so far of the minute, hour and day of that
+    time."""
     rows = [
-        {"account_id": account_id, "organization_id": organization_id} | msgspec.structs.asdict(each)
+        {"account_id": account_id, "organization_id": organization_id}
+        | msgspec.structs.asdict(each)
         for (account_id, organization_id), each in values.items()
     ]
     query = """

@@ -1,5 +1,5 @@
-"""The interface of a broker integration: its calls, its answers, and its capabilities. An adapter only translates: it
-never sends twice, never decides an order's status, and never shows a secret."""
+"""The interface of a broker integration: its calls, its answers, and its capabilities. An adapter
+only translates: it never sends twice, never decides an order's status, and never shows a secret."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,11 +19,14 @@ from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Metrics
 
 ENTRY_POINT_GROUP = "trading_intents.brokers"
-COMMANDS_GROUP = "trading_intents.broker_commands"  # the name is the command's, the value its parts by their names
-# The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have this id already".
+# The name is the command's, the value its parts by their names.
+COMMANDS_GROUP = "trading_intents.broker_commands"
+# The code of a refused CommandResult, or the reason of a REJECTED event, that only says "I have
+# this id already".
 DUPLICATE_ID = "duplicate_id"
-# The reason of a REPLACED that no command asked for, as at a split: under the client order id of the version that it
-# changes, with the new total `quantity`, and the new limit or else stop `price`.
+# The reason of a REPLACED that no command asked for, as at a split: under the client order id of
+# the version that it changes, with the new total `quantity`, and the new limit or else stop
+# `price`.
 REPLACED_BY_BROKER = "replaced_by_broker"
 # More digits than any venue sends; longer numbers would slow every sum.
 MAX_DIGITS = 40
@@ -54,7 +57,8 @@ class EventKind(StrEnum):
     PENDING_REPLACE = "PENDING_REPLACE"
     STATUS = "STATUS"
     POSITION = "POSITION"
-    FEE = "FEE"  # taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back
+    # Taken in the symbol itself, as crypto venues do: `quantity` of it, below 0 if it came back.
+    FEE = "FEE"
 
 
 class LegTicket(trading.VersionTerms, frozen=True, kw_only=True):
@@ -68,7 +72,8 @@ class LegTicket(trading.VersionTerms, frozen=True, kw_only=True):
 
 
 class OrderTicket(trading.VersionTerms, frozen=True, kw_only=True):
-    """A command as the broker gets it. The adapter checks `not_after` right before it writes, and answers NOT_SENT."""
+    """A command as the broker gets it. The adapter checks `not_after` right before it writes, and
+    answers NOT_SENT."""
 
     client_order_id: str  # of this command, a CANCEL's too
     broker_order_id: str | None = None
@@ -79,26 +84,32 @@ class OrderTicket(trading.VersionTerms, frozen=True, kw_only=True):
     extended_hours: bool = False
     route: trading.RouteStrategy = trading.RouteStrategy.SMART
     legs: tuple[LegTicket, ...] = ()  # of a submit
-    not_after: float | None = None  # in monotonic seconds, as a deadline; None: a CANCEL, which is never stale
+    # In monotonic seconds, as a deadline; None: a CANCEL, which is never stale.
+    not_after: float | None = None
 
 
 class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
-    """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the signed position, and
-    what the broker values a share of it at now; STATUS: of an execution whose id is not reported, which ended at
-    `cum_quantity`), `cum_quantity` and `average_price` of the order through all its versions (POSITION: what a share of
-    it cost). None means not reported, never zero."""
+    """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the
+    signed position, and what the broker values a share of it at now; STATUS: of an execution whose
+    id is not reported, which ended at
+    `cum_quantity`), `cum_quantity` and `average_price` of the order through all its versions
+    (POSITION: what a share of it cost). None means not reported, never zero."""
 
     kind: EventKind
-    dedupe_key: str  # unique per account, from the venue's ids only: stream, answer and snapshot give the same one
-    client_order_id: str | None = None  # of the version; where a command is answered, of that command
+    # Unique per account, from the venue's ids only: stream, answer and snapshot give the same one.
+    dedupe_key: str
+    # Of the version; where a command is answered, of that command.
+    client_order_id: str | None = None
     broker_order_id: str | None = None
-    # Of a leg that the venue names in its own way: the client order id of the order that it was sent with, and which
-    # one it is. Its `broker_order_id` names it then; it has no `client_order_id`, nor has a report without its parent,
-    # which waits for one that has both.
+    # Of a leg that the venue names in its own way: the client order id of the order that it was
+    # sent with, and which one it is. Its `broker_order_id` names it then; it has no
+    # `client_order_id`, nor has a report without its parent, which waits for one that has both.
     parent: str | None = None
     leg: trading.Leg | None = None
-    replaces: str | None = None  # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant
-    exec_id: str | None = None  # unique in its order: where a venue starts again every day, the day is part of it
+    # REPLACED: the client order id before; FILL_BUST, FILL_CORRECT: the exec_id meant.
+    replaces: str | None = None
+    # Unique in its order: where a venue starts again every day, the day is part of it.
+    exec_id: str | None = None
     symbol: trading.Symbol | None = None
     side: trading.OrderSide | None = None
     quantity: Decimal | None = None
@@ -114,8 +125,17 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
     raw: str = ""  # scrubbed
 
     def __post_init__(self) -> None:
-        amounts = (self.quantity, self.price, self.fee, self.cum_quantity, self.leaves_quantity, self.average_price)
-        assert all(amount is None or is_sane(amount) for amount in amounts), "a number that no venue means"
+        amounts = (
+            self.quantity,
+            self.price,
+            self.fee,
+            self.cum_quantity,
+            self.leaves_quantity,
+            self.average_price,
+        )
+        assert all(amount is None or is_sane(amount) for amount in amounts), (
+            "a number that no venue means"
+        )
         match self.kind:
             case EventKind.FILL:
                 assert self.exec_id
@@ -135,7 +155,11 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
 
 
 def is_sane(amount: Decimal) -> bool:
-    return amount.is_finite() and abs(amount.adjusted()) < MAX_DIGITS and len(amount.as_tuple().digits) <= MAX_DIGITS
+    return (
+        amount.is_finite()
+        and abs(amount.adjusted()) < MAX_DIGITS
+        and len(amount.as_tuple().digits) <= MAX_DIGITS
+    )
 
 
 class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
@@ -144,12 +168,15 @@ class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
     currency: str | None = None
     cash: Decimal | None = None
     buying_power: Decimal | None = None
-    equity: Decimal | None = None  # cash and the value of the positions; None while one of these has no price
+    # Cash and the value of the positions; None while one of these has no price.
+    equity: Decimal | None = None
     as_of: datetime  # by the venue's clock, else when it was reported
 
     def __post_init__(self) -> None:
         amounts = (self.cash, self.buying_power, self.equity)
-        assert all(amount is None or is_sane(amount) for amount in amounts), "a number that no venue means"
+        assert all(amount is None or is_sane(amount) for amount in amounts), (
+            "a number that no venue means"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +199,18 @@ class StreamBack(StreamGap):
 class CommandResult(trading.FrozenStruct, frozen=True, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
-    retry_after_seconds: int | None = None  # NOT_SENT by a rate limit, or "not yet": this is no attempt
+    # NOT_SENT by a rate limit, or "not yet": this is no attempt.
+    retry_after_seconds: int | None = None
     code: str | None = None
     message: str = ""  # scrubbed: it is shown and logged
-    updates: tuple[BrokerEvent, ...] = ()  # events in the answer itself, under the keys that the stream would give
+    # Events in the answer itself, under the keys that the stream would give.
+    updates: tuple[BrokerEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSnapshot:
-    """An order at the broker, as the events that lead to its state: stream, look-up and reconcile share one path."""
+    """An order at the broker, as the events that lead to its state: stream, look-up and reconcile
+    share one path."""
 
     client_order_id: str | None
     broker_order_id: str
@@ -192,8 +222,8 @@ class OrderSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """The broker says that it has no such order: a proof only where the look-up is durable. `never_sent`: the adapter
-    stores every command before it sends it, and has no such one."""
+    """The broker says that it has no such order: a proof only where the look-up is durable.
+    `never_sent`: the adapter stores every command before it sends it, and has no such one."""
 
     never_sent: bool = False
 
@@ -208,18 +238,22 @@ Lookup = OrderSnapshot | Absent | LookupUnknown
 
 @dataclass(frozen=True, slots=True)
 class AccountSnapshot:
-    """A snapshot, read after the stream is subscribed, so that no event is missed between the two."""
+    """A snapshot, read after the stream is subscribed, so that no event is missed between the
+    two."""
 
     taken_at: datetime
     open_orders: tuple[OrderSnapshot, ...]
     executions: tuple[BrokerEvent, ...]
-    # All positions, as of the executions in the snapshot: a symbol that is left out is 0. None: the broker reports
-    # none.
+    # All positions, as of the executions in the snapshot: a symbol that is left out is 0. None: the
+    # broker reports none.
     positions: tuple[BrokerEvent, ...] | None
     balance: BrokerBalance | None = None  # None: the broker reports none
-    notices: tuple[str, ...] = ()  # what the broker says that keeps the account from trading, such as a block
-    unreadable: tuple[str, ...] = ()  # rows that could not be read and are left out, each named once in a session
-    remarks: tuple[str, ...] = ()  # how the account is read, where hosts differ: logged, and shown by `doctor`
+    # What the broker says that keeps the account from trading, such as a block.
+    notices: tuple[str, ...] = ()
+    # Rows that could not be read and are left out, each named once in a session.
+    unreadable: tuple[str, ...] = ()
+    # How the account is read, where hosts differ: logged, and shown by `doctor`.
+    remarks: tuple[str, ...] = ()
 
 
 class LookupKind(StrEnum):
@@ -250,34 +284,41 @@ class LinkedOrders:
 class Capabilities:
     name: str
     environments: tuple[trading.Environment, ...]
-    times_in_force: Mapping[trading.OrderKind, tuple[trading.TimeInForce, ...]]  # a kind that is missing is not offered
+    # A kind that is missing is not offered.
+    times_in_force: Mapping[trading.OrderKind, tuple[trading.TimeInForce, ...]]
     routes: tuple[trading.RouteStrategy, ...]
     native_replace: bool  # without it a REPLACE is refused, never made of a cancel and a new order
     credential_fields: tuple[str, ...]
     quantity_step: Decimal | None = None  # None: any
     price_ticks: tuple[PriceTick, ...] = ()  # ascending; none: any
     lookup: LookupKind = LookupKind.NONE
-    unique_order_ids: bool = False  # refuses a used client order id for ever, that of a finished order too
+    # Refuses a used client order id for ever, that of a finished order too.
+    unique_order_ids: bool = False
     requests_per_minute: int | None = None  # of a credential; None: any number
     tells_balances: bool = False  # in snapshots, and by the stream where it can
-    tells_positions: bool = False  # in every snapshot; accounts may hold some that the platform did not trade
+    # In every snapshot; accounts may hold some that the platform did not trade.
+    tells_positions: bool = False
     exits: LinkedOrders | None = None
     one_cancels_other: LinkedOrders | None = None
-    bust_reopens: bool = True  # False: an order that it counted as filled (`cum_quantity`) is final, whatever is busted
+    # False: an order that it counted as filled (`cum_quantity`) is final, whatever is busted.
+    bust_reopens: bool = True
     calls_at_once: int = 10  # commands of one session that may be under way together
 
 
 class BrokerAdapter(Protocol):
-    """One account's session. `deadline` is in the context's monotonic seconds; every call is over by then.
+    """One account's session. `deadline` is in the context's monotonic seconds; every call is over
+    by then.
 
-    A command is written once, and never again for any answer or error: only the caller knows whether it may be."""
+    A command is written once, and never again for any answer or error: only the caller knows
+    whether it may be."""
 
     name: str
     capabilities: Capabilities
 
     async def open(self) -> StreamGap | None:
-        """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable. A StreamGap says why updates alone are
-        missing: commands are sent all the same, `events` gives what is read at intervals, and StreamBack in the end."""
+        """Connect, authenticate, subscribe. AuthFailed or BrokerUnavailable. A StreamGap says why
+        updates alone are missing: commands are sent all the same, `events` gives what is read at
+        intervals, and StreamBack in the end."""
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Never raises for a refusal of the broker, nor for a lost connection."""
@@ -286,17 +327,20 @@ class BrokerAdapter(Protocol):
 
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult: ...
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> Lookup:
-        """Gives Absent only when the broker said so, or the command was provably never sent, else LookupUnknown."""
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> Lookup:
+        """Gives Absent only when the broker said so, or the command was provably never sent, else
+        LookupUnknown."""
 
     def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
-        """Ends with the connection. Never drops an event silently: a StreamGap says so. A balance comes after the
-        events that changed it, as often as the venue reports it."""
+        """Ends with the connection. Never drops an event silently: a StreamGap says so. A balance
+        comes after the events that changed it, as often as the venue reports it."""
 
     async def snapshot(self, since: datetime) -> AccountSnapshot:
-        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather than a part of it,
-        AuthFailed if the credential is refused. `doctor` asks for one without `open`: where that is not possible,
-        BrokerUnavailable."""
+        """Gives every open order, and every execution from `since` on. BrokerUnavailable rather
+        than a part of it, AuthFailed if the credential is refused. `doctor` asks for one without
+        `open`: where that is not possible, BrokerUnavailable."""
 
     async def close(self) -> None: ...
 
@@ -319,9 +363,11 @@ class BrokerAccount:
 
 @dataclass(frozen=True, slots=True)
 class IntegrationContext:
-    """All that an integration gets of us. `settings` are those that start with its name, such as PAPER_SEED;
-    `database` is for its own tables and no others; `signals` wakes it when another process changed those. All sessions
-    of the integration in this process have one `shared`; `open_transactions` gives a connection for group commits."""
+    """All that an integration gets of us. `settings` are those that start with its name, such as
+    PAPER_SEED;
+    `database` is for its own tables and no others; `signals` wakes it when another process changed
+    those. All sessions of the integration in this process have one `shared`; `open_transactions`
+    gives a connection for group commits."""
 
     account: BrokerAccount
     secrets: Mapping[str, Secret]
@@ -331,7 +377,8 @@ class IntegrationContext:
     signals: Signals
     open_transactions: Callable[[], GroupTransactions]
     shared: dict[str, object]
-    lease_token: int = 0  # grows with each worker that takes the account: an earlier one's holder writes nothing more
+    # Grows with each worker that takes the account: an earlier one's holder writes nothing more.
+    lease_token: int = 0
     metrics: Metrics = field(default_factory=Metrics)
 
     def share(self, name: str, make: Callable[[], T]) -> T:
@@ -350,16 +397,20 @@ class Simulation(Protocol):
     """A venue inside the platform: what it would report is computed when it is asked for."""
 
     def price(self, symbol: trading.Symbol, now: datetime) -> SimulatedPrice:
-        """Of a symbol for which the organization posts no quotes; there is one of every symbol at any time."""
+        """Of a symbol for which the organization posts no quotes; there is one of every symbol at
+        any time."""
 
-    async def value(self, tx: Tx, organization_id: OrganizationId, account_id: UUID) -> BrokerBalance | None:
+    async def value(
+        self, tx: Tx, organization_id: OrganizationId, account_id: UUID
+    ) -> BrokerBalance | None:
         """The account's balance now. None: it was never opened there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Integration:
-    """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect` makes the adapter
-    without I/O, `simulate` its venue from its settings, if the integration is a simulation."""
+    """An integration, as an entry point of the group `trading_intents.brokers` names it. `connect`
+    makes the adapter without I/O, `simulate` its venue from its settings, if the integration is a
+    simulation."""
 
     name: str
     capabilities: Capabilities
@@ -372,8 +423,10 @@ class Integration:
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """All that an integration's command for operators gets of us, beside the log. Its own parameters come after."""
+    """All that an integration's command for operators gets of us, beside the log. Its own
+    parameters come after."""
 
     database: Pool
     operator: str  # the name of who runs it
-    is_connected: Callable[[Tx, UUID], Awaitable[bool]]  # whether a worker that is alive has a session of the account
+    # Whether a worker that is alive has a session of the account.
+    is_connected: Callable[[Tx, UUID], Awaitable[bool]]

@@ -6,13 +6,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trading_intents.brokers.port import COMMANDS_GROUP, ENTRY_POINT_GROUP, Capabilities, Integration, Simulation
+from trading_intents.brokers.port import (
+    COMMANDS_GROUP,
+    ENTRY_POINT_GROUP,
+    Capabilities,
+    Integration,
+    Simulation,
+)
 from trading_intents.errors import StartupRefused
 from trading_intents.telemetry import Log
 
 OWN_DISTRIBUTION = "trading-intents"
 BUILT_IN = "paper"
-# Its tables of the quotes that organizations post, and of their symbols, which reference prices are read from.
+# Its tables of the quotes that organizations post, and of their symbols, which reference prices are
+# read from.
 POSTED_QUOTES, QUOTED_SYMBOLS = "paper_quotes", "paper_symbols"
 
 Commands = Mapping[str, Callable[..., Coroutine[Any, Any, None]]]
@@ -21,7 +28,9 @@ T = TypeVar("T")
 
 class Registry:
     def __init__(self, integrations: Iterable[Integration]) -> None:
-        self._by_name = {found.name: found for found in sorted(integrations, key=lambda found: found.name)}
+        self._by_name = {
+            found.name: found for found in sorted(integrations, key=lambda found: found.name)
+        }
 
     def find(self, name: str) -> Capabilities | None:
         found = self._by_name.get(name)
@@ -39,9 +48,12 @@ class Registry:
         return [found.capabilities for found in self._by_name.values()]
 
 
-def installed_brokers(log: Log, settings_of: Callable[[str], Mapping[str, str]] = lambda _: {}) -> Registry:
-    """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out; ours come first.
-    An entry point may be a function that makes several, from the settings that start with its name."""
+def installed_brokers(
+    log: Log, settings_of: Callable[[str], Mapping[str, str]] = lambda _: {}
+) -> Registry:
+    """Loads the brokers. One that cannot be loaded, or whose name is taken, is logged and left out;
+    ours come first. An entry point may be a function that makes several, from the settings that
+    start with its name."""
     found = _load_all(ENTRY_POINT_GROUP, lambda point: _load(point, settings_of(point.name)), log)
     if BUILT_IN not in found:
         raise StartupRefused(
@@ -56,7 +68,9 @@ def broker_commands(log: Log) -> dict[str, Commands]:
     return _load_all(COMMANDS_GROUP, lambda point: [(point.name, point.load())], log)
 
 
-def _load_all(group: str, load: Callable[[EntryPoint], Iterable[tuple[str, T]]], log: Log) -> dict[str, T]:
+def _load_all(
+    group: str, load: Callable[[EntryPoint], Iterable[tuple[str, T]]], log: Log
+) -> dict[str, T]:
     found: dict[str, T] = {}
     for point in sorted(entry_points(group=group), key=_rank):
         try:
@@ -81,6 +95,7 @@ def _load(point: EntryPoint, settings: Mapping[str, str]) -> Iterator[tuple[str,
             raise TypeError(f"{point.value} is no Integration")
         if integration is loaded and integration.name != point.name:
             raise ValueError(f"its name is {integration.name!r}")
-        # Capabilities are read by many modules later; a wrong type is found here, where it does no harm.
+        # Capabilities are read by many modules later; a wrong type is found here, where it does no
+        # harm.
         msgspec.convert(msgspec.to_builtins(integration.capabilities), Capabilities)
         yield integration.name, integration

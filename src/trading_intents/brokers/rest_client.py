@@ -1,5 +1,5 @@
-"""REST requests to a broker, each made once and within its credential's rate limit. Says what is certain of each: that
-nothing was sent, what was answered, or neither."""
+"""REST requests to a broker, each made once and within its credential's rate limit. Says what is
+certain of each: that nothing was sent, what was answered, or neither."""
 
 import asyncio
 import contextlib
@@ -16,12 +16,20 @@ import httpx
 import msgspec
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    CommandResult,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.brokers.sanitizing import cause_of, host_of
 from trading_intents.trading import FrozenStruct
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0, pool=0.5)
-NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)  # all else may have arrived
+# All else may have arrived.
+NEVER_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 CALL_SECONDS = 3.5
 MAX_ANSWER_BYTES = 16 << 20
 MAX_REMEMBERED = 20_000
@@ -34,7 +42,8 @@ T = TypeVar("T")
 
 
 class NotSent(BrokerUnavailable):
-    """Provably nothing reached the broker, or it said that it did nothing and may be asked again."""
+    """Provably nothing reached the broker, or it said that it did nothing and may be asked
+    again."""
 
     def __init__(self, message: str, retry_after_seconds: int | None = None) -> None:
         super().__init__(message)
@@ -78,7 +87,9 @@ def answered(send: Send[S]) -> Send[S]:
             return await send(self, ticket, deadline)
         except NotSent as error:
             wait = error.retry_after_seconds
-            return CommandResult(outcome=Outcome.NOT_SENT, message=str(error), retry_after_seconds=wait)
+            return CommandResult(
+                outcome=Outcome.NOT_SENT, message=str(error), retry_after_seconds=wait
+            )
         except AuthFailed as error:
             self.end(error)
             return CommandResult(outcome=Outcome.NOT_SENT, message=str(error))
@@ -115,9 +126,14 @@ def execution_event(
     quantity: Decimal | None,
     price: Decimal | None,
 ) -> BrokerEvent:
-    """A fill, a bust or a correction. ValueError: it lacks what makes it one execution and no other."""
+    """A fill, a bust or a correction. ValueError: it lacks what makes it one execution and no
+    other."""
     is_fill, is_bust = kind is port.EventKind.FILL, kind is port.EventKind.FILL_BUST
-    if not exec_id or not (is_fill or previous_id) or not (is_bust or (quantity and price is not None)):
+    if (
+        not exec_id
+        or not (is_fill or previous_id)
+        or not (is_bust or (quantity and price is not None))
+    ):
         raise ValueError(f"an execution without its id or its numbers: {kind}")
     return BrokerEvent(
         kind=kind,
@@ -173,8 +189,9 @@ class RestAnswer(NamedTuple):
 
 
 class RequestBudget:
-    """The requests that a credential may still make in this minute, of all its accounts in this process together: by
-    the broker's count where its answers have one (`X-RateLimit-Remaining`, `-Reset`). A tenth is kept for CANCELs."""
+    """The requests that a credential may still make in this minute, of all its accounts in this
+    process together: by the broker's count where its answers have one (`X-RateLimit-Remaining`,
+    `-Reset`). A tenth is kept for CANCELs."""
 
     def __init__(self, per_minute: int) -> None:
         self._per_minute, self._left, self._resets_seconds = per_minute, per_minute, 0.0
@@ -188,7 +205,9 @@ class RequestBudget:
         self._left -= 1
         return 0
 
-    def learn(self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float) -> None:
+    def learn(
+        self, status: int, headers: Mapping[str, str], now_seconds: float, unix_seconds: float
+    ) -> None:
         """A 429 that does not say until when is over after a second."""
         reset, left = (headers.get(f"x-ratelimit-{name}", "") for name in ("reset", "remaining"))
         if status == 429 or (reset.isdecimal() and left.isdecimal()):
@@ -199,18 +218,26 @@ class RequestBudget:
 
 class RestClient:
     def __init__(
-        self, context: port.IntegrationContext, url: str, headers: Mapping[str, str], requests_per_minute: int
+        self,
+        context: port.IntegrationContext,
+        url: str,
+        headers: Mapping[str, str],
+        requests_per_minute: int,
     ) -> None:
         """Sessions of the same URL and headers share a budget."""
         self.url, self.headers, self.host = url.rstrip("/"), dict(headers), host_of(url)
         self.tls = context.share("tls", httpx.create_ssl_context)  # making one takes long
         self.skew = timedelta()  # how far the broker's clock is ahead of ours
-        credential = blake2b(repr((self.url, sorted(headers.items()))).encode(), digest_size=16).hexdigest()
+        credential = blake2b(
+            repr((self.url, sorted(headers.items()))).encode(), digest_size=16
+        ).hexdigest()
         self._budget = context.share(credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
         self._in_flight, self._is_closed = 0, False
         self._unreadable: dict[str, str | None] = {}  # by a digest of the row; None: it was named
-        self._client = httpx.AsyncClient(headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False)
+        self._client = httpx.AsyncClient(
+            headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False
+        )
 
     def read_rows(self, rows: Iterable[bytes | msgspec.Raw], type_: type[T]) -> list[T]:
         """Those that can be read; the others are named by `take_unreadable`."""
@@ -223,9 +250,13 @@ class RestClient:
         return found
 
     def read_events(
-        self, rows: Iterable[bytes | msgspec.Raw], type_: type[T], events_of: Callable[[T], Iterable[BrokerEvent]]
+        self,
+        rows: Iterable[bytes | msgspec.Raw],
+        type_: type[T],
+        events_of: Callable[[T], Iterable[BrokerEvent]],
     ) -> list[BrokerEvent]:
-        """The events of rows; those of a row that `events_of` refuses (ValueError) are left out likewise."""
+        """The events of rows; those of a row that `events_of` refuses (ValueError) are left out
+        likewise."""
         events = list[BrokerEvent]()
         for row in self.read_rows(rows, type_):
             try:
@@ -262,13 +293,15 @@ class RestClient:
         raise BrokerUnavailable(f"{max_rows} rows, and more: {path}")
 
     async def close(self) -> None:
-        """Requests that are under way end first: a connection that one of them opens would stay open."""
+        """Requests that are under way end first: a connection that one of them opens would stay
+        open."""
         self._is_closed = True
         await self._close_if_unused()
 
     async def _close_if_unused(self) -> None:
         if self._is_closed and not self._in_flight:
-            await asyncio.shield(self._client.aclose())  # cancelled, it would leave connections open
+            # Cancelled, it would leave connections open.
+            await asyncio.shield(self._client.aclose())
 
     def now(self) -> datetime:
         """By the broker's clock."""
@@ -277,7 +310,9 @@ class RestClient:
     def deadline(self, seconds: float = CALL_SECONDS) -> float:
         return self._clock.monotonic() + seconds
 
-    async def ask(self, method: str, path: str, deadline: float, is_cancel: bool = False, **content: Any) -> RestAnswer:
+    async def ask(
+        self, method: str, path: str, deadline: float, is_cancel: bool = False, **content: Any
+    ) -> RestAnswer:
         """NotSent, AnswerUnclear or AuthFailed, where there is no answer that means something."""
         now = self._clock.monotonic()
         if self._is_closed or deadline <= now:
@@ -291,7 +326,9 @@ class RestClient:
             self._in_flight -= 1
             await self._close_if_unused()
 
-    async def _request(self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]) -> RestAnswer:
+    async def _request(
+        self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]
+    ) -> RestAnswer:
         body, began = bytearray(), self._clock.now()
         try:
             request = self._client.stream(method, f"{self.url}{path}", **content)
@@ -316,7 +353,9 @@ class RestClient:
         if status == 401:
             raise AuthFailed("the broker refuses the credential")
         if status == 429:
-            raise NotSent("the broker's rate limit is reached", self._budget.take(True, now_seconds))
+            raise NotSent(
+                "the broker's rate limit is reached", self._budget.take(True, now_seconds)
+            )
         if status >= 500:
             raise AnswerUnclear(f"{self.host} answers {status}")
         return RestAnswer(status, body)

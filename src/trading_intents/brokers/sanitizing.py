@@ -1,5 +1,5 @@
-"""All that a broker says passes here before it is recorded: without what a database, a stream or a log does not take.
-Pure: no I/O."""
+"""All that a broker says passes here before it is recorded: without what a database, a stream or a
+log does not take. Pure: no I/O."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -19,11 +19,15 @@ _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
-    """Gives sanitized events, and the keys of those that mean nothing: positions and fees of invalid symbols."""
+    """Gives sanitized events, and the keys of those that mean nothing: positions and fees of
+    invalid symbols."""
     legible, left_out = [], []
     for event in events:
         clean = _sanitize_event(event)
-        if clean.kind in (EventKind.POSITION, EventKind.FEE) and parse_symbol(clean.symbol or "") is None:
+        if (
+            clean.kind in (EventKind.POSITION, EventKind.FEE)
+            and parse_symbol(clean.symbol or "") is None
+        ):
             left_out.append(clean.dedupe_key)
         else:
             legible.append(clean)
@@ -46,9 +50,14 @@ def sanitize_id(text: str) -> str:
 
 
 def sanitize_text(text: str) -> str:
-    """Replaces control characters, lone surrogates and all else that cannot be printed by question marks."""
+    """Replaces control characters, lone surrogates and all else that cannot be printed by question
+    marks."""
     clipped = text[:MAX_TEXT_CHARACTERS]
-    return clipped if clipped.isprintable() else "".join([each if each.isprintable() else "?" for each in clipped])
+    return (
+        clipped
+        if clipped.isprintable()
+        else "".join([each if each.isprintable() else "?" for each in clipped])
+    )
 
 
 def host_of(url: str) -> str:
@@ -56,7 +65,8 @@ def host_of(url: str) -> str:
 
 
 def cause_of(error: Exception) -> str:
-    """The error at the beginning of a chain, as the socket's; only the system's own texts, which hold no secret."""
+    """The error at the beginning of a chain, as the socket's; only the system's own texts, which
+    hold no secret."""
     while isinstance(earlier := error.__cause__ or error.__context__, Exception):
         error = earlier
     text = f": {error}" if isinstance(error, OSError) and str(error) else ""
@@ -73,7 +83,9 @@ def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
         text = getattr(event, name)
         if text is not None and (clean := sanitize_text(text)) != text:
             changed[name] = clean
-    symbol = None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
+    symbol = (
+        None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
+    )
     if symbol != event.symbol:
         changed["symbol"] = symbol
     return replace(event, **changed) if changed else event

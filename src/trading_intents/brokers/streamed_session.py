@@ -1,5 +1,5 @@
-"""A session whose commands are REST requests and whose updates come by WebSocket. While there are no updates, commands
-are sent all the same, and orders and executions are read at intervals."""
+"""A session whose commands are REST requests and whose updates come by WebSocket. While there are
+no updates, commands are sent all the same, and orders and executions are read at intervals."""
 
 import asyncio
 import itertools
@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, EventKind, StreamGap
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    EventKind,
+    StreamGap,
+)
 from trading_intents.brokers.rest_client import RestClient
 from trading_intents.brokers.websocket_client import WebSocketClient
 from trading_intents.loops import stop_tasks, wait_at_most
@@ -25,7 +31,8 @@ class StreamedSession:
     check: Callable[[], Awaitable[None]]  # asks REST whether it takes the credential
     subscribe: Callable[[WebSocketClient], Awaitable[None]]  # AuthFailed is for REST alone to raise
     updates: Callable[[WebSocketClient], AsyncIterator[Reported]]
-    read_changes: Callable[[datetime], Awaitable[Sequence[BrokerEvent]]]  # of orders, and the executions since
+    # Of orders, and the executions since.
+    read_changes: Callable[[datetime], Awaitable[Sequence[BrokerEvent]]]
     # Whether the stream lacks what REST has of the time between; the number counts the comparisons.
     is_mute: Callable[[datetime, datetime, int], Awaitable[bool]]
 
@@ -33,12 +40,17 @@ class StreamedSession:
         self,
         client: RestClient,
         path: str,  # of the update stream, on the host of REST
-        mute_seconds: float = 10.0,  # what REST has and the stream has not reported by then, it never will
+        # What REST has and the stream has not reported by then, it never will.
+        mute_seconds: float = 10.0,
         watch_seconds: float = 30.0,  # between comparisons of the two
         poll_seconds: float = 2.0,  # between readings while there is no stream
     ) -> None:
         self._client, self._path = client, path
-        self._mute_seconds, self._watch_seconds, self._poll_seconds = mute_seconds, watch_seconds, poll_seconds
+        self._mute_seconds, self._watch_seconds, self._poll_seconds = (
+            mute_seconds,
+            watch_seconds,
+            poll_seconds,
+        )
         self._stream: WebSocketClient | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_closed, self._is_over = False, asyncio.Event()
@@ -95,13 +107,16 @@ class StreamedSession:
             except BrokerUnavailable:
                 continue
             since = until
-            for event in sorted(changes, key=lambda each: (each.kind not in BEGINNINGS, each.exec_id is None)):
+            for event in sorted(
+                changes, key=lambda each: (each.kind not in BEGINNINGS, each.exec_id is None)
+            ):
                 if event not in reported:
                     yield event
             reported = set(changes)
 
     async def _watch(self) -> None:
-        """Ends a session whose stream lacks what REST has had for a while, or cannot be compared."""
+        """Ends a session whose stream lacks what REST has had for a while, or cannot be
+        compared."""
         since = self._client.now()
         for number in itertools.count():
             await asyncio.sleep(self._watch_seconds)
@@ -112,7 +127,9 @@ class StreamedSession:
             except BrokerUnavailable:
                 continue
             except Exception as error:
-                unread = BrokerUnavailable(f"the update stream cannot be watched: {type(error).__name__}")
+                unread = BrokerUnavailable(
+                    f"the update stream cannot be watched: {type(error).__name__}"
+                )
                 self.end(error if isinstance(error, AuthFailed) else unread)
                 return
             since = max(since, until)

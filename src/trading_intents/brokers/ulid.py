@@ -21,7 +21,9 @@ def not_before(name: str, dated: datetime | None) -> datetime | None:
     """The time of an event that may be dated back: not before its id was made."""
     with contextlib.suppress(ValueError, TypeError, OverflowError):
         digits = (LETTERS.index(letter) for letter in name[:10])
-        made_at = EPOCH + timedelta(milliseconds=reduce(lambda number, digit: number << 5 | digit, digits))
+        made_at = EPOCH + timedelta(
+            milliseconds=reduce(lambda number, digit: number << 5 | digit, digits)
+        )
         return max(dated or made_at, made_at)
     return dated
 

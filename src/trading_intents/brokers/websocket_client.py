@@ -1,4 +1,5 @@
-"""A broker's updates by WebSocket. Follows no redirect, loses no frame, and never reconnects by itself."""
+"""A broker's updates by WebSocket. Follows no redirect, loses no frame, and never reconnects by
+itself."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -13,7 +14,12 @@ from trading_intents.brokers.port import BrokerUnavailable
 from trading_intents.brokers.sanitizing import cause_of, host_of
 
 # A venue may be slow to answer a ping while it has much to send.
-OPTIONS: dict[str, Any] = {"ping_interval": 10.0, "ping_timeout": 60.0, "close_timeout": 1.0, "proxy": None}
+OPTIONS: dict[str, Any] = {
+    "ping_interval": 10.0,
+    "ping_timeout": 60.0,
+    "close_timeout": 1.0,
+    "proxy": None,
+}
 MAX_EARLY = 1_000
 
 T = TypeVar("T")
@@ -40,10 +46,15 @@ class WebSocketClient:
             text = f"the update stream of {host_of(url)} answers {error.response.status_code}"
             raise BrokerUnavailable(text) from None
         except (WebSocketException, OSError) as error:
-            raise BrokerUnavailable(f"no update stream from {host_of(url)}: {cause_of(error)}") from None
+            raise BrokerUnavailable(
+                f"no update stream from {host_of(url)}: {cause_of(error)}"
+            ) from None
 
-    async def ask(self, message: Mapping[str, object], answer_of: Callable[[str | bytes], T | None]) -> T:
-        """Sends a message and waits for its answer. What comes before it is received later: it may be an update."""
+    async def ask(
+        self, message: Mapping[str, object], answer_of: Callable[[str | bytes], T | None]
+    ) -> T:
+        """Sends a message and waits for its answer. What comes before it is received later: it may
+        be an update."""
         try:
             await self._connection.send(msgspec.json.encode(message).decode())
             while len(self._early) < MAX_EARLY:

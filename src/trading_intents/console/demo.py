@@ -1,4 +1,5 @@
-"""One-time links into the demo's console. Only the digest of a link is stored, for as long as the link is valid."""
+"""One-time links into the demo's console. Only the digest of a link is stored, for as long as the
+link is valid."""
 
 import contextlib
 import ipaddress
@@ -36,7 +37,8 @@ def make_code(data_dir: Path) -> Secret:
 
 
 def redeem_code(data_dir: Path, code: str) -> bool:
-    """Whether it was a code, young enough and never used. Of several callers at once, one gets True."""
+    """Whether it was a code, young enough and never used. Of several callers at once, one gets
+    True."""
     stored = data_dir / LINKS_FOLDER / digest(code).hex()
     try:
         age_seconds = _age_seconds(stored)
@@ -54,5 +56,6 @@ def is_loopback(host: str) -> bool:
 
 
 def _age_seconds(stored: Path) -> float:
-    """By the file system, as another process made it. A link of the future is not young: the clock was set back."""
+    """By the file system, as another process made it. A link of the future is not young: the clock
+    was set back."""
     return abs(time.time() - stored.stat().st_mtime)

@@ -1,4 +1,5 @@
-"""The console over HTTP: its files and settings, what a credential may call, and the exchange of a demo link."""
+"""The console over HTTP: its files and settings, what a credential may call, and the exchange of a
+demo link."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -22,12 +23,21 @@ from trading_intents.web.routes import Operation, Route, Tag
 
 PAGE = "index.html"
 MAX_CODE_BYTES = 1024
-# Headers that a proxy adds: a request that came through one is not from this machine, whatever its other headers say.
-FORWARDING_HEADERS = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
+# Headers that a proxy adds: a request that came through one is not from this machine, whatever its
+# other headers say.
+FORWARDING_HEADERS = (
+    b"forwarded",
+    b"via",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+)
 
 
 class ConsoleSettings(msgspec.Struct):
-    """The issuer at which users sign in; `client_id` is null where nobody does so by OpenID Connect."""
+    """The issuer at which users sign in; `client_id` is null where nobody does so by OpenID
+    Connect."""
 
     issuer: str
     client_id: str | None
@@ -58,10 +68,15 @@ class DemoSession(msgspec.Struct):
     api_key: str
 
 
-def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenIssuer | None) -> tuple[Route, ...]:
-    """`issuer` is the embedded provider's; links into the demo exist with it and the embedded database, on loopback."""
+def console_routes(
+    gates: Mapping[str, Gate], settings: Settings, issuer: TokenIssuer | None
+) -> tuple[Route, ...]:
+    """`issuer` is the embedded provider's; links into the demo exist with it and the embedded
+    database, on loopback."""
     gate, files = gates["public"], _load_files(settings)
-    has_demo_links = issuer is not None and is_loopback(settings.http_host) and not settings.database_url
+    has_demo_links = (
+        issuer is not None and is_loopback(settings.http_host) and not settings.database_url
+    )
     shown = ConsoleSettings(
         settings.identity_issuer,
         settings.console_oidc_client_id or None,
@@ -70,7 +85,8 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
         has_demo_links,
     )
 
-    @Operation(Tag.CONSOLE, answer_media=HTML, any_query=True)  # an issuer brings the user back with a query
+    # An issuer brings the user back with a query.
+    @Operation(Tag.CONSOLE, answer_media=HTML, any_query=True)
     async def get_console(request: Request) -> Answer:
         """Open the console."""
         return files[PAGE].answer(request)
@@ -94,7 +110,11 @@ def console_routes(gates: Mapping[str, Gate], settings: Settings, issuer: TokenI
         Route("GET", "/console/{file}", gate, get_console_file),
         Route("GET", "/console/config.json", gate, get_console_config),
     )
-    return (*routes, _session_route(gate, settings.data_dir, issuer)) if issuer and has_demo_links else routes
+    return (
+        (*routes, _session_route(gate, settings.data_dir, issuer))
+        if issuer and has_demo_links
+        else routes
+    )
 
 
 def _caller_route(gates: Mapping[str, Gate]) -> Route:
@@ -139,7 +159,9 @@ def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
         _check_is_local(request)
         key = read_demo_key(data_dir)
         if not redeem_code(data_dir, request.body(DemoCode).code) or key is None:
-            raise Unauthorized("the link is used or older than 60 s; `trading-intents console` prints a new one")
+            raise Unauthorized(
+                "the link is used or older than 60 s; `trading-intents console` prints a new one"
+            )
         token = await issuer.issue_for_user(DEMO, DEMO)
         answer = answer_json(DemoSession(token.reveal(), "Bearer", TOKEN_SECONDS, key.reveal()))
         answer.headers.append(NO_STORE)
@@ -152,7 +174,8 @@ def _load_files(settings: Settings) -> Mapping[str, StaticFile]:
     headers = browser_headers(_issuer_origins(settings) if settings.console_oidc_client_id else ())
     folder = resources.files(__package__).joinpath("static")
     return {
-        file.name: StaticFile(file.read_bytes(), MEDIA[Path(file.name).suffix], headers) for file in folder.iterdir()
+        file.name: StaticFile(file.read_bytes(), MEDIA[Path(file.name).suffix], headers)
+        for file in folder.iterdir()
     }
 
 
@@ -160,12 +183,14 @@ def _issuer_origins(settings: Settings) -> list[str]:
     """The origins at which the browser asks for the issuer's metadata and tokens."""
     assert settings.identity_provider_name != LOCAL_PROVIDER
     issuer = urlsplit(settings.identity_issuer)
-    return list(dict.fromkeys((f"{issuer.scheme}://{issuer.netloc}", *settings.console_oidc_origins)))
+    return list(
+        dict.fromkeys((f"{issuer.scheme}://{issuer.netloc}", *settings.console_oidc_origins))
+    )
 
 
 def _check_is_local(request: Request) -> None:
-    """Refuses browsers of other machines: the link was printed in a terminal of this one. Another site's page cannot
-    send this: its Origin is not our Host."""
+    """Refuses browsers of other machines: the link was printed in a terminal of this one. Another
+    site's page cannot send this: its Origin is not our Host."""
     host, origin = request.header(b"host") or "", request.header(b"origin") or ""
     try:
         name = urlsplit(f"//{host}").hostname or ""

@@ -22,7 +22,9 @@ _TIME_CHARACTERS = len("HH:MM:SS")
 _TIME_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]$"
 
 # Line breaks are allowed in a reason; PostgreSQL's text has no NUL.
-ReasonText = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")]
+ReasonText = Annotated[
+    str, msgspec.Meta(max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")
+]
 # The length is checked because Python's $ also matches before a last line break.
 TimeOfDay = Annotated[str, msgspec.Meta(pattern=_TIME_PATTERN, max_length=_TIME_CHARACTERS)]
 Millis = Annotated[int, msgspec.Meta(ge=1, le=MAX_STALE_ORDER_MILLIS)]
@@ -34,8 +36,8 @@ Names = Annotated[
 
 
 def read_zones() -> frozenset[str]:
-    """The IANA names in the pinned tzdata, the same on every machine. A name that is not among them is never used as a
-    path."""
+    """The IANA names in the pinned tzdata, the same on every machine. A name that is not among them
+    is never used as a path."""
     return frozenset(files("tzdata").joinpath("zones").read_text("ascii").split()) - NO_ZONES
 
 
@@ -112,7 +114,9 @@ class Evaluation(msgspec.Struct):
 
 def read_time_change(body: ChangedTime, zones: AbstractSet[str]) -> model.TimeChange:
     if body.timezone is not None and body.timezone not in zones:
-        raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
+        raise ValidationFailed.at(
+            "/timezone", "must be an IANA time zone, such as America/New_York"
+        )
     rule = model.TimeRule(
         None if body.trading_start is None else time.fromisoformat(body.trading_start),
         None if body.trading_end is None else time.fromisoformat(body.trading_end),
@@ -141,9 +145,18 @@ class Owner(NamedTuple):
     account_id: str
 
 
-def show_switch(kind: type[Manual], owner: Owner, control: model.ManualControl, symbol: Symbol | None = None) -> Manual:
+def show_switch(
+    kind: type[Manual], owner: Owner, control: model.ManualControl, symbol: Symbol | None = None
+) -> Manual:
     disabled, reason = control.switch.disabled, _set(control.switch.reason)
-    return render(kind, control, **owner._asdict(), symbol=symbol, manually_disabled=disabled, manual_reason=reason)
+    return render(
+        kind,
+        control,
+        **owner._asdict(),
+        symbol=symbol,
+        manually_disabled=disabled,
+        manual_reason=reason,
+    )
 
 
 def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> SymbolTimeControl:
@@ -161,7 +174,11 @@ def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> Symbo
 
 
 def show_symbol(kind: type[Shown], owner: Owner, control: model.SymbolControl) -> Shown:
-    manual = show_switch(SymbolManualControl, owner, control.manual, control.symbol) if control.manual else None
+    manual = (
+        show_switch(SymbolManualControl, owner, control.manual, control.symbol)
+        if control.manual
+        else None
+    )
     time_control = show_time(owner, control.symbol, control.time) if control.time else None
     return render(kind, control, manual=manual, time=time_control)
 

@@ -29,19 +29,27 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
     async def get_organization_control(request: Request) -> Answer:
         """Read the organization's switch."""
         read.permit_object(request)
-        return _show(request, bodies.OrganizationControl, await controls.find_organization(organization_of(request)))
+        return _show(
+            request,
+            bodies.OrganizationControl,
+            await controls.find_organization(organization_of(request)),
+        )
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.OrganizationControl)
     async def set_organization_control(request: Request) -> Answer:
         """Set the organization's switch."""
         write_organization.permit_object(request)
-        control = await controls.put_organization(organization_of(request), switch_of(request), request.if_match())
+        control = await controls.put_organization(
+            organization_of(request), switch_of(request), request.if_match()
+        )
         return _show(request, bodies.OrganizationControl, control)
 
     @Operation(Tag.CONTROLS, answer=bodies.AccountControl)
     async def get_account_control(request: Request) -> Answer:
         """Read an account's switch."""
-        return _show(request, bodies.AccountControl, await controls.find_account(target_of(request, read)))
+        return _show(
+            request, bodies.AccountControl, await controls.find_account(target_of(request, read))
+        )
 
     @CHANGED(body=bodies.ManualSwitch, answer=bodies.AccountControl, errors=(AccountClosed,))
     async def set_account_control(request: Request) -> Answer:
@@ -59,7 +67,9 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
     )
 
 
-def symbol_routes(gates: Mapping[str, Gate], controls: ControlsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+def symbol_routes(
+    gates: Mapping[str, Gate], controls: ControlsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
     """The routes of the switches and time controls of symbols."""
     read, write = gates["read_controls"], gates["write_controls"]
 
@@ -69,7 +79,9 @@ def symbol_routes(gates: Mapping[str, Gate], controls: ControlsService, zones: A
         owner = owner_of(request)
 
         def read_symbols_page() -> Page:
-            return read_page(request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol)
+            return read_page(
+                request, f"symbol_controls:{owner.organization_id}:{owner.account_id}", parse_symbol
+            )
 
         rows = await controls.list_symbols(target_of(request, read), read_symbols_page)
         show = partial(bodies.show_symbol, bodies.ListedSymbol, owner)
@@ -82,27 +94,46 @@ def symbol_routes(gates: Mapping[str, Gate], controls: ControlsService, zones: A
         shown = bodies.show_symbol(bodies.SymbolControls, owner_of(request), control)
         return answer_json(shown, version=control.version)
 
-    @CHANGED(body=bodies.ManualSwitch, answer=bodies.SymbolManualControl, errors=(AccountClosed, LimitReached))
+    @CHANGED(
+        body=bodies.ManualSwitch,
+        answer=bodies.SymbolManualControl,
+        errors=(AccountClosed, LimitReached),
+    )
     async def set_symbol_control(request: Request) -> Answer:
         """Create or replace a symbol's manual control."""
         target = target_of(request, write)
-        control = await controls.put(target, lambda: (symbol_of(request), switch_of(request)), request.if_match())
+        control = await controls.put(
+            target, lambda: (symbol_of(request), switch_of(request)), request.if_match()
+        )
         return _show(request, bodies.SymbolManualControl, control, symbol_of(request))
 
-    @CHANGED(body=bodies.ChangedTime, answer=bodies.SymbolTimeControl, errors=(AccountClosed, LimitReached))
+    @CHANGED(
+        body=bodies.ChangedTime,
+        answer=bodies.SymbolTimeControl,
+        errors=(AccountClosed, LimitReached),
+    )
     async def update_symbol_time_control(request: Request) -> Answer:
         """Create or change a symbol's time control."""
 
         def read_body() -> tuple[Symbol, TimeChange]:
-            return symbol_of(request), bodies.read_time_change(request.body(bodies.ChangedTime), zones)
+            return symbol_of(request), bodies.read_time_change(
+                request.body(bodies.ChangedTime), zones
+            )
 
-        control = await controls.change_time(target_of(request, write), read_body, request.if_match())
-        return answer_json(bodies.show_time(owner_of(request), symbol_of(request), control), version=control.version)
+        control = await controls.change_time(
+            target_of(request, write), read_body, request.if_match()
+        )
+        return answer_json(
+            bodies.show_time(owner_of(request), symbol_of(request), control),
+            version=control.version,
+        )
 
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_controls(request: Request) -> Answer:
         """Remove both controls of a symbol."""
-        await controls.remove_symbol(target_of(request, write), lambda: symbol_of(request), request.if_match())
+        await controls.remove_symbol(
+            target_of(request, write), lambda: symbol_of(request), request.if_match()
+        )
         return Answer(status=204)
 
     many = "/v1/controls/accounts/{account_id}/symbols"
@@ -116,8 +147,15 @@ def symbol_routes(gates: Mapping[str, Gate], controls: ControlsService, zones: A
     )
 
 
-def _show(request: Request, kind: type[bodies.Manual], control: ManualControl, symbol: Symbol | None = None) -> Answer:
-    return answer_json(bodies.show_switch(kind, owner_of(request), control, symbol), version=control.version)
+def _show(
+    request: Request,
+    kind: type[bodies.Manual],
+    control: ManualControl,
+    symbol: Symbol | None = None,
+) -> Answer:
+    return answer_json(
+        bodies.show_switch(kind, owner_of(request), control, symbol), version=control.version
+    )
 
 
 def switch_of(request: Request) -> Switch:
@@ -130,5 +168,6 @@ def owner_of(request: Request) -> bodies.Owner:
 
 
 def symbol_of(request: Request) -> Symbol:
-    """A symbol is not an id, so an invalid one breaks a rule (422) instead of being unknown (404)."""
+    """A symbol is not an id, so an invalid one breaks a rule (422) instead of being unknown
+    (404)."""
     return read_symbol("", request.params["symbol"])

@@ -1,4 +1,5 @@
-"""Controls and the rule that evaluates them. No I/O, no clock; it refuses when in doubt, and never raises."""
+"""Controls and the rule that evaluates them. No I/O, no clock; it refuses when in doubt, and never
+raises."""
 
 from collections.abc import Mapping
 from datetime import datetime, time
@@ -106,7 +107,8 @@ class Triggered(FrozenStruct, frozen=True):
     reason: Reason
     scope: Scope
     detail: str
-    limit: LimitValue | UnsetType = UNSET  # of limits only: the limit's value, and what the order asked for
+    # Of limits only: the limit's value, and what the order asked for.
+    limit: LimitValue | UnsetType = UNSET
     asked: str | int | UnsetType = UNSET
 
 
@@ -143,8 +145,11 @@ class TimeChange(FrozenStruct, frozen=True):
 
 
 def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
-    """Gives the rule after the change, or raises ValidationFailed if no window is left between its bounds."""
-    given = {name: value for name, value in structs.asdict(change.rule).items() if value is not None}
+    """Gives the rule after the change, or raises ValidationFailed if no window is left between its
+    bounds."""
+    given = {
+        name: value for name, value in structs.asdict(change.rule).items() if value is not None
+    }
     made = structs.replace(rule, **given | {name.value: None for name in change.clear})
     if made.trading_start is not None and made.trading_start == made.trading_end:
         name = TimeField.TRADING_START if change.rule.trading_end is None else TimeField.TRADING_END
@@ -153,32 +158,44 @@ def changed(rule: TimeRule, change: TimeChange) -> TimeRule:
 
 
 def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[Triggered, ...]:
-    """Gives every control that refuses, the widest first; without a symbol those of the organization and the
-    account."""
+    """Gives every control that refuses, the widest first; without a symbol those of the
+    organization and the account."""
     found = []
     if controls.organization_halt:
         scope: Scope = {"Organization": str(controls.organization_id)}
-        found.append(_halted(Reason.ORGANIZATION_HALTED, scope, "organization", controls.organization_halt))
+        found.append(
+            _halted(Reason.ORGANIZATION_HALTED, scope, "organization", controls.organization_halt)
+        )
     if controls.organization and controls.organization.disabled:
         scope = {"Organization": str(controls.organization_id)}
-        found.append(_disabled(Reason.ORGANIZATION_MANUALLY_DISABLED, scope, "organization", controls.organization))
+        found.append(
+            _disabled(
+                Reason.ORGANIZATION_MANUALLY_DISABLED, scope, "organization", controls.organization
+            )
+        )
     if controls.account_halt:
         scope = {"Account": str(controls.account_id)}
         found.append(_halted(Reason.ACCOUNT_HALTED, scope, "account", controls.account_halt))
     if controls.account and controls.account.disabled:
         scope = {"Account": str(controls.account_id)}
-        found.append(_disabled(Reason.ACCOUNT_MANUALLY_DISABLED, scope, "account", controls.account))
+        found.append(
+            _disabled(Reason.ACCOUNT_MANUALLY_DISABLED, scope, "account", controls.account)
+        )
     if symbol is not None and (controls.symbol or controls.time):
         scope = {"Symbol": {"account_id": str(controls.account_id), "symbol": symbol}}
         if controls.symbol and controls.symbol.disabled:
-            found.append(_disabled(Reason.SYMBOL_MANUALLY_DISABLED, scope, "symbol", controls.symbol))
+            found.append(
+                _disabled(Reason.SYMBOL_MANUALLY_DISABLED, scope, "symbol", controls.symbol)
+            )
         if controls.time and (detail := closed_at(controls.time, now)):
             found.append(Triggered(Reason.OUTSIDE_TRADING_WINDOW, scope, detail))
     return tuple(found)
 
 
 def _disabled(reason: Reason, scope: Scope, what: str, switch: Switch) -> Triggered:
-    return Triggered(reason, scope, f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else ""))
+    return Triggered(
+        reason, scope, f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else "")
+    )
 
 
 def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Triggered:

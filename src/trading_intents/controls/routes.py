@@ -15,7 +15,9 @@ from trading_intents.storage.database import Pool
 from trading_intents.web.routes import Route
 
 
-def control_routes(gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts) -> tuple[Route, ...]:
+def control_routes(
+    gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts
+) -> tuple[Route, ...]:
     controls, zones = ControlsService(pool), read_zones()
     return (
         *switch_routes(gates, controls),

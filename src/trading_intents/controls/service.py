@@ -1,4 +1,5 @@
-"""Use cases of controls. A change is committed before it is answered, so it holds for every later command."""
+"""Use cases of controls. A change is committed before it is answered, so it holds for every later
+command."""
 
 from collections.abc import Callable
 
@@ -15,7 +16,8 @@ from trading_intents.web.request import Expected, check_version
 
 MAX_SYMBOLS_PER_ACCOUNT = 10_000
 
-# Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
+# Callbacks, since what they refuse (422) is refused only once the account is known to be the
+# caller's (404, 403).
 ReadPage = Callable[[], PageRequest]
 ReadSymbol = Callable[[], Symbol]
 ReadSwitch = Callable[[], tuple[Symbol | None, model.Switch]]  # without a symbol, the account's
@@ -42,14 +44,18 @@ class ControlsService:
             account = await find_target(tx, target)
             return _there(await store.find_switch(tx, _scope(account)))
 
-    async def put(self, target: AccountTarget, read: ReadSwitch, expected: Expected) -> model.ManualControl:
+    async def put(
+        self, target: AccountTarget, read: ReadSwitch, expected: Expected
+    ) -> model.ManualControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, switch = read()
             check_open(account)
             return await _put_switch(tx, _scope(account, symbol), switch, expected)
 
-    async def list_symbols(self, target: AccountTarget, read: ReadPage) -> list[model.SymbolControl]:
+    async def list_symbols(
+        self, target: AccountTarget, read: ReadPage
+    ) -> list[model.SymbolControl]:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
             return await store.list_symbol_controls(tx, account.id, read())
@@ -59,7 +65,9 @@ class ControlsService:
             account = await find_target(tx, target)
             return await _find_symbol(tx, account, read())
 
-    async def change_time(self, target: AccountTarget, read: ReadTimeChange, expected: Expected) -> model.TimeControl:
+    async def change_time(
+        self, target: AccountTarget, read: ReadTimeChange, expected: Expected
+    ) -> model.TimeControl:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, change = read()
@@ -74,7 +82,9 @@ class ControlsService:
                 await _check_room(tx, scope)
             return await store.put_time(tx, scope, rule)
 
-    async def remove_symbol(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
+    async def remove_symbol(
+        self, target: AccountTarget, read: ReadSymbol, expected: Expected
+    ) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             control = await _find_symbol(tx, account, read())
@@ -95,7 +105,9 @@ def _there(control: model.ManualControl | None) -> model.ManualControl:
 
 async def _find_symbol(tx: Tx, account: Account, symbol: Symbol) -> model.SymbolControl:
     scope = _scope(account, symbol)
-    control = model.SymbolControl(symbol, await store.find_switch(tx, scope), await store.find_time(tx, scope))
+    control = model.SymbolControl(
+        symbol, await store.find_switch(tx, scope), await store.find_time(tx, scope)
+    )
     if not (control.manual or control.time):
         raise NotFound("no control is set here")
     return control
@@ -113,7 +125,9 @@ async def _put_switch(
     return await store.put_switch(tx, scope, switch)
 
 
-def _check_version(control: model.ManualControl | model.TimeControl | None, expected: Expected) -> None:
+def _check_version(
+    control: model.ManualControl | model.TimeControl | None, expected: Expected
+) -> None:
     if control:
         check_version(control.version, expected)
     elif expected is not None:
@@ -121,6 +135,9 @@ def _check_version(control: model.ManualControl | model.TimeControl | None, expe
 
 
 async def _check_room(tx: Tx, scope: model.ControlScope) -> None:
-    """Counts under the account's lock, so that two requests at once cannot both be the last that is allowed."""
+    """Counts under the account's lock, so that two requests at once cannot both be the last that is
+    allowed."""
     if await store.count_other_symbols(tx, scope) >= MAX_SYMBOLS_PER_ACCOUNT:
-        raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the limit")
+        raise LimitReached(
+            f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with controls, which is the limit"
+        )

@@ -12,13 +12,14 @@ from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.trading import Symbol
 
-# An advisory lock with the hash of an organization's id: shared by those who mark sends or append what a halt asks for,
-# exclusive for who starts or ends a halt. Nobody waits for anything but the stream's head while holding it alone.
+# An advisory lock with the hash of an organization's id: shared by those who mark sends or append
+# what a halt asks for, exclusive for who starts or ends a halt. Nobody waits for anything but the
+# stream's head while holding it alone.
 HALT_LOCK = 7469030
 
-# For a statement that has `asked (account_id, symbol)`: the columns that `controls_from_texts` takes, and their tables.
-# LATERAL with LIMIT allows only look-ups by key: joined plainly, the planner trusts the row-level policies to leave
-# few rows and reads whole tables for them.
+# For a statement that has `asked (account_id, symbol)`: the columns that `controls_from_texts`
+# takes, and their tables. LATERAL with LIMIT allows only look-ups by key: joined plainly, the
+# planner trusts the row-level policies to leave few rows and reads whole tables for them.
 COLUMNS = """
     a.organization_id, a.id, o.manually_disabled::text, o.manual_reason, c.manually_disabled::text, c.manual_reason,
     s.manually_disabled::text, s.manual_reason, t.version, t.trading_start, t.trading_end, t.stale_order_millis,
@@ -46,15 +47,16 @@ JOINS = """
 
 
 def was_halted(order: str, since: str) -> str:
-    """SQL: whether a halt of the order stands, or has ended since. Each half goes by its own index."""
+    """SQL: whether a halt of the order stands, or has ended since. Each half goes by its own
+    index."""
     halts = f"SELECT FROM halts h WHERE h.scope_id IN ({order}.organization_id, {order}.account_id)"
     return f"""
         (EXISTS ({halts} AND h.resumed_at IS NULL OFFSET 0) OR EXISTS ({halts} AND h.resumed_at >= {since} OFFSET 0))
     """
 
 
-# The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time, which takes longer
-# than the reading.
+# The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time,
+# which takes longer than the reading.
 READ_MANY = f"""
     SELECT {COLUMNS}
     FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, number) {JOINS}
@@ -62,10 +64,15 @@ READ_MANY = f"""
 """  # noqa: S608 - our own constants
 
 
-async def read_many(tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]) -> list[model.Controls]:
+async def read_many(
+    tx: Tx, account_ids: Sequence[UUID], symbols: Sequence[str]
+) -> list[model.Controls]:
     """Reads the controls of each pair, in their order. The transaction must see the accounts."""
     rows = await tx.fetch(READ_MANY, account_ids, symbols)
-    return [controls_from_texts([None if each is None else str(each) for each in row.values()]) for row in rows]
+    return [
+        controls_from_texts([None if each is None else str(each) for each in row.values()])
+        for row in rows
+    ]
 
 
 async def read_one(tx: Tx, account_id: UUID, symbol: Symbol | None) -> model.Controls:
@@ -78,7 +85,9 @@ async def find_switch(tx: Tx, scope: model.ControlScope) -> model.ManualControl 
     return _manual(row) if row else None
 
 
-async def put_switch(tx: Tx, scope: model.ControlScope, switch: model.Switch) -> model.ManualControl:
+async def put_switch(
+    tx: Tx, scope: model.ControlScope, switch: model.Switch
+) -> model.ManualControl:
     values = {"manually_disabled": switch.disabled, "manual_reason": switch.reason}
     return _manual(await _put(tx, _switch_table(scope), scope, values))
 
@@ -102,7 +111,9 @@ def _key(scope: model.ControlScope) -> dict[str, object]:
     """The columns of the primary key of the scope's rows."""
     if scope.account_id is None:
         return {"organization_id": scope.organization_id}
-    return {"account_id": scope.account_id} | ({} if scope.symbol is None else {"symbol": scope.symbol})
+    return {"account_id": scope.account_id} | (
+        {} if scope.symbol is None else {"symbol": scope.symbol}
+    )
 
 
 async def _find(tx: Tx, table: str, scope: model.ControlScope) -> Row | None:
@@ -160,7 +171,9 @@ _LIST_SYMBOLS = """
 """
 
 
-async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest) -> list[model.SymbolControl]:
+async def list_symbol_controls(
+    tx: Tx, account_id: AccountId, page: PageRequest
+) -> list[model.SymbolControl]:
     beyond, after = beyond_cursor(page, "symbol", 3)
     query = _LIST_SYMBOLS.format(beyond=beyond, direction=direction_of(page))
     rows = await tx.fetch(query, account_id, page.limit + 1, *after)
@@ -175,9 +188,22 @@ async def list_symbol_controls(tx: Tx, account_id: AccountId, page: PageRequest)
 
 
 def controls_from_texts(texts: Sequence[str | None]) -> model.Controls:
-    organization_id, account_id, off_1, why_1, off_2, why_2, off_3, why_3, version, start, end, stale, zone, *halts = (
-        texts
-    )
+    (
+        organization_id,
+        account_id,
+        off_1,
+        why_1,
+        off_2,
+        why_2,
+        off_3,
+        why_3,
+        version,
+        start,
+        end,
+        stale,
+        zone,
+        *halts,
+    ) = texts
     assert organization_id is not None, "an account that the transaction cannot see"
     assert account_id is not None
     return model.Controls(
@@ -194,10 +220,15 @@ def controls_from_texts(texts: Sequence[str | None]) -> model.Controls:
 
 
 def _standing(
-    organization_halt_id: str | None, reason_1: str | None, account_halt_id: str | None, reason_2: str | None
+    organization_halt_id: str | None,
+    reason_1: str | None,
+    account_halt_id: str | None,
+    reason_2: str | None,
 ) -> tuple[model.StandingHalt | None, model.StandingHalt | None]:
     return (
-        None if organization_halt_id is None else model.StandingHalt(organization_halt_id, reason_1 or ""),
+        None
+        if organization_halt_id is None
+        else model.StandingHalt(organization_halt_id, reason_1 or ""),
         None if account_halt_id is None else model.StandingHalt(account_halt_id, reason_2 or ""),
     )
 
@@ -212,5 +243,9 @@ def _manual(row: Row) -> model.ManualControl:
 
 
 def _time(row: Row, prefix: str = "") -> model.TimeControl:
-    rule = model.TimeRule(row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"])
-    return model.TimeControl(rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"])
+    rule = model.TimeRule(
+        row["trading_start"], row["trading_end"], row["stale_order_millis"], row["timezone"]
+    )
+    return model.TimeControl(
+        rule, row[f"{prefix}created_at"], row[f"{prefix}updated_at"], row[f"{prefix}version"]
+    )

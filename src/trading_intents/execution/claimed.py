@@ -1,4 +1,5 @@
-"""Makes of a claimed command's texts the values by which it is decided, sent and recorded. No I/O, no clock."""
+"""Makes of a claimed command's texts the values by which it is decided, sent and recorded. No I/O,
+no clock."""
 
 from datetime import datetime
 from uuid import UUID
@@ -54,10 +55,17 @@ def marked_commands(command: ClaimedCommand, client_id: str) -> list[MarkedComma
     """The command, and the CREATEs of the legs that are sent with it."""
     account_id, organization_id = command.account_id, command.organization_id
     own = MarkedCommand(
-        account_id, client_id, organization_id, command.order_id, command.seq, ACTION_TYPES[command.event_type]
+        account_id,
+        client_id,
+        organization_id,
+        command.order_id,
+        command.seq,
+        ACTION_TYPES[command.event_type],
     )
     return [own] + [
-        own._replace(client_order_id=client_order_id(leg.action_id), order_id=leg.order_id, seq=str(leg.seq))
+        own._replace(
+            client_order_id=client_order_id(leg.action_id), order_id=leg.order_id, seq=str(leg.seq)
+        )
         for leg in _legs(command)
     ]
 
@@ -75,15 +83,22 @@ def claimed_row(command: ClaimedCommand, token: UUID) -> ClaimedRow:
     )
 
 
-def send_context(command: ClaimedCommand, client_id: str, max_age_seconds: float, kept_by: str | None) -> SendContext:
+def send_context(
+    command: ClaimedCommand, client_id: str, max_age_seconds: float, kept_by: str | None
+) -> SendContext:
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
     controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
-    is_create, is_cancel = command.event_type == CREATE, COMMANDS[command.event_type] is CommandKind.CANCEL
+    is_create, is_cancel = (
+        command.event_type == CREATE,
+        COMMANDS[command.event_type] is CommandKind.CANCEL,
+    )
     ticket = OrderTicket(
         client_order_id=client_id,
         broker_order_id=None if is_create else command.external_order_id,
-        orig_client_order_id=None if is_create else client_order_id(UUID(command.confirmed_action_id)),
+        orig_client_order_id=None
+        if is_create
+        else client_order_id(UUID(command.confirmed_action_id)),
         symbol=record.symbol,
         side=record.order_side,
         kind=trading.ORDER_KINDS[record.order_type],

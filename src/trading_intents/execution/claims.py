@@ -1,5 +1,5 @@
-"""Claimed commands in the database: what they are decided by, and the marks of their sends. Never decides. Times are
-the database's."""
+"""Claimed commands in the database: what they are decided by, and the marks of their sends. Never
+decides. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,9 +12,10 @@ from trading_intents.outbox.intents_queue import CLAIMED_IDS
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 ACTION_TYPES = {"intent.create": "CREATE", "intent.replace": "REPLACE", "intent.cancel": "CANCEL"}
-SHOWN_KINDS = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))  # of facts by which an order is acknowledged
-# Locks the orders of the rows that this transaction has claimed, without those that another transaction holds: a
-# transaction that holds an order and waits for a row must not wait for us.
+# Of facts by which an order is acknowledged.
+SHOWN_KINDS = ", ".join(f"'{kind}'" for kind in sorted(ALIVE))
+# Locks the orders of the rows that this transaction has claimed, without those that another
+# transaction holds: a transaction that holds an order and waits for a row must not wait for us.
 LOCK_CLAIMED_ORDERS = Statement(
     f"""
     SELECT order_id FROM orders
@@ -22,7 +23,8 @@ LOCK_CLAIMED_ORDERS = Statement(
     ORDER BY order_id FOR UPDATE SKIP LOCKED
     """  # noqa: S608 - our own constants
 )
-# Gives the organizations of the claimed rows in which no halt begins or ends before this transaction's end.
+# Gives the organizations of the claimed rows in which no halt begins or ends before this
+# transaction's end.
 SHARE_HALT_LOCKS = Statement(
     f"""
     SELECT organization_id FROM (
@@ -35,8 +37,8 @@ SHARE_HALT_LOCKS = Statement(
 
 
 class ClaimedCommand(NamedTuple):
-    """A claimed row, its order, and all that decides whether it is sent, as PostgreSQL's texts. `claim_millis` is None
-    when the account's lease is not ours any more."""
+    """A claimed row, its order, and all that decides whether it is sent, as PostgreSQL's texts.
+    `claim_millis` is None when the account's lease is not ours any more."""
 
     row_id: str
     event_type: str
@@ -139,13 +141,16 @@ _READ_CLAIMED = f"""
 def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
     """Reads the commands that this transaction has claimed, under the locks of their orders."""
     return Statement(
-        _READ_CLAIMED, (str(worker_id), array_text(lease_tokens), array_text(map(str, lease_tokens.values())))
+        _READ_CLAIMED,
+        (str(worker_id), array_text(lease_tokens), array_text(map(str, lease_tokens.values()))),
     )
 
 
 def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
     columns = len(ClaimedCommand._fields) - 1
-    rows: list[list[Any]] = [[None if value is None else value.decode() for value in row] for row in reply.rows]
+    rows: list[list[Any]] = [
+        [None if value is None else value.decode() for value in row] for row in reply.rows
+    ]
     return [ClaimedCommand._make((*row[:columns], tuple(row[columns:]))) for row in rows]
 
 

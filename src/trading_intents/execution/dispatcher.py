@@ -1,5 +1,5 @@
-"""Takes due commands of all leased accounts: one transaction claims, checks and marks them; then each is sent once, and
-the recorder writes its answer."""
+"""Takes due commands of all leased accounts: one transaction claims, checks and marks them; then
+each is sent once, and the recorder writes its answer."""
 
 import asyncio
 import contextlib
@@ -39,13 +39,15 @@ from trading_intents.trading import FrozenStruct
 POLL_SECONDS = 1.0
 MAX_BATCH = 256
 NO_ROOM = -1  # instead of a wake-up count: the claim was limited
-# Commands that are claimed and not recorded yet are no more than were recorded in the last RECORDED_SECONDS, so that
-# none waits much longer than that, and claims do not expire when recording is slow. With a smaller minimum, brokers
-# that take longer than SLOW_SECONDS would leave no room to others meanwhile.
+# Commands that are claimed and not recorded yet are no more than were recorded in the last
+# RECORDED_SECONDS, so that none waits much longer than that, and claims do not expire when
+# recording is slow. With a smaller minimum, brokers that take longer than SLOW_SECONDS would leave
+# no room to others meanwhile.
 MIN_UNRECORDED, MAX_IN_FLIGHT = 128, 512
 RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
-LOCKED_PAUSE_SECONDS = 0.02  # before a command is claimed again whose order another transaction holds
+# Before a command is claimed again whose order another transaction holds.
+LOCKED_PAUSE_SECONDS = 0.02
 NOT_OURS_SECONDS = 0.5
 MIN_RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 1, 60  # whatever an adapter answers
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
@@ -82,7 +84,13 @@ class Dispatcher:
     ) -> None:
         self._pool, self._transactions, self._leases = pool, transactions, leases
         self._recorder, self._limits = recorder, limits
-        self._wakeup, self._make_id, self._clock, self._metrics, self._log = wakeup, make_id, clock, metrics, log
+        self._wakeup, self._make_id, self._clock, self._metrics, self._log = (
+            wakeup,
+            make_id,
+            clock,
+            metrics,
+            log,
+        )
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
@@ -94,7 +102,8 @@ class Dispatcher:
         self._task = start_loop(self._run())
 
     async def stop(self, limit_seconds: float) -> None:
-        """Claims no more, waits for the sends under way, and cancels those that outlast the limit."""
+        """Claims no more, waits for the sends under way, and cancels those that outlast the
+        limit."""
         self._stopping = True
         self._wakeup.wake()
         await finish_tasks(lambda: [self._task, *self._sending], limit_seconds)
@@ -102,7 +111,9 @@ class Dispatcher:
 
     async def _run(self) -> None:
         pauses = POLL_SECONDS, self._log_failed, self._wakeup
-        await repeat(self._claim_all, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping)
+        await repeat(
+            self._claim_all, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+        )
 
     def _log_failed(self, work: str, error: Exception) -> None:
         self._log.warning("commands not claimed", reason=reason_of(error))
@@ -156,7 +167,11 @@ class Dispatcher:
                 decided.append(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
             sending = [each for each in decided if isinstance(each.decision, model.Send)]
-            sent = [mark for each in sending for mark in marked_commands(each.command, each.client_order_id)]
+            sent = [
+                mark
+                for each in sending
+                for mark in marked_commands(each.command, each.client_order_id)
+            ]
             held = {
                 int(each.command.row_id): each.decision.after_seconds
                 for each in decided
@@ -179,36 +194,55 @@ class Dispatcher:
         for after_seconds in set(held.values()):
             self._wakeup.wake_after(after_seconds)
         counts = Counter(each.command.account_id for each in decided)
-        cut = {lane for lane, share in shares.items() if counts[lane] >= share}  # lanes with perhaps more
+        # Lanes with perhaps more.
+        cut = {lane for lane, share in shares.items() if counts[lane] >= share}
         if len(shares) >= limit:
             self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
         for each in decided:
             if not isinstance(each.decision, model.Hold):
-                self._start(each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes)
-        is_short = len(shares) >= limit or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
+                self._start(
+                    each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes
+                )
+        is_short = len(shares) >= limit or any(
+            shares[lane] < claimable.free_slots[lane] for lane in cut
+        )
         return is_short and len(held) < len(decided)
 
-    def _ask_outcome(self, transaction_id: Reply, proof: Statement, since_seconds: float) -> asyncio.Task[bool | None]:
-        """Asks whether a claim has committed, beside other claims, for as long as its commands might still be sent."""
+    def _ask_outcome(
+        self, transaction_id: Reply, proof: Statement, since_seconds: float
+    ) -> asyncio.Task[bool | None]:
+        """Asks whether a claim has committed, beside other claims, for as long as its commands
+        might still be sent."""
         ((id_text,),) = transaction_id.texts()
         left_seconds = since_seconds + HANDLER_SECONDS - self._clock.monotonic()
-        task = asyncio.create_task(has_committed(self._pool, (), id_text, proof, left_seconds, self._log))
+        task = asyncio.create_task(
+            has_committed(self._pool, (), id_text, proof, left_seconds, self._log)
+        )
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
         return task
 
-    def _decide(self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]) -> Decided:
-        """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does not mind."""
+    def _decide(
+        self, command: ClaimedCommand, locked_ids: Collection[str], steady: Collection[str]
+    ) -> Decided:
+        """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does
+        not mind."""
         is_cancel = command.event_type == CANCEL
         attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
         client_id = client_order_id(UUID(command.action_id), attempt)
         session = self._leases.sessions.get(UUID(command.account_id))
-        if command.order_id not in locked_ids or not (is_cancel or command.organization_id in steady):
+        if command.order_id not in locked_ids or not (
+            is_cancel or command.organization_id in steady
+        ):
             return Decided(command, client_id, session, model.Hold(LOCKED_PAUSE_SECONDS))
         if command.claim_millis is None or session is None:
             return Decided(command, client_id, session, model.Hold(NOT_OURS_SECONDS))
-        kept_by = session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
-        decision = model.decide(send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by))
+        kept_by = (
+            session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
+        )
+        decision = model.decide(
+            send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by)
+        )
         if isinstance(decision, model.Send):
             wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
             if not session.is_up or (session.breaker.is_open and not is_cancel):
@@ -227,9 +261,9 @@ class Dispatcher:
         wakes: int,
         outcome: asyncio.Task[bool | None] | None = None,
     ) -> None:
-        """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is another when the task
-        ends, or if the claim was limited (NO_ROOM), there may be more to claim. `outcome` says whether the claim has
-        committed, if its COMMIT was not answered."""
+        """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is
+        another when the task ends, or if the claim was limited (NO_ROOM), there may be more to
+        claim. `outcome` says whether the claim has committed, if its COMMIT was not answered."""
         assert decided.session is not None
         session = decided.session
         session.in_flight += 1
@@ -250,8 +284,8 @@ class Dispatcher:
 
     @contextlib.contextmanager
     def _discounting_slow(self) -> Iterator[None]:
-        """Stops counting a command as in flight while its broker takes longer than SLOW_SECONDS, so that a slow broker
-        delays only its own account, whose slots it keeps."""
+        """Stops counting a command as in flight while its broker takes longer than SLOW_SECONDS, so
+        that a slow broker delays only its own account, whose slots it keeps."""
         is_slow = False
 
         def on_slow() -> None:
@@ -278,7 +312,9 @@ class Dispatcher:
         if outcome is not None:
             with self._discounting_slow():
                 if not await outcome:
-                    return  # claimed again: at once after a rollback; if the outcome is unknown, when the claim expires
+                    # Claimed again: at once after a rollback; if the outcome is unknown, when the
+                    # claim expires.
+                    return
         command = decided.command
         row = claimed_row(command, token)
         entry = RecorderEntry(session.account_ref, row=row, client_order_id=decided.client_order_id)
@@ -287,9 +323,12 @@ class Dispatcher:
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
                 entry = self._repeat_cancel(entry, row) if unclear else entry
             case model.Send() as send:
-                result = await self._send(session, model.COMMANDS[command.event_type], send, since_seconds)
+                result = await self._send(
+                    session, model.COMMANDS[command.event_type], send, since_seconds
+                )
                 entry = self._answered(entry, row, result)
-        # If writing them fails, the next claim finds the command marked as sent, and it is looked up.
+        # If writing them fails, the next claim finds the command marked as sent, and it is looked
+        # up.
         session.remember(entry.events)
         await self._record(entry, row, since_seconds)
 
@@ -301,23 +340,38 @@ class Dispatcher:
             ticket = replace(ticket, not_after=since_seconds + send.left_seconds)
         # By then another worker may have the lease.
         deadline = min(since_seconds + send.call_seconds, self._leases.valid_until)
-        with self._metrics.execution_call_seconds.labels(command.lower()).time(), self._discounting_slow():
+        with (
+            self._metrics.execution_call_seconds.labels(command.lower()).time(),
+            self._discounting_slow(),
+        ):
             return await session.call(command, ticket, deadline)
 
-    def _answered(self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult) -> RecorderEntry:
+    def _answered(
+        self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult
+    ) -> RecorderEntry:
         command, client_id = model.COMMANDS[row.event_type], entry.client_order_id
         own = answer_facts(row.order_key, command, client_id, result)
         entry = replace(entry, events=result.updates, own=own)
         match result.outcome:
             case Outcome.NOT_SENT if result.retry_after_seconds is not None:
-                # No attempt: a CREATE or REPLACE ends by its age, a CANCEL is repeated until its order is over.
+                # No attempt: a CREATE or REPLACE ends by its age, a CANCEL is repeated until its
+                # order is over.
                 row = replace(row, attempts=row.attempts - 1)
-                wait_seconds = min(max(result.retry_after_seconds, MIN_RATE_LIMIT_SECONDS), MAX_RATE_LIMIT_SECONDS)
-                return self._fail_attempt(replace(entry, is_unsent=True), row, result.message, wait_seconds)
+                wait_seconds = min(
+                    max(result.retry_after_seconds, MIN_RATE_LIMIT_SECONDS), MAX_RATE_LIMIT_SECONDS
+                )
+                return self._fail_attempt(
+                    replace(entry, is_unsent=True), row, result.message, wait_seconds
+                )
             case Outcome.NOT_SENT:
                 if row.attempts >= self._limits.attempt_limit:
-                    entry = replace(entry, own=(model.used_up(command, row.order_key, client_id, result.message),))
-                return self._fail_attempt(replace(entry, is_unsent=True), row, f"not sent: {result.message}")
+                    entry = replace(
+                        entry,
+                        own=(model.used_up(command, row.order_key, client_id, result.message),),
+                    )
+                return self._fail_attempt(
+                    replace(entry, is_unsent=True), row, f"not sent: {result.message}"
+                )
             case Outcome.REJECTED if result.code != DUPLICATE_ID:
                 # A broker that refuses to change an order may know more of it than we do.
                 return replace(entry, look_up=command is not CommandKind.SUBMIT)
@@ -327,35 +381,54 @@ class Dispatcher:
                 return entry
 
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
-        """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order before."""
-        return self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
+        """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order
+        before."""
+        return (
+            self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
+        )
 
     def _fail_attempt(
         self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
     ) -> RecorderEntry:
-        self._wakeup.wake_after(outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds)
+        self._wakeup.wake_after(
+            outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
+        )
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:
-        """Retries until the claim has expired; then another worker finds the command marked as sent and looks it up."""
+        """Retries until the claim has expired; then another worker finds the command marked as sent
+        and looks it up."""
         while True:
             try:
                 written = await self._recorder.write(entry)
                 break
             except PlatformError as error:
-                self._log.warning("answer not written", event_type=row.event_type, row=row.id, reason=reason_of(error))
+                self._log.warning(
+                    "answer not written",
+                    event_type=row.event_type,
+                    row=row.id,
+                    reason=reason_of(error),
+                )
                 if self._clock.monotonic() - since_seconds > CLAIM_SECONDS:
                     return
                 await asyncio.sleep(RETRY_SECONDS[0])
         self._recorded.append(self._clock.monotonic())
         spent_seconds = self._recorded[-1] - since_seconds
-        self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
+        self._metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(
+            spent_seconds
+        )
         if written.status is None:
-            self._log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            self._log.warning(
+                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
+            )
             return
         self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
         booked = written.orders.get(id_text(row.order_key))
-        if any(fact.kind in CANCEL_LOST for fact in entry.own) and booked and booked.view.state is OrderState.OPEN:
+        if (
+            any(fact.kind in CANCEL_LOST for fact in entry.own)
+            and booked
+            and booked.view.state is OrderState.OPEN
+        ):
             alert_lost_cancel(row.order_key, self._metrics, self._log)
 
 

@@ -1,5 +1,5 @@
-"""Decides whether a claimed command is sent, what a look-up says of an unclear one, and how much a session may send.
-Pure: no I/O, no clock; times and ages are arguments."""
+"""Decides whether a claimed command is sent, what a look-up says of an unclear one, and how much a
+session may send. Pure: no I/O, no clock; times and ages are arguments."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -8,7 +8,13 @@ from enum import StrEnum
 from uuid import UUID
 
 from trading_intents.brokers import port
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, AskedOrder, LimitOwner, judge_again
+from trading_intents.controls.limits.model import (
+    NO_LIMITS,
+    AppliedLimits,
+    AskedOrder,
+    LimitOwner,
+    judge_again,
+)
 from trading_intents.controls.model import Controls, Triggered, evaluate
 from trading_intents.loops import pause_after
 from trading_intents.orders.facts import CommandKind, FactKind
@@ -24,13 +30,15 @@ HOLD_PAUSES_SECONDS = (0.1, 1.0)  # until HOLD_SECONDS, and after
 LOOKUP_PAUSES_SECONDS = (0.25, 0.75, 2.0, 7.0, 20.0, 60.0)
 PROOF_SECONDS = 10.0  # between the two times that a command is found not to have arrived
 ALERT_LOOKUPS = 5
-ANSWER_SECONDS = 10.0  # a command that the broker accepted and has not carried out by then is looked up
+# A command that the broker accepted and has not carried out by then is looked up.
+ANSWER_SECONDS = 10.0
 RECONCILE_SHARES = 1_000  # of the interval, among which accounts are spread
 BREAKER_FAILURES = 5
 BREAKER_SECONDS = 30.0
 CANCEL_SHARE = 5  # one in so many requests of a budget is kept for CANCELs
 
-RESTORED = "it was in a restored backup and had not arrived"  # the detail of commands that are given up for it
+# The detail of commands that are given up for it.
+RESTORED = "it was in a restored backup and had not arrived"
 
 CREATE = "intent.create"
 COMMANDS = {
@@ -41,7 +49,8 @@ COMMANDS = {
 
 
 class SendContext(FrozenStruct, frozen=True, kw_only=True):
-    """All that decides whether a command is sent, read under its order's lock. Ages are by the database's clock."""
+    """All that decides whether a command is sent, read under its order's lock. Ages are by the
+    database's clock."""
 
     command: CommandKind
     order_id: UUID
@@ -77,7 +86,8 @@ class SendContext(FrozenStruct, frozen=True, kw_only=True):
 
 
 class Send(FrozenStruct, frozen=True):
-    """The command is marked and sent. It is stale after `left_seconds`; the call ends after `call_seconds`."""
+    """The command is marked and sent. It is stale after `left_seconds`; the call ends after
+    `call_seconds`."""
 
     ticket: port.OrderTicket
     left_seconds: float | None
@@ -109,7 +119,8 @@ def decide(context: SendContext) -> Decision:
         # Not marked, and yet it arrived: a worker that was paused before its call has resumed.
         return Settle(unclear=True)
     if context.command is CommandKind.CANCEL:
-        # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its entry.
+        # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its
+        # entry.
         may_wait = context.is_leg or (not context.lookups and context.age_seconds < HOLD_SECONDS)
         return _hold(context) if may_wait and not context.acknowledged else _send(context, None)
     if given_up := _given_up(context):
@@ -125,14 +136,22 @@ def _hold(context: SendContext) -> Hold:
 
 def max_age_seconds(context: SendContext) -> float:
     stale_millis = context.controls.time.stale_order_millis if context.controls.time else None
-    return context.max_age_seconds if stale_millis is None else min(context.max_age_seconds, stale_millis / 1000)
+    return (
+        context.max_age_seconds
+        if stale_millis is None
+        else min(context.max_age_seconds, stale_millis / 1000)
+    )
 
 
 def _given_up(context: SendContext) -> PlatformFact | None:
     """The reason why a CREATE or REPLACE that never arrived is not sent."""
     is_create = context.command is CommandKind.SUBMIT
     if context.is_halted:
-        return _fact(context, FactKind.HALTED) if is_create else _fact(context, FactKind.REPLACE_DROPPED, "halted")
+        return (
+            _fact(context, FactKind.HALTED)
+            if is_create
+            else _fact(context, FactKind.REPLACE_DROPPED, "halted")
+        )
     if context.halt_stands is False:
         return _fact(context, FactKind.CANCELLED_BEFORE_SEND, "resumed")
     if context.cancel_requested:
@@ -141,12 +160,25 @@ def _given_up(context: SendContext) -> PlatformFact | None:
         return _fact(context, FactKind.REPLACE_DROPPED, "cancel_requested")
     if context.age_seconds > max_age_seconds(context):
         if context.is_resend:
-            return used_up(context.command, context.order_id, context.ticket.client_order_id, context.kept_by)
-        return _fact(context, FactKind.STALE if is_create else FactKind.REPLACE_DROPPED, "stale", context.kept_by)
+            return used_up(
+                context.command, context.order_id, context.ticket.client_order_id, context.kept_by
+            )
+        return _fact(
+            context,
+            FactKind.STALE if is_create else FactKind.REPLACE_DROPPED,
+            "stale",
+            context.kept_by,
+        )
     kind = FactKind.REFUSED if is_create else FactKind.REPLACE_DROPPED
-    if triggered := evaluate(context.judged_controls, context.ticket.symbol, context.now) + _judge_limits(context):
+    if triggered := evaluate(
+        context.judged_controls, context.ticket.symbol, context.now
+    ) + _judge_limits(context):
         return _fact(context, kind, triggered[0].reason, triggered[0].detail)
-    return _fact(context, kind, "account_disabled") if context.account_disabled and not context.halt_stands else None
+    return (
+        _fact(context, kind, "account_disabled")
+        if context.account_disabled and not context.halt_stands
+        else None
+    )
 
 
 def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
@@ -164,8 +196,11 @@ def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
     return judge_again(context.limits.levels(owner, ticket.symbol), asked)
 
 
-def used_up(command: CommandKind, order_id: UUID, client_order_id: str, detail: str | None = None) -> PlatformFact:
-    """The fact that ends a command without an attempt left that was never sent. `detail`: what kept it."""
+def used_up(
+    command: CommandKind, order_id: UUID, client_order_id: str, detail: str | None = None
+) -> PlatformFact:
+    """The fact that ends a command without an attempt left that was never sent. `detail`: what kept
+    it."""
     kind, reason = {
         CommandKind.SUBMIT: (FactKind.NOT_DELIVERED, None),
         CommandKind.REPLACE: (FactKind.REPLACE_DROPPED, "not_delivered"),
@@ -174,8 +209,12 @@ def used_up(command: CommandKind, order_id: UUID, client_order_id: str, detail: 
     return PlatformFact(order_id, kind, client_order_id, reason, detail=detail)
 
 
-def _fact(context: SendContext, kind: FactKind, reason: str | None = None, detail: str | None = None) -> PlatformFact:
-    return PlatformFact(context.order_id, kind, context.ticket.client_order_id, reason, detail=detail)
+def _fact(
+    context: SendContext, kind: FactKind, reason: str | None = None, detail: str | None = None
+) -> PlatformFact:
+    return PlatformFact(
+        context.order_id, kind, context.ticket.client_order_id, reason, detail=detail
+    )
 
 
 def _send(context: SendContext, left_seconds: float | None) -> Decision:
@@ -215,23 +254,38 @@ class Verdict(StrEnum):
 
 
 def classify_lookup(
-    unresolved: UnresolvedOrder, order: port.Lookup, replaced: port.Lookup | None, lookup: port.LookupKind
+    unresolved: UnresolvedOrder,
+    order: port.Lookup,
+    replaced: port.Lookup | None,
+    lookup: port.LookupKind,
 ) -> Verdict:
-    """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered REPLACE."""
+    """`unresolved` is the order after recording; `replaced` was found under the id of an unanswered
+    REPLACE."""
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
     if not unresolved.acknowledged and unresolved.is_entry_acknowledged is not None:
-        # While its entry is not known either, that one is looked up, and the leg is named or ends with it.
+        # While its entry is not known either, that one is looked up, and the leg is named or ends
+        # with it.
         return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
     if not unresolved.acknowledged:
         if not unresolved.is_sent:
             return Verdict.KNOWN  # it is in the queue
         return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
     if unresolved.replace_id:
-        was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(never_sent=True)
-        return Verdict.MISSING if was_reported and _is_proved_absent(replaced, lookup) else Verdict.UNKNOWN
+        was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(
+            never_sent=True
+        )
+        return (
+            Verdict.MISSING
+            if was_reported and _is_proved_absent(replaced, lookup)
+            else Verdict.UNKNOWN
+        )
     if unresolved.cancel_id:
-        return Verdict.MISSING if isinstance(order, port.OrderSnapshot) and is_working(order) else Verdict.UNKNOWN
+        return (
+            Verdict.MISSING
+            if isinstance(order, port.OrderSnapshot) and is_working(order)
+            else Verdict.UNKNOWN
+        )
     if isinstance(order, port.OrderSnapshot):
         if unresolved.is_unwanted:
             return Verdict.ALIVE
@@ -240,15 +294,18 @@ def classify_lookup(
 
 
 def _is_proved_absent(found: port.Lookup | None, lookup: port.LookupKind) -> bool:
-    return isinstance(found, port.Absent) and (found.never_sent or lookup is port.LookupKind.DURABLE)
+    return isinstance(found, port.Absent) and (
+        found.never_sent or lookup is port.LookupKind.DURABLE
+    )
 
 
 def not_delivered_fact(
     order_id: UUID, create_id: str, unresolved: UnresolvedOrder, unique_order_ids: bool
 ) -> PlatformFact | None:
-    """The fact that ends the unresolved command, which never arrived. None: it is a CREATE that is sent again. That is
-    safe only at a broker that refuses a used id for ever, since the first send may still be under way. A CREATE from a
-    restored backup is never sent again: its caller may know by now that it did not happen."""
+    """The fact that ends the unresolved command, which never arrived. None: it is a CREATE that is
+    sent again. That is safe only at a broker that refuses a used id for ever, since the first send
+    may still be under way. A CREATE from a restored backup is never sent again: its caller may know
+    by now that it did not happen."""
     if not unresolved.acknowledged:
         if unresolved.is_restored:
             return PlatformFact(order_id, FactKind.STALE, create_id, detail=RESTORED)
@@ -259,7 +316,9 @@ def not_delivered_fact(
         kind = FactKind.HALTED if unresolved.was_halted else FactKind.CANCELLED_BEFORE_SEND
         return PlatformFact(order_id, kind, create_id)
     if unresolved.replace_id and unresolved.is_restored:
-        return PlatformFact(order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale", detail=RESTORED)
+        return PlatformFact(
+            order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale", detail=RESTORED
+        )
     if unresolved.replace_id:
         return used_up(CommandKind.REPLACE, order_id, unresolved.replace_id)
     assert unresolved.cancel_id
@@ -270,7 +329,10 @@ def is_working(order: port.OrderSnapshot) -> bool:
     kinds = {event.kind for event in order.events}
     if kinds & {port.EventKind.CANCELLED, port.EventKind.EXPIRED, port.EventKind.REJECTED}:
         return False
-    filled = sum((event.quantity or ZERO for event in order.events if event.kind is port.EventKind.FILL), ZERO)
+    filled = sum(
+        (event.quantity or ZERO for event in order.events if event.kind is port.EventKind.FILL),
+        ZERO,
+    )
     counted = max((event.cum_quantity or ZERO for event in order.events), default=ZERO)
     return max(filled, counted) < order.quantity
 
@@ -297,13 +359,15 @@ def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
 
 
 def first_reconcile_seconds(account_id: UUID, interval_seconds: float) -> float:
-    """Seconds until an account that connects now is reconciled: accounts that connect together are spread evenly."""
+    """Seconds until an account that connects now is reconciled: accounts that connect together are
+    spread evenly."""
     return account_id.int % RECONCILE_SHARES * interval_seconds / RECONCILE_SHARES
 
 
 @dataclass(slots=True)
 class Breaker:
-    """Opens after BREAKER_FAILURES unclear or unsent commands in BREAKER_SECONDS, until a snapshot succeeds."""
+    """Opens after BREAKER_FAILURES unclear or unsent commands in BREAKER_SECONDS, until a snapshot
+    succeeds."""
 
     is_open: bool = False
     _failures: deque[float] = field(default_factory=lambda: deque(maxlen=BREAKER_FAILURES))
@@ -322,14 +386,16 @@ class Breaker:
 
 @dataclass(slots=True)
 class Budget:
-    """A credential's requests, at most `per_minute` in any minute: a quarter at once, the rest evenly. None: any."""
+    """A credential's requests, at most `per_minute` in any minute: a quarter at once, the rest
+    evenly. None: any."""
 
     per_minute: int | None
     _used: float = 0.0
     _at_seconds: float = 0.0
 
     def wait_seconds(self, is_cancel: bool, now_seconds: float) -> float:
-        """Seconds until a request is free; 0: now. The share for CANCELs is kept from the other commands."""
+        """Seconds until a request is free; 0: now. The share for CANCELs is kept from the other
+        commands."""
         if self.per_minute is None:
             return 0.0
         burst = max(2, self.per_minute // 4)

@@ -1,5 +1,5 @@
-"""Looks up unresolved orders at their brokers, cancels stale ones, flags entries without enough exits, and fails outbox
-rows without an attempt left together with their orders."""
+"""Looks up unresolved orders at their brokers, cancels stale ones, flags entries without enough
+exits, and fails outbox rows without an attempt left together with their orders."""
 
 import asyncio
 from collections import Counter
@@ -52,8 +52,10 @@ MAX_LOOKUPS = 4  # of an account
 MAX_STALE = 100
 CANCEL_AGAIN_SECONDS = 60.0  # before a stale order gets another CANCEL
 
-FOUND = {port.OrderSnapshot: "order", port.Absent: "absent", port.LookupUnknown: "unknown"}  # by a look-up
-AppendCancel = Callable[[OrganizationId, UUID, UUID, bool], Awaitable[bool]]  # organization, account, order, once
+# By a look-up.
+FOUND = {port.OrderSnapshot: "order", port.Absent: "absent", port.LookupUnknown: "unknown"}
+# Organization, account, order, once.
+AppendCancel = Callable[[OrganizationId, UUID, UUID, bool], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,13 @@ class Reconciler:
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._leases, self._recorder, self._wakeup, self._limits = pool, leases, recorder, wakeup, limits
+        self._pool, self._leases, self._recorder, self._wakeup, self._limits = (
+            pool,
+            leases,
+            recorder,
+            wakeup,
+            limits,
+        )
         self._append_cancel, self._clock = append_cancel, clock
         self._metrics, self._log = metrics, log
         self._looking: dict[UUID, asyncio.Task[None]] = {}
@@ -114,43 +122,64 @@ class Reconciler:
         self._log.warning("execution watch failed", work=work, reason=reason_of(error))
 
     async def _poll(self) -> None:
-        """Reads in one transaction which look-ups are due, and once a second stale orders and used up rows. Look-ups
-        are limited by account, so that a slow broker delays no other account."""
+        """Reads in one transaction which look-ups are due, and once a second stale orders and used
+        up rows. Look-ups are limited by account, so that a slow broker delays no other account."""
         sessions, now = self._leases.sessions, self._clock.monotonic()
-        free = [key for key, session in sessions.items() if session.is_up and self._lookups[key] < MAX_LOOKUPS]
+        free = [
+            key
+            for key, session in sessions.items()
+            if session.is_up and self._lookups[key] < MAX_LOOKUPS
+        ]
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not sessions or not (free or is_second):
             return
         stale, used_up_rows, uncovered = list[Row](), list[Row](), list[Row]()
-        busy = frozenset(self._looking)  # a look-up that ends while this is read may be read as still due
+        # A look-up that ends while this is read may be read as still due.
+        busy = frozenset(self._looking)
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             due = await store.due_lookups(tx, free, MAX_LOOKUPS) if free else []
             if is_second:
                 self._polled_seconds = now
-                used_up_rows = await store.used_up(tx, list(sessions), self._limits.attempt_limit, CLAIM_SECONDS)
-                uncovered = await store.uncovered_entries(tx, list(sessions), UNCOVERED_TIME.total_seconds())
+                used_up_rows = await store.used_up(
+                    tx, list(sessions), self._limits.attempt_limit, CLAIM_SECONDS
+                )
+                uncovered = await store.uncovered_entries(
+                    tx, list(sessions), UNCOVERED_TIME.total_seconds()
+                )
                 if self._cancelling is None or self._cancelling.done():
-                    stale = await store.stale_orders(tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE)
+                    stale = await store.stale_orders(
+                        tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE
+                    )
         self._look_up([row for row in due if row["order_id"] not in busy])
         if stale:
             self._cancelling = asyncio.create_task(self._cancel_stale(stale))
-        for account_id in sorted({row["lane"] for row in used_up_rows} | {row["account_id"] for row in uncovered}):
+        for account_id in sorted(
+            {row["lane"] for row in used_up_rows} | {row["account_id"] for row in uncovered}
+        ):
             session = sessions.get(account_id)
             failing = [row for row in used_up_rows if row["lane"] == account_id]
-            flagged = frozenset(row["order_id"] for row in uncovered if row["account_id"] == account_id)
+            flagged = frozenset(
+                row["order_id"] for row in uncovered if row["account_id"] == account_id
+            )
             try:
                 if session and failing:
                     await self._fail(session, failing)
                 if session and flagged:
                     await self._settle_again(session, flagged)
-            except Exception as error:  # such as a lock that is held: the other accounts' rows are failed
+            except (
+                Exception
+            ) as error:  # such as a lock that is held: the other accounts' rows are failed
                 self._log_failed("fail", error)
 
     def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
             order_id, account_id = row["order_id"], row["account_id"]
             session = self._leases.sessions.get(account_id)
-            if order_id in self._looking or session is None or self._lookups[account_id] >= MAX_LOOKUPS:
+            if (
+                order_id in self._looking
+                or session is None
+                or self._lookups[account_id] >= MAX_LOOKUPS
+            ):
                 continue
             self._lookups[account_id] += 1
             task = self._looking[order_id] = asyncio.create_task(self._investigate(row, session))
@@ -166,38 +195,69 @@ class Reconciler:
     async def _investigate(self, row: Row, session: BrokerSession) -> None:
         assert session.integration, "its session was up"
         try:
-            order = await session.look_up(client_order_id(row["confirmed_action_id"]), row["external_order_id"])
+            order = await session.look_up(
+                client_order_id(row["confirmed_action_id"]), row["external_order_id"]
+            )
             replaced = await session.look_up(row["replace_id"], None) if row["replace_id"] else None
             entry = None
-            if row["is_entry_acknowledged"] and row["external_order_id"] is None and isinstance(order, port.Absent):
-                entry = await session.look_up(client_order_id(row["entry_action_id"]), row["entry_external_id"])
-            self._metrics.execution_lookups.labels(FOUND.get(type(order), FOUND[port.LookupUnknown])).inc()
-            await self._conclude(LookupResult(row, session, session.integration.capabilities, order, replaced, entry))
+            if (
+                row["is_entry_acknowledged"]
+                and row["external_order_id"] is None
+                and isinstance(order, port.Absent)
+            ):
+                entry = await session.look_up(
+                    client_order_id(row["entry_action_id"]), row["entry_external_id"]
+                )
+            self._metrics.execution_lookups.labels(
+                FOUND.get(type(order), FOUND[port.LookupUnknown])
+            ).inc()
+            await self._conclude(
+                LookupResult(row, session, session.integration.capabilities, order, replaced, entry)
+            )
         except Exception as error:
-            self._log.warning("look-up not written", order=str(row["order_id"]), reason=reason_of(error))
+            self._log.warning(
+                "look-up not written", order=str(row["order_id"]), reason=reason_of(error)
+            )
             await asyncio.sleep(POLL_SECONDS)
 
     async def _conclude(self, looked_up: LookupResult) -> None:
-        """Records what was found; what is still unresolved then decides whether and when to look again."""
-        order_id, session, capabilities = looked_up.row["order_id"], looked_up.session, looked_up.capabilities
+        """Records what was found; what is still unresolved then decides whether and when to look
+        again."""
+        order_id, session, capabilities = (
+            looked_up.row["order_id"],
+            looked_up.session,
+            looked_up.capabilities,
+        )
         async with self._pool.transaction(plans="by_key") as tx:
             order = (await store.lock_orders(tx, [order_id]))[order_id]
-            found = AccountRecording(session.account_ref, looked_up.events, also_locked=frozenset({order_id}))
+            found = AccountRecording(
+                session.account_ref, looked_up.events, also_locked=frozenset({order_id})
+            )
             recorded = [await self._recorder.record_in_tx(tx, found)]
             view = recorded[0].orders[id_text(order_id)].view
             unresolved = _read_unresolved(await store.read_unresolved(tx, order_id), view)
-            verdict = classify_lookup(unresolved, looked_up.order, looked_up.replaced, capabilities.lookup)
-            # If another look-up ended or was planned meanwhile, this answer is outdated: only its events count.
+            verdict = classify_lookup(
+                unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
+            )
+            # If another look-up ended or was planned meanwhile, this answer is outdated: only its
+            # events count.
             is_current = order["lookup_due_at"] == looked_up.row["lookup_due_at"]
-            is_proved = is_current and verdict is Verdict.MISSING and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
+            is_proved = (
+                is_current
+                and verdict is Verdict.MISSING
+                and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
+            )
             delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
             if is_proved:
-                fact = not_delivered_fact(order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids)
+                fact = not_delivered_fact(
+                    order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids
+                )
                 if fact:
                     recorded.append(await self._give_up(tx, looked_up, fact))
                 else:
                     await self._queue_again(tx, looked_up)
-                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None  # another command may still be unresolved
+                # Another command may still be unresolved.
+                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None
             if is_current:
                 is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
                 await store.plan_lookup(tx, order_id, delay, is_absent)
@@ -212,31 +272,55 @@ class Reconciler:
         elif is_current:
             await self._act(looked_up, unresolved, verdict)
 
-    async def _give_up(self, tx: Tx, looked_up: LookupResult, fact: PlatformFact) -> RecordedAccount:
-        recorded = await self._recorder.record_in_tx(tx, AccountRecording(looked_up.session.account_ref, (), (fact,)))
-        await store.clear_unclear(tx, looked_up.session.account_ref.account_id, fact.client_order_id)
+    async def _give_up(
+        self, tx: Tx, looked_up: LookupResult, fact: PlatformFact
+    ) -> RecordedAccount:
+        recorded = await self._recorder.record_in_tx(
+            tx, AccountRecording(looked_up.session.account_ref, (), (fact,))
+        )
+        await store.clear_unclear(
+            tx, looked_up.session.account_ref.account_id, fact.client_order_id
+        )
         return recorded
 
     async def _queue_again(self, tx: Tx, looked_up: LookupResult) -> None:
         """Queues a CREATE that never arrived: it is claimed, checked and marked like a new one."""
         account_ref, order_id = looked_up.session.account_ref, looked_up.row["order_id"]
-        await PoolTransaction(tx).run([store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])])
+        await PoolTransaction(tx).run(
+            [store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])]
+        )
         payload = {"seq": looked_up.row["create_seq"], "resend": True}
         await outbox.put(
-            tx, [NewRow(Queue.INTENTS, CREATE, account_ref.organization_id, order_id, payload, account_ref.account_id)]
+            tx,
+            [
+                NewRow(
+                    Queue.INTENTS,
+                    CREATE,
+                    account_ref.organization_id,
+                    order_id,
+                    payload,
+                    account_ref.account_id,
+                )
+            ],
         )
         await store.queue_behind(tx, order_id)
 
     def _record_not_delivered(self, order_id: UUID, fact: PlatformFact | None) -> None:
-        self._log.warning("command never arrived", order=str(order_id), then=fact.kind if fact else "queued again")
+        self._log.warning(
+            "command never arrived", order=str(order_id), then=fact.kind if fact else "queued again"
+        )
         if fact and fact.kind is FactKind.CANCEL_DROPPED:
             alert_lost_cancel(order_id, self._metrics, self._log)
 
-    async def _act(self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict) -> None:
+    async def _act(
+        self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict
+    ) -> None:
         order_id, account_ref = looked_up.row["order_id"], looked_up.session.account_ref
         if unresolved.is_unwanted and not unresolved.is_cancelling and verdict is not Verdict.LOST:
             self._log.warning("resurrected order cancelled", order=str(order_id))
-            await self._append_cancel(account_ref.organization_id, account_ref.account_id, order_id, False)
+            await self._append_cancel(
+                account_ref.organization_id, account_ref.account_id, order_id, False
+            )
         if verdict is Verdict.LOST and unresolved.absent_seconds is None:
             self._alert("order_lost", order_id, "open order unknown to the broker")
         elif verdict is Verdict.UNKNOWN and unresolved.lookups + 1 == ALERT_LOOKUPS:
@@ -247,8 +331,9 @@ class Reconciler:
         self._log.error(text, order=str(order_id))
 
     def _cancellable(self) -> list[UUID]:
-        """Accounts whose stale orders are cancelled next. One that failed lately may wait for a lock until its timeout:
-        each round has one of them, at its end, so that the others wait for one at most."""
+        """Accounts whose stale orders are cancelled next. One that failed lately may wait for a
+        lock until its timeout: each round has one of them, at its end, so that the others wait for
+        one at most."""
         failed = [each for each in self._failed_accounts if each in self._leases.sessions]
         self._failed_accounts = failed[1:]
         return [*(each for each in self._leases.sessions if each not in failed), *failed[:1]]
@@ -259,10 +344,14 @@ class Reconciler:
             if account_id in self._failed_accounts:
                 continue
             try:
-                await self._append_cancel(OrganizationId(row["organization_id"]), account_id, order_id, True)
+                await self._append_cancel(
+                    OrganizationId(row["organization_id"]), account_id, order_id, True
+                )
             except Exception as error:
                 self._failed_accounts.append(account_id)
-                self._log.warning("stale order not cancelled", order=str(order_id), reason=reason_of(error))
+                self._log.warning(
+                    "stale order not cancelled", order=str(order_id), reason=reason_of(error)
+                )
 
     async def _look_up_unanswered(self) -> None:
         up = [account_id for account_id, session in self._leases.sessions.items() if session.is_up]
@@ -283,12 +372,18 @@ class Reconciler:
 
     async def _fail(self, session: BrokerSession, found: Sequence[Row]) -> None:
         """Fails rows that have no attempt left, and records the facts that end their commands."""
-        account_ref, limit, ids = session.account_ref, self._limits.attempt_limit, {row["id"] for row in found}
+        account_ref, limit, ids = (
+            session.account_ref,
+            self._limits.attempt_limit,
+            {row["id"] for row in found},
+        )
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
             # Read again, now under the orders' locks.
             rows = [
-                r for r in await store.used_up(tx, [account_ref.account_id], limit, CLAIM_SECONDS) if r["id"] in ids
+                r
+                for r in await store.used_up(tx, [account_ref.account_id], limit, CLAIM_SECONDS)
+                if r["id"] in ids
             ]
             failed = await outbox.fail(tx, [row["id"] for row in rows], limit)
             rows = [row for row in rows if row["id"] in failed]
@@ -299,7 +394,9 @@ class Reconciler:
                 unclear = store.marking_unclear(
                     [(account_ref.account_id, client_order_id(row["action_id"])) for row in sent]
                 )
-                look_ups = store.looking_up([row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0])
+                look_ups = store.looking_up(
+                    [row["order_key"] for row in sent], LOOKUP_PAUSES_SECONDS[0]
+                )
                 await PoolTransaction(tx).run([unclear, look_ups])
             await self._recorder.publish(tx, recorded)
         self._recorder.notify_committed(recorded)
@@ -313,8 +410,14 @@ class Reconciler:
 
 def _read_unresolved(row: Row, view: OrderView) -> UnresolvedOrder:
     in_doubt = row["pending_replace_seq" if view.acknowledged else "create_seq"]
-    derived = {"order_status": view.status, "is_unwanted": view.is_unwanted, "acknowledged": view.acknowledged}
-    return msgspec.convert({**row, **derived, "is_restored": in_doubt in row["restored_seqs"]}, UnresolvedOrder)
+    derived = {
+        "order_status": view.status,
+        "is_unwanted": view.is_unwanted,
+        "acknowledged": view.acknowledged,
+    }
+    return msgspec.convert(
+        {**row, **derived, "is_restored": in_doubt in row["restored_seqs"]}, UnresolvedOrder
+    )
 
 
 def _ending(row: Row) -> PlatformFact:

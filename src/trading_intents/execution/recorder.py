@@ -1,5 +1,5 @@
-"""Records broker events and outcomes of commands: one transaction writes all waiting entries of all accounts together
-with their outbox rows. Never talks to a broker."""
+"""Records broker events and outcomes of commands: one transaction writes all waiting entries of all
+accounts together with their outbox rows. Never talks to a broker."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from uuid import UUID
@@ -14,7 +14,12 @@ from trading_intents.ids import IdText
 from trading_intents.loops import Wakeup
 from trading_intents.orders.ledger.booking import SettledOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
-from trading_intents.orders.ledger.recording import RecordedAccount, publish_statements, record, write_statements
+from trading_intents.orders.ledger.recording import (
+    RecordedAccount,
+    publish_statements,
+    record,
+    write_statements,
+)
 from trading_intents.orders.ledger.reporting import log_recorded
 from trading_intents.outbox.intents_queue import lock_claimed, parse_locked
 from trading_intents.outbox.model import ClaimedRow, Status
@@ -28,15 +33,17 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import FrozenStruct
 
 CANCEL = "intent.cancel"
-# Errors that a retry can resolve: another transaction holds an order or a stream head, or has just inserted the same
-# fact or position.
+# Errors that a retry can resolve: another transaction holds an order or a stream head, or has just
+# inserted the same fact or position.
 LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
-# A batch that finds a stream head locked is split by organization, one that finds an order locked by account.
+# A batch that finds a stream head locked is split by organization, one that finds an order locked
+# by account.
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
 class RecorderEntry(FrozenStruct, frozen=True):
-    """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or failed."""
+    """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or
+    failed."""
 
     account_ref: AccountRef
     events: tuple[BrokerEvent, ...] = ()
@@ -51,16 +58,16 @@ class RecorderEntry(FrozenStruct, frozen=True):
 
 
 class RecorderResult(FrozenStruct, frozen=True):
-    """The new status of an entry's row, None when its claim was lost and nothing of the entry was written; and the
-    current state of the orders that changed in its transaction."""
+    """The new status of an entry's row, None when its claim was lost and nothing of the entry was
+    written; and the current state of the orders that changed in its transaction."""
 
     status: Status | None
     orders: Mapping[IdText, SettledOrder]
 
 
 class Recorder:
-    """`lookup_wakeup` wakes the reconciler when an order is to be looked up; `on_trades` is called with an account when
-    trades of it are committed."""
+    """`lookup_wakeup` wakes the reconciler when an order is to be looked up; `on_trades` is called
+    with an account when trades of it are committed."""
 
     def __init__(
         self,
@@ -72,15 +79,19 @@ class Recorder:
         log: Log,
         on_trades: Callable[[UUID], None],
     ) -> None:
-        self._transactions, self._attempt_limit, self._lookup_wakeup = transactions, attempt_limit, lookup_wakeup
+        self._transactions, self._attempt_limit, self._lookup_wakeup = (
+            transactions,
+            attempt_limit,
+            lookup_wakeup,
+        )
         self._signals, self._metrics, self._log, self._on_trades = signals, metrics, log, on_trades
         self._group: GroupCommit[RecorderEntry, RecorderResult] = GroupCommit(
             self._write, lambda entry: 1 + len(entry.events) // 4
         )
 
     async def write(self, entry: RecorderEntry) -> RecorderResult:
-        """Raises Unavailable when nothing was written, OutcomeUnknown when it may have been; writing the entry again
-        changes nothing twice."""
+        """Raises Unavailable when nothing was written, OutcomeUnknown when it may have been;
+        writing the entry again changes nothing twice."""
         return await self._group.put(entry)
 
     async def close(self) -> None:
@@ -88,7 +99,8 @@ class Recorder:
         self._transactions.close()
 
     async def record_in_tx(self, tx: Tx, recording: AccountRecording) -> RecordedAccount:
-        """Runs the first statements of a transaction; `publish` and `notify_committed` must follow."""
+        """Runs the first statements of a transaction; `publish` and `notify_committed` must
+        follow."""
         runner = PoolTransaction(tx)
         (recorded,), _ = await record(runner, [recording])
         await runner.run(write_statements([recorded]))
@@ -118,9 +130,11 @@ class Recorder:
         except _StreamHeadHeld:
             parts = _split(entries, lambda entry: entry.account_ref.organization_id)
             if len(parts) == 1:
-                return [Unavailable("the database is busy: another transaction holds the organization's stream")] * len(
-                    entries
-                )
+                return [
+                    Unavailable(
+                        "the database is busy: another transaction holds the organization's stream"
+                    )
+                ] * len(entries)
         except StatementRefused as error:
             if error.code not in (LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION):
                 raise
@@ -139,7 +153,9 @@ class Recorder:
         rows = [entry.row for entry in entries if entry.row]
         async with self._transactions.transaction() as tx:
             lock_rows = [lock_claimed(rows)] if rows else []
-            recorded, replies = await record(tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT])
+            recorded, replies = await record(
+                tx, _recordings(entries), lock_rows, before=[LIMIT_LOCK_WAIT]
+            )
             held = parse_locked(replies[0]) if rows else set()
             if any((row.id, row.token) not in held for row in rows):
                 if len(entries) > 1:
@@ -151,7 +167,8 @@ class Recorder:
             try:
                 await tx.commit([*write_statements(recorded), *ends, *publish_statements(recorded)])
             except StatementRefused as error:
-                if error.code == LOCK_NOT_AVAILABLE:  # the locks of orders and accounts are held by now
+                # The locks of orders and accounts are held by now.
+                if error.code == LOCK_NOT_AVAILABLE:
                     raise _StreamHeadHeld(error.code, "a stream head is held") from None
                 raise
         for each in recorded:
@@ -161,12 +178,18 @@ class Recorder:
         orders = {order_id: booked for each in recorded for order_id, booked in each.orders.items()}
         return [RecorderResult(self._status(entry), orders) for entry in entries]
 
-    def _end_rows(self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]) -> list[Statement]:
+    def _end_rows(
+        self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
+    ) -> list[Statement]:
         """Plans look-ups, changes the marks of sends, and completes rows or puts them back."""
         doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
         resurrected = {order_id for each in recorded for order_id in each.resurrected}
         unclear, unsent = (
-            [(entry.account_ref.account_id, entry.client_order_id) for entry in entries if getattr(entry, name)]
+            [
+                (entry.account_ref.account_id, entry.client_order_id)
+                for entry in entries
+                if getattr(entry, name)
+            ]
             for name in ("is_unclear", "is_unsent")
         )
         done = [entry.row for entry in entries if entry.row and not entry.failed_attempt]
@@ -185,7 +208,11 @@ class Recorder:
             return None
         if entry.failed_attempt is None:
             return Status.COMPLETED
-        return Status.PENDING if entry.failed_attempt.row.attempts < self._attempt_limit else Status.FAILED
+        return (
+            Status.PENDING
+            if entry.failed_attempt.row.attempts < self._attempt_limit
+            else Status.FAILED
+        )
 
 
 class _StreamHeadHeld(StatementRefused):
@@ -211,15 +238,22 @@ def _recordings(entries: Sequence[RecorderEntry]) -> list[AccountRecording]:
 
 
 def _make_due_now(entry: RecorderEntry, cancelled: set[IdText]) -> RecorderEntry:
-    """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL behind it does not
-    wait. A CANCEL makes waiting rows due under the order's lock, which is held here as well."""
+    """Makes the next attempt due at once if its order was cancelled meanwhile, so that the CANCEL
+    behind it does not wait. A CANCEL makes waiting rows due under the order's lock, which is held
+    here as well."""
     failed = entry.failed_attempt
-    if failed is None or str(failed.row.order_key) not in cancelled or failed.row.event_type == CANCEL:
+    if (
+        failed is None
+        or str(failed.row.order_key) not in cancelled
+        or failed.row.event_type == CANCEL
+    ):
         return entry
     return replace(entry, failed_attempt=replace(failed, after_seconds=0.0, is_urgent=True))
 
 
-def _split(entries: Sequence[RecorderEntry], key: Callable[[RecorderEntry], Hashable]) -> list[list[RecorderEntry]]:
+def _split(
+    entries: Sequence[RecorderEntry], key: Callable[[RecorderEntry], Hashable]
+) -> list[list[RecorderEntry]]:
     parts: dict[Hashable, list[RecorderEntry]] = {}
     for entry in entries:
         parts.setdefault(key(entry), []).append(entry)

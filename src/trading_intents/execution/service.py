@@ -52,7 +52,13 @@ class Execution:
         limits = SendLimits(max_age_millis, context.attempt_limit)
         self._claim_wakeup, lookup_wakeup = Wakeup(), Wakeup()
         self._recorder = Recorder(
-            open_transactions(), context.attempt_limit, lookup_wakeup, signals, metrics, log, on_trades
+            open_transactions(),
+            context.attempt_limit,
+            lookup_wakeup,
+            signals,
+            metrics,
+            log,
+            on_trades,
         )
         dependencies = SessionDependencies(
             pool=pool,
@@ -83,7 +89,15 @@ class Execution:
             log,
         )
         self._reconciler = Reconciler(
-            pool, self.leases, self._recorder, lookup_wakeup, limits, actions.cancel, clock, metrics, log
+            pool,
+            self.leases,
+            self._recorder,
+            lookup_wakeup,
+            limits,
+            actions.cancel,
+            clock,
+            metrics,
+            log,
         )
         self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
         self._drift = DriftCheck(pool, self.leases, max_age_millis, metrics, log)
@@ -100,7 +114,9 @@ class Execution:
         self._upkeep: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        self._signals.subscribe(channel(Queue.INTENTS), self._claim_wakeup.wake, self.leases.has_organization)
+        self._signals.subscribe(
+            channel(Queue.INTENTS), self._claim_wakeup.wake, self.leases.has_organization
+        )
         self._signals.subscribe(channel(Queue.ACCOUNTS), self.leases.wake)
         self._signals.subscribe(CHANNEL, self.leases.wake)
         self._signals.subscribe(HALTS, self._halts.wake)

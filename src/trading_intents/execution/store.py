@@ -1,4 +1,5 @@
-"""Sent commands and look-ups in the database, one function per statement. Never decides. Times are the database's."""
+"""Sent commands and look-ups in the database, one function per statement. Never decides. Times are
+the database's."""
 
 from collections.abc import Collection, Sequence
 from uuid import UUID
@@ -47,7 +48,9 @@ _BY_NAME = """
 
 
 def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
-    return array_text(str(account_id) for account_id, _ in commands), array_text(name for _, name in commands)
+    return array_text(str(account_id) for account_id, _ in commands), array_text(
+        name for _, name in commands
+    )
 
 
 def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
@@ -61,8 +64,8 @@ def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
 
 
 async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> bool:
-    """Open orders with a command that the broker took so long ago, and that has not happened, are looked up. Whether
-    there is any."""
+    """Open orders with a command that the broker took so long ago, and that has not happened, are
+    looked up. Whether there is any."""
     query = """
         UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
         WHERE order_id = ANY (ARRAY (
@@ -158,7 +161,8 @@ async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
 
 
 async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
-    """Sets the next look-up (None: none), and whether this one found that the unresolved command never arrived."""
+    """Sets the next look-up (None: none), and whether this one found that the unresolved command
+    never arrived."""
     query = """
         UPDATE orders
         SET lookup_due_at = clock_timestamp() + make_interval(secs => $2),
@@ -186,8 +190,11 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     await tx.execute(query, order_id)
 
 
-async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int) -> list[Row]:
-    """Orders that worked longer than their symbol allows since the action they reflect, without a recent CANCEL."""
+async def stale_orders(
+    tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int
+) -> list[Row]:
+    """Orders that worked longer than their symbol allows since the action they reflect, without a
+    recent CANCEL."""
     query = """
         SELECT o.order_id, o.account_id, o.organization_id
         FROM symbol_times t
@@ -214,7 +221,8 @@ async def stale_orders(tx: Tx, account_ids: Sequence[UUID], again_seconds: float
 
 
 async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> list[Row]:
-    """Final entries whose exits have not covered their fills for so long, and that are not flagged yet."""
+    """Final entries whose exits have not covered their fills for so long, and that are not flagged
+    yet."""
     query = """
         SELECT order_id, account_id FROM (
             SELECT * FROM orders
@@ -226,7 +234,9 @@ async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float)
     return await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
 
 
-async def used_up(tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float) -> list[Row]:
+async def used_up(
+    tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
+) -> list[Row]:
     """Rows that are to fail: no attempt is left, and no worker runs the last one."""
     query = """
         WITH ended AS MATERIALIZED (

@@ -1,5 +1,5 @@
-"""Background work of a worker on all features' tables: rolls up counts, makes and drops partitions of events, prunes
-old rows, records equity and checks exposures."""
+"""Background work of a worker on all features' tables: rolls up counts, makes and drops partitions
+of events, prunes old rows, records equity and checks exposures."""
 
 import asyncio
 
@@ -16,10 +16,12 @@ from trading_intents.storage.database import Pool
 from trading_intents.stream.log import drop_partitions, make_partitions
 from trading_intents.telemetry import Log, Metrics
 
-# A read of the stats adds what is not rolled up yet. Every bucket that a roll-up changes costs more than all else of an
-# entry, and the longer entries wait, the more of them one change of a bucket has.
+# A read of the stats adds what is not rolled up yet. Every bucket that a roll-up changes costs more
+# than all else of an entry, and the longer entries wait, the more of them one change of a bucket
+# has.
 ROLL_SECONDS = 60.0
-# Finding the accounts that are behind reads all heads, so it is done less often when there are very many.
+# Finding the accounts that are behind reads all heads, so it is done less often when there are very
+# many.
 ROLL_SHARE = 20
 PRUNE_SECONDS = 600.0
 PARTITIONS_SECONDS = 3600.0
@@ -50,7 +52,8 @@ async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics
         return 0.0 if any(more) else PRUNE_SECONDS
 
     async def partition() -> float:
-        # In two transactions, each committed at once: both lock out other transactions while they run.
+        # In two transactions, each committed at once: both lock out other transactions while they
+        # run.
         done = []
         for work in (make_partitions, drop_partitions):
             async with pool.transaction() as tx:

@@ -1,4 +1,5 @@
-"""The table of the callers that each endpoint takes; nothing else decides it. Reads nothing by itself."""
+"""The table of the callers that each endpoint takes; nothing else decides it. Reads nothing by
+itself."""
 
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -43,12 +44,23 @@ class Rule(FrozenStruct, frozen=True):
     public: bool = False
 
 
-def _reading(name: str, permission: model.Permission, entitlement: model.Entitlement | None = None) -> Rule:
+def _reading(
+    name: str, permission: model.Permission, entitlement: model.Entitlement | None = None
+) -> Rule:
     meaning = f"an API key with {permission}; a user; a service account with {permission}"
-    return Rule(name, _with(entitlement) + meaning, permission, ANY_ROLE, model.Scope(permission), entitlement)
+    return Rule(
+        name,
+        _with(entitlement) + meaning,
+        permission,
+        ANY_ROLE,
+        model.Scope(permission),
+        entitlement,
+    )
 
 
-def _writing(name: str, permission: model.Permission, entitlement: model.Entitlement | None = None) -> Rule:
+def _writing(
+    name: str, permission: model.Permission, entitlement: model.Entitlement | None = None
+) -> Rule:
     meaning = f"an API key with {permission}; an admin"
     return Rule(name, _with(entitlement) + meaning, permission, ADMIN, Refuse.AS_403, entitlement)
 
@@ -85,10 +97,19 @@ RULES = {
             internal=True,
             two_credentials_status=401,
         ),
-        Rule("submit_intent", "an API key with intent:edit (on live accounts trading_live)", key=_P.INTENT_EDIT),
+        Rule(
+            "submit_intent",
+            "an API key with intent:edit (on live accounts trading_live)",
+            key=_P.INTENT_EDIT,
+        ),
         _reading("read_intents", _P.INTENT_READ),
         _writing("write_controls", _P.CONTROL_EDIT, _PREMIUM),
-        Rule("write_organization_control", "with controls_premium: an admin", user=ADMIN, entitlement=_PREMIUM),
+        Rule(
+            "write_organization_control",
+            "with controls_premium: an admin",
+            user=ADMIN,
+            entitlement=_PREMIUM,
+        ),
         _reading("read_controls", _P.CONTROL_READ, _PREMIUM),
         replace(
             _writing("halt_account", _P.CONTROL_EDIT),
@@ -102,7 +123,12 @@ RULES = {
             meaning="a service account; a user of that organization",
             key=Refuse.AS_401,
         ),
-        Rule("delete_current_user", "a user with an active organization", user=Grant.ANY, two_credentials_status=401),
+        Rule(
+            "delete_current_user",
+            "a user with an active organization",
+            user=Grant.ANY,
+            two_credentials_status=401,
+        ),
         _writing("write_accounts", _P.ACCOUNT_EDIT),
         _writing("write_credentials", _P.CREDENTIAL_EDIT),
         _reading("read_accounts", _P.ACCOUNT_READ),
@@ -138,7 +164,9 @@ RULES = {
 class Gate:
     """Applies a rule of the table; it is the policy of routes."""
 
-    def __init__(self, rule: Rule, callers: Callers, internal_organizations: AbstractSet[str]) -> None:
+    def __init__(
+        self, rule: Rule, callers: Callers, internal_organizations: AbstractSet[str]
+    ) -> None:
         self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
         takes_bearer = {rule.user, rule.service} != {Refuse.AS_401}
         takes = {"api_key": rule.key is not Refuse.AS_401, "bearer": takes_bearer}
@@ -147,7 +175,8 @@ class Gate:
         self._rule, self._callers, self._internal = rule, callers, internal_organizations
 
     async def identify(self, request: Request) -> None:
-        """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this kind of caller."""
+        """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this
+        kind of caller."""
         key, bearer = self._credentials(request)
         if key is not None:
             caller = await self._callers.by_key(key)
@@ -158,18 +187,23 @@ class Gate:
         request.caller = caller  # also one that is refused: it counts in the limits of its own
         check_kind(self._rule, caller)
         if self.names_organization and isinstance(caller.principal, model.ServicePrincipal):
-            request.caller = await self._callers.in_organization(caller, request.header(b"x-organization-id"))
+            request.caller = await self._callers.in_organization(
+                caller, request.header(b"x-organization-id")
+            )
 
     def is_verified(self, request: Request) -> bool:
         """Whether this process verified the credential lately."""
-        return any(given is not None and self._callers.is_verified(given) for given in self._readable(request))
+        return any(
+            given is not None and self._callers.is_verified(given)
+            for given in self._readable(request)
+        )
 
     def has_well_formed_key(self, request: Request) -> bool:
         return is_key(self._readable(request)[0] or "")
 
     def check(self, caller: model.Caller) -> None:
-        """As `identify` and `permit`, for a caller that is known without a request: 401 for its kind, 403 for
-        itself."""
+        """As `identify` and `permit`, for a caller that is known without a request: 401 for its
+        kind, 403 for itself."""
         check_kind(self._rule, caller)
         check_grant(self._rule, caller, self._internal)
 
@@ -183,13 +217,14 @@ class Gate:
         return True
 
     def permit(self, request: Request) -> None:
-        """403 if this caller may not. 404 if the organization that a service account names does not exist."""
+        """403 if this caller may not. 404 if the organization that a service account names does not
+        exist."""
         if not self.public:
             check_grant(self._rule, caller_of(request), self._internal)
 
     def permit_object(self, request: Request, environment: Environment | None = None) -> None:
-        """Checks environment and entitlement (403), once the path's object is known to be the caller's
-        organization's."""
+        """Checks environment and entitlement (403), once the path's object is known to be the
+        caller's organization's."""
         check_object(self._rule, caller_of(request), environment)
 
     def _readable(self, request: Request) -> tuple[str | None, str | None]:
@@ -212,7 +247,9 @@ class Gate:
             return key, None
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            raise errors.Unauthorized("the authorization scheme is not Bearer; send `Bearer` and the token")
+            raise errors.Unauthorized(
+                "the authorization scheme is not Bearer; send `Bearer` and the token"
+            )
         return None, token.strip()
 
 
@@ -231,14 +268,17 @@ def check_kind(rule: Rule, caller: model.Caller) -> None:
             taken: object = rule.key
         case model.UserPrincipal():
             taken = rule.user
-            # An organization that is not known here is not an internal one: 403 where that is asked.
+            # An organization that is not known here is not an internal one: 403 where that is
+            # asked.
             named = caller.organization or (rule.internal and caller.principal.organization)
             if rule.user_needs_organization and not named:
                 raise errors.Unauthorized("the token names no organization that is known here")
         case model.ServicePrincipal():
             taken = rule.service
     if taken is Refuse.AS_401:
-        raise errors.Unauthorized(f"this endpoint does not take this kind of credential; it takes {rule.meaning}")
+        raise errors.Unauthorized(
+            f"this endpoint does not take this kind of credential; it takes {rule.meaning}"
+        )
 
 
 def check_grant(rule: Rule, caller: model.Caller, internal_organizations: AbstractSet[str]) -> None:
@@ -247,26 +287,41 @@ def check_grant(rule: Rule, caller: model.Caller, internal_organizations: Abstra
             if rule.key is not Grant.ANY and rule.key not in permissions:
                 raise errors.Forbidden(f"the API key lacks the permission {rule.key}")
             if rule.environment not in (None, environment):
-                raise errors.Forbidden(f"the API key is of environment {environment}; use one of {rule.environment}")
+                raise errors.Forbidden(
+                    f"the API key is of environment {environment}; use one of {rule.environment}"
+                )
         case model.UserPrincipal(role=role):
-            if rule.user is not Grant.ANY and (isinstance(rule.user, Refuse) or role not in rule.user):
-                raise errors.Forbidden(f"the user's role {role} does not allow this; it takes {rule.meaning}")
+            if rule.user is not Grant.ANY and (
+                isinstance(rule.user, Refuse) or role not in rule.user
+            ):
+                raise errors.Forbidden(
+                    f"the user's role {role} does not allow this; it takes {rule.meaning}"
+                )
             trades = role == model.Role.ADMIN or (
                 caller.organization is not None and caller.organization.member_trading
             )
             if rule.member_trading and not trades:
-                raise errors.Forbidden("the organization does not let members trade: an operator sets member_trading")
+                raise errors.Forbidden(
+                    "the organization does not let members trade: an operator sets member_trading"
+                )
             if rule.internal and not _is_internal(caller, internal_organizations):
-                raise errors.Forbidden("the organization is not an internal one; it takes an admin of one")
+                raise errors.Forbidden(
+                    "the organization is not an internal one; it takes an admin of one"
+                )
         case model.ServicePrincipal(scopes=scopes):
             if rule.service is not Grant.ANY and rule.service not in scopes:
-                raise errors.Forbidden(f"the service account may not do this; it takes {rule.meaning}")
+                raise errors.Forbidden(
+                    f"the service account may not do this; it takes {rule.meaning}"
+                )
             if rule.names_organization and caller.organization is None:
                 raise errors.NotFound("no such organization")
 
 
 def check_object(rule: Rule, caller: model.Caller, environment: Environment | None) -> None:
-    if isinstance(caller.principal, model.ApiKeyPrincipal) and environment not in (None, caller.principal.environment):
+    if isinstance(caller.principal, model.ApiKeyPrincipal) and environment not in (
+        None,
+        caller.principal.environment,
+    ):
         raise errors.Forbidden(
             f"the API key is of environment {caller.principal.environment}, the account of {environment}"
         )

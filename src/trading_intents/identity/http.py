@@ -1,4 +1,5 @@
-"""Identity over HTTP: API keys, their validation, organizations, and the embedded provider's endpoints."""
+"""Identity over HTTP: API keys, their validation, organizations, and the embedded provider's
+endpoints."""
 
 import base64
 import binascii
@@ -22,7 +23,15 @@ from trading_intents.web.body import Name
 from trading_intents.web.limits import Bucket
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page, read_time
 from trading_intents.web.problem import OAUTH, PLAIN
-from trading_intents.web.request import FORM, MAX_FORM_BYTES, NO_STORE, Answer, Request, answer_json, render
+from trading_intents.web.request import (
+    FORM,
+    MAX_FORM_BYTES,
+    NO_STORE,
+    Answer,
+    Request,
+    answer_json,
+    render,
+)
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -99,7 +108,13 @@ class IssuedToken(msgspec.Struct):
 
 
 def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
-    @Operation(Tag.API_KEYS, body=NewApiKey, answer=CreatedApiKey, status=201, errors=(errors.LimitReached,))
+    @Operation(
+        Tag.API_KEYS,
+        body=NewApiKey,
+        answer=CreatedApiKey,
+        status=201,
+        errors=(errors.LimitReached,),
+    )
     async def create_api_key(request: Request) -> Answer:
         """Make an API key; it is shown this once."""
         body = request.body(NewApiKey)
@@ -107,15 +122,22 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             raise errors.ValidationFailed.at(
                 "/permissions", "is required, or permission_set instead; give one of the two"
             )
-        granted = body.permission_set.permissions if body.permission_set else distinct(body.permissions or [])
+        granted = (
+            body.permission_set.permissions
+            if body.permission_set
+            else distinct(body.permissions or [])
+        )
         expires_at = None if body.expires_at is None else read_time("/expires_at", body.expires_at)
         given = (body.name, body.environment, granted, expires_at)
         return _show_new_key(*await keys.create(organization_of(request), *given))
 
     @Operation(Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
     async def open_session(request: Request) -> Answer:
-        """Make an API key for the calling user, which ends with the user's token; it is shown this once."""
-        return _show_new_key(*await keys.open_session(caller_of(request), request.body(NewSessionKey).environment))
+        """Make an API key for the calling user, which ends with the user's token; it is shown this
+        once."""
+        return _show_new_key(
+            *await keys.open_session(caller_of(request), request.body(NewSessionKey).environment)
+        )
 
     @Operation(Tag.API_KEYS, status=204)
     async def end_session(request: Request) -> Answer:
@@ -179,7 +201,9 @@ def organization_route(gate: Gate, organizations: Organizations) -> Route:
         )
         return answer_json(render(Organization, found))
 
-    return Route("GET", "/v1/organizations/by-provider/{provider}/{provider_id}", gate, find_organization)
+    return Route(
+        "GET", "/v1/organizations/by-provider/{provider}/{provider_id}", gate, find_organization
+    )
 
 
 def user_route(gate: Gate, users: Users) -> Route:
@@ -192,7 +216,9 @@ def user_route(gate: Gate, users: Users) -> Route:
     return Route("DELETE", "/v1/users/me", gate, delete_current_user)
 
 
-def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer) -> tuple[Route, ...]:
+def provider_routes(
+    gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer
+) -> tuple[Route, ...]:
     @Operation(
         Tag.TOKENS,
         body=TokenRequest,
@@ -211,7 +237,9 @@ def provider_routes(gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer)
             raise errors.UnsupportedGrantType
         client_id, client_secret = _client(request, form)
         access_token, scopes = await issuer.issue(client_id, client_secret, form.get("scope"))
-        shown = IssuedToken(access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes)))
+        shown = IssuedToken(
+            access_token.reveal(), "Bearer", TOKEN_SECONDS, " ".join(sorted(scopes))
+        )
         answer = answer_json(shown)
         answer.headers += (NO_STORE, (b"pragma", b"no-cache"))  # RFC 6749 §5.1
         return answer
@@ -238,7 +266,9 @@ def _show_key(key: model.ApiKeyRecord) -> ApiKey:
 
 
 def _show_new_key(key: model.ApiKeyRecord, secret: Secret) -> Answer:
-    answer = answer_json(render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version)
+    answer = answer_json(
+        render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version
+    )
     answer.headers.append(NO_STORE)
     return answer
 

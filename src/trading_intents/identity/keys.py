@@ -1,4 +1,5 @@
-"""API keys and client secrets: their format, their making, their digests. Never stores, logs or looks one up."""
+"""API keys and client secrets: their format, their making, their digests. Never stores, logs or
+looks one up."""
 
 import hashlib
 import hmac
@@ -29,12 +30,15 @@ def make_client_secret() -> Secret:
 
 def is_key(text: str) -> bool:
     """Whether it is well-formed. Another text never was a key, and needs no look-up."""
-    return bool(_KEY.fullmatch(text)) and text[-CHECKSUM_LENGTH:] == _checksum(text[:-CHECKSUM_LENGTH])
+    return bool(_KEY.fullmatch(text)) and text[-CHECKSUM_LENGTH:] == _checksum(
+        text[:-CHECKSUM_LENGTH]
+    )
 
 
 def digest(text: str) -> bytes:
     """The digest that is stored instead of a key, a client secret or a code."""
-    # Not a slow password hash: 128 random bits and more cannot be guessed at any speed, and this runs on every request.
+    # Not a slow password hash: 128 random bits and more cannot be guessed at any speed, and this
+    # runs on every request.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -34,7 +34,8 @@ class Permission(StrEnum):
 
 
 class PermissionSet(StrEnum):
-    """Names for permissions that go together. A set is expanded when the key is made: a key has permissions only."""
+    """Names for permissions that go together. A set is expanded when the key is made: a key has
+    permissions only."""
 
     READER = "reader"
     TRADER = "trader"
@@ -45,7 +46,11 @@ class PermissionSet(StrEnum):
         added = {
             PermissionSet.READER: (),
             PermissionSet.TRADER: (Permission.INTENT_EDIT,),
-            PermissionSet.OPERATOR: (Permission.CONTROL_EDIT, Permission.ACCOUNT_EDIT, Permission.CREDENTIAL_EDIT),
+            PermissionSet.OPERATOR: (
+                Permission.CONTROL_EDIT,
+                Permission.ACCOUNT_EDIT,
+                Permission.CREDENTIAL_EDIT,
+            ),
         }
         return frozenset({each for each in Permission if each.endswith(":read")} | set(added[self]))
 
@@ -109,7 +114,8 @@ Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
 
 
 class Claims(FrozenStruct, frozen=True):
-    """The claims of a verified token, as its issuer made them: they may be older than what the database knows."""
+    """The claims of a verified token, as its issuer made them: they may be older than what the
+    database knows."""
 
     is_service: bool  # else of a user
     subject: str
@@ -132,7 +138,8 @@ class OrganizationRecord(FrozenStruct, frozen=True):
 
 
 class Caller(FrozenStruct, frozen=True):
-    """A caller and its organization: the key's, the token's, or the one that a service account names."""
+    """A caller and its organization: the key's, the token's, or the one that a service account
+    names."""
 
     principal: Principal
     organization: OrganizationRecord | None
@@ -146,16 +153,21 @@ class Caller(FrozenStruct, frozen=True):
 
     @property
     def organization_limit_key(self) -> str | None:
-        """API keys share a limit by environment, users have one of their own, so that programs never use up the limit
-        of a person who stops trading. Reads of a service account count against no organization."""
+        """API keys share a limit by environment, users have one of their own, so that programs
+        never use up the limit of a person who stops trading. Reads of a service account count
+        against no organization."""
         if self.organization is None or isinstance(self.principal, ServicePrincipal):
             return None
-        kind = self.principal.environment if isinstance(self.principal, ApiKeyPrincipal) else "users"
+        kind = (
+            self.principal.environment if isinstance(self.principal, ApiKeyPrincipal) else "users"
+        )
         return f"{self.organization.id}:{kind}"
 
     @property
     def organization_id(self) -> OrganizationId:
-        assert self.organization is not None, "the policy of this endpoint does not ask for an organization"
+        assert self.organization is not None, (
+            "the policy of this endpoint does not ask for an organization"
+        )
         return self.organization.id
 
 
@@ -211,12 +223,17 @@ class KeyRecord(FrozenStruct, frozen=True):
 
     @property
     def is_refused(self) -> bool:
-        return self.key.disabled or self.organization.disabled or self.has_expired or not self._session_holds
+        return (
+            self.key.disabled
+            or self.organization.disabled
+            or self.has_expired
+            or not self._session_holds
+        )
 
     @property
     def _session_holds(self) -> bool:
-        """A session key ends with what its user may do. Roles of an external provider are in tokens, and end with
-        them, as the key does."""
+        """A session key ends with what its user may do. Roles of an external provider are in
+        tokens, and end with them, as the key does."""
         user, key = self.user, self.key
         if user is None:
             return True

@@ -1,5 +1,5 @@
-"""The embedded identity provider `local`: its signing key, its tokens, its public documents. Stores and looks up
-nothing."""
+"""The embedded identity provider `local`: its signing key, its tokens, its public documents. Stores
+and looks up nothing."""
 
 import base64
 import hashlib
@@ -55,18 +55,27 @@ class EmbeddedProvider:
         return self._verification_key if kid == self._jwk["kid"] else None
 
     def verifier(self, log: Log) -> tokens.TokenVerifier:
-        rules = tokens.TokenRules(self.issuer, self._audience, self._names, tokens.ACCESS_TOKEN_TYPES)
+        rules = tokens.TokenRules(
+            self.issuer, self._audience, self._names, tokens.ACCESS_TOKEN_TYPES
+        )
         return tokens.TokenVerifier(rules, self, self._clock, log)
 
     def issue_user_token(self, subject: str, organization: str | None, role: str | None) -> Secret:
         names = self._names
-        return self._issue({"sub": subject, names.kind: "user", names.organization: organization, names.role: role})
+        return self._issue(
+            {"sub": subject, names.kind: "user", names.organization: organization, names.role: role}
+        )
 
     def issue_service_token(self, client_id: str, scopes: Iterable[Scope]) -> Secret:
         names = self._names
         granted = " ".join(sorted(scopes))
         return self._issue(
-            {"sub": client_id, "client_id": client_id, names.kind: names.kind_service, names.scopes: granted}
+            {
+                "sub": client_id,
+                "client_id": client_id,
+                names.kind: names.kind_service,
+                names.scopes: granted,
+            }
         )
 
     def jwks(self) -> dict[str, Any]:
@@ -87,7 +96,8 @@ class EmbeddedProvider:
         }
 
     def _issue(self, own_claims: dict[str, str | None]) -> Secret:
-        # With its fraction, so that tokens from before and after a user's deletion differ within a second.
+        # With its fraction, so that tokens from before and after a user's deletion differ within a
+        # second.
         now = self._clock.now().timestamp()
         claims = {
             "iss": self.issuer,
@@ -102,11 +112,14 @@ class EmbeddedProvider:
 
 
 def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
-    """The data folder's one key, and the issuer's name beside it: IDENTITY_ISSUER, else the first process's address.
-    The others, on other ports or on none, issue and accept under that name too."""
+    """The data folder's one key, and the issuer's name beside it: IDENTITY_ISSUER, else the first
+    process's address. The others, on other ports or on none, issue and accept under that name
+    too."""
     key_path, name_path = settings.data_dir / KEY_FILE, settings.data_dir / ISSUER_FILE
     try:
-        if not may_create and not (key_path.exists() and (settings.identity_issuer or name_path.exists())):
+        if not may_create and not (
+            key_path.exists() and (settings.identity_issuer or name_path.exists())
+        ):
             raise DatabaseMissing(
                 f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR to "
                 "the data folder of the process that serves"
@@ -143,7 +156,9 @@ def _read_key_file(path: Path) -> Ed25519PrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise StartupRefused(f"{path}: not an Ed25519 private key; remove it to have a new one made")
+        raise StartupRefused(
+            f"{path}: not an Ed25519 private key; remove it to have a new one made"
+        )
     return key
 
 

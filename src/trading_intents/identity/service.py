@@ -1,4 +1,5 @@
-"""Use cases of identity: identify callers, manage API keys, issue service tokens, find organizations."""
+"""Use cases of identity: identify callers, manage API keys, issue service tokens, find
+organizations."""
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
@@ -27,7 +28,8 @@ from trading_intents.web.request import Expected, check_version
 
 MAX_AGE_SECONDS = 0.8
 MAX_RECENT = 50_000
-VERIFIED_SECONDS = 15 * 60.0  # for so long the limit of failed credentials does not apply to a credential
+# For so long the limit of failed credentials does not apply to a credential.
+VERIFIED_SECONDS = 15 * 60.0
 MAX_KEYS_PER_ORGANIZATION = 1_000
 LAST_USED_SECONDS = 5.0
 MAX_CLIENT_ID = 128
@@ -40,14 +42,28 @@ ENDED_SESSIONS_KEPT_DAYS = 30  # so that histories can name the person
 class Callers:
     """Identifies callers. What it reads from the database is at most 800 ms old."""
 
-    def __init__(self, pool: Pool, verifier: TokenVerifier, provider: str, local: bool, clock: Clock) -> None:
-        self._pool, self._verifier, self._provider, self._local, self._clock = pool, verifier, provider, local, clock
+    def __init__(
+        self, pool: Pool, verifier: TokenVerifier, provider: str, local: bool, clock: Clock
+    ) -> None:
+        self._pool, self._verifier, self._provider, self._local, self._clock = (
+            pool,
+            verifier,
+            provider,
+            local,
+            clock,
+        )
         self._keys = TtlCache[bytes, model.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._users = TtlCache[tuple[str, str | None], model.UserRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
+        self._users = TtlCache[tuple[str, str | None], model.UserRecord](
+            clock, MAX_AGE_SECONDS, MAX_RECENT
+        )
         self._services = TtlCache[str, model.ServiceAccount](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._organizations = TtlCache[UUID, model.OrganizationRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
-        self._verified: dict[bytes, float] = {}  # when each credential was last verified, by its digest, oldest first
-        self._used: dict[model.KeyId, float] = {}  # by the steady clock, which is read in a fifth of the time
+        self._organizations = TtlCache[UUID, model.OrganizationRecord](
+            clock, MAX_AGE_SECONDS, MAX_RECENT
+        )
+        # When each credential was last verified, by its digest, oldest first.
+        self._verified: dict[bytes, float] = {}
+        # By the steady clock, which is read in a fifth of the time.
+        self._used: dict[model.KeyId, float] = {}
 
     async def by_key(self, text: str) -> model.Caller:
         key_digest = digest(text)
@@ -59,7 +75,8 @@ class Callers:
         return record.caller
 
     def known(self, text: str) -> model.Caller | None:
-        """Like `by_key`, for a caller that is cached; None if it has to be read or would be refused."""
+        """Like `by_key`, for a caller that is cached; None if it has to be read or would be
+        refused."""
         key_digest = digest(text)
         record = self._keys.get_cached(key_digest, lambda: self._read_key(text, key_digest))
         if record is None or not same_digest(record.digest, key_digest):
@@ -68,11 +85,14 @@ class Callers:
         return record.caller
 
     async def by_token(self, token: str) -> model.Caller:
-        """A user's organization comes from the token; a service account has none yet: see `in_organization`."""
+        """A user's organization comes from the token; a service account has none yet: see
+        `in_organization`."""
         token_digest = digest(token)
         try:
             claims = await self._verifier.verify(token)
-            caller = await (self._service(claims) if claims.is_service else self._user(claims, token_digest))
+            caller = await (
+                self._service(claims) if claims.is_service else self._user(claims, token_digest)
+            )
         except errors.Unauthorized:
             self._note_verified(token_digest, False)
             raise
@@ -122,10 +142,13 @@ class Callers:
         # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
         principal = model.UserPrincipal(claims.subject, claims.organization, role)
-        return model.Caller(principal, record.organization, claims.expires_at, claims.issued_at, token_digest)
+        return model.Caller(
+            principal, record.organization, claims.expires_at, claims.issued_at, token_digest
+        )
 
     async def in_organization(self, service: model.Caller, named: str | None) -> model.Caller:
-        """The service account as a caller of the organization that it names: of none, if there is no such one."""
+        """The service account as a caller of the organization that it names: of none, if there is
+        no such one."""
         if not named:
             raise errors.InvalidRequest(
                 "the header x-organization-id is missing; a service account names the organization that it reads"
@@ -133,13 +156,17 @@ class Callers:
         organization_id = parse_id(named)
         if organization_id is None:
             raise errors.InvalidRequest(f"x-organization-id {ID_RULE}")
-        read = self._organizations.get(organization_id, lambda: self._read_organization(organization_id))
+        read = self._organizations.get(
+            organization_id, lambda: self._read_organization(organization_id)
+        )
         return replace(service, organization=await read)
 
     async def _service(self, claims: model.Claims) -> model.Caller:
         scopes = claims.scopes
         if self._local:
-            account = await self._services.get(claims.subject, lambda: self._read_service(claims.subject))
+            account = await self._services.get(
+                claims.subject, lambda: self._read_service(claims.subject)
+            )
             if account is None or account.disabled:
                 raise errors.Unauthorized("the service account is not known")
             scopes &= account.scopes
@@ -172,7 +199,8 @@ class Callers:
 
 
 async def keep_reporting(callers: Callers, log: Log) -> None:
-    """Writes last_used_at of all keys in one statement every few seconds, instead of once a request."""
+    """Writes last_used_at of all keys in one statement every few seconds, instead of once a
+    request."""
 
     def on_error(_: str, error: Exception) -> None:
         log.warning("API key use not written", reason=reason_of(error))
@@ -203,11 +231,15 @@ class ApiKeys:
                 raise errors.LimitReached(
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
-            new = model.NewKey(name, environment, sorted(permissions), digest(text), hint(text), expires_at)
+            new = model.NewKey(
+                name, environment, sorted(permissions), digest(text), hint(text), expires_at
+            )
             key = await store.insert_key(tx, self._make_id(), organization_id, new)
         return key, secret
 
-    async def open_session(self, caller: model.Caller, environment: Environment) -> tuple[model.ApiKeyRecord, Secret]:
+    async def open_session(
+        self, caller: model.Caller, environment: Environment
+    ) -> tuple[model.ApiKeyRecord, Secret]:
         user = caller.principal
         assert isinstance(user, model.UserPrincipal)
         assert caller.expires_at is not None
@@ -236,7 +268,9 @@ class ApiKeys:
             await store.end_sessions_of_token(tx, caller.organization_id, caller.token_digest)
         self._callers.clear_cache()
 
-    async def list(self, organization_id: OrganizationId, page: PageRequest) -> list[model.ApiKeyRecord]:
+    async def list(
+        self, organization_id: OrganizationId, page: PageRequest
+    ) -> list[model.ApiKeyRecord]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_keys(tx, organization_id, page)
 
@@ -253,16 +287,24 @@ class ApiKeys:
             if not key:
                 raise errors.NotFound("no such API key")
             change = read_change()
-            permissions = key.permissions if change.permissions is None else model.distinct(change.permissions)
+            permissions = (
+                key.permissions
+                if change.permissions is None
+                else model.distinct(change.permissions)
+            )
             check_version(key.version, expected)
             name = key.name if change.name is None else change.name
             disabled = key.disabled if change.disabled is None else change.disabled
             if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
-                key = await store.update_key(tx, key.id, name, permissions, disabled, key.expires_at)
+                key = await store.update_key(
+                    tx, key.id, name, permissions, disabled, key.expires_at
+                )
         self._callers.clear_cache()
         return key
 
-    async def remove(self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected) -> None:
+    async def remove(
+        self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected
+    ) -> None:
         async with self._pool.transaction([organization_id]) as tx:
             key = key_id and await store.lock_key(tx, organization_id, key_id)
             if not key:
@@ -272,7 +314,8 @@ class ApiKeys:
         self._callers.clear_cache()
 
     async def validate(self, text: str) -> tuple[model.ApiKeyRecord, bool]:
-        """Gives the key, and whether it is refused: disabled, expired, or of a disabled organization."""
+        """Gives the key, and whether it is refused: disabled, expired, or of a disabled
+        organization."""
         key_digest = digest(text)
         async with self._pool.transaction(read_only=True) as tx:
             # Malformed keys are looked up too, so that they take the same time as unknown ones.
@@ -286,7 +329,9 @@ class Organizations:
     def __init__(self, pool: Pool, provider: str) -> None:
         self._pool, self._provider = pool, provider
 
-    async def by_provider(self, caller: model.Caller, provider: str, external_id: str) -> model.OrganizationRecord:
+    async def by_provider(
+        self, caller: model.Caller, provider: str, external_id: str
+    ) -> model.OrganizationRecord:
         """Service accounts may read any organization, users the ones that they belong to."""
         async with self._pool.transaction(read_only=True) as tx:
             found = await store.find_organization_by_external_id(tx, provider, external_id)
@@ -301,7 +346,8 @@ class Organizations:
 
 
 class TokenIssuer:
-    """The embedded provider's tokens: of clients (RFC 6749 §4.4), and of users whom an operator vouches for."""
+    """The embedded provider's tokens: of clients (RFC 6749 §4.4), and of users whom an operator
+    vouches for."""
 
     def __init__(self, pool: Pool, provider: EmbeddedProvider) -> None:
         self._pool, self._provider = pool, provider
@@ -310,10 +356,14 @@ class TokenIssuer:
         self, client_id: str, client_secret: str, scope: str | None
     ) -> tuple[Secret, frozenset[model.Scope]]:
         async with self._pool.transaction(read_only=True) as tx:
-            found = await store.find_service_account(tx, client_id) if _plausible(client_id) else None
+            found = (
+                await store.find_service_account(tx, client_id) if _plausible(client_id) else None
+            )
         stored = found.digest if found else bytes(32)
         if not same_digest(stored, digest(client_secret)) or found is None or found.disabled:
-            raise errors.Unauthorized("the client id or the client secret is wrong", challenge=errors.BASIC_CHALLENGE)
+            raise errors.Unauthorized(
+                "the client id or the client secret is wrong", challenge=errors.BASIC_CHALLENGE
+            )
         scopes = _narrow(found.scopes, scope)
         return self._provider.issue_service_token(client_id, scopes), scopes
 

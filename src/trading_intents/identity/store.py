@@ -1,4 +1,5 @@
-"""Statements of the identity tables, one a function. Never decides: the organization is always an argument."""
+"""Statements of the identity tables, one a function. Never decides: the organization is always an
+argument."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -35,10 +36,14 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     of_session = key.user_subject and await find_user(
         tx, organization.provider, key.user_subject, organization.external_id
     )
-    return model.KeyRecord(key, row["digest"], row["has_expired"], organization, of_session or None, caller)
+    return model.KeyRecord(
+        key, row["digest"], row["has_expired"], organization, of_session or None, caller
+    )
 
 
-async def find_user(tx: Tx, provider: str, subject: str, organization: str | None) -> model.UserRecord:
+async def find_user(
+    tx: Tx, provider: str, subject: str, organization: str | None
+) -> model.UserRecord:
     query = f"""
         SELECT u.id AS user_id, u.deleting_at, u.tokens_after, m.role, {_ORGANIZATION}
         FROM (SELECT 1) AS one
@@ -66,7 +71,9 @@ async def find_organization(tx: Tx, organization_id: UUID) -> model.Organization
     return _organization(row) if row else None
 
 
-async def find_organization_by_external_id(tx: Tx, provider: str, external_id: str) -> model.OrganizationRecord | None:
+async def find_organization_by_external_id(
+    tx: Tx, provider: str, external_id: str
+) -> model.OrganizationRecord | None:
     query = "SELECT * FROM organizations WHERE provider = $1 AND external_id = $2"
     row = await tx.fetchrow(query, provider, external_id)
     return _organization(row) if row else None
@@ -85,7 +92,9 @@ async def count_keys(tx: Tx, organization_id: OrganizationId) -> int:
     return int(await tx.fetchval(statement, organization_id))
 
 
-async def insert_key(tx: Tx, key_id: UUID, organization_id: OrganizationId, new: model.NewKey) -> model.ApiKeyRecord:
+async def insert_key(
+    tx: Tx, key_id: UUID, organization_id: OrganizationId, new: model.NewKey
+) -> model.ApiKeyRecord:
     query = """
         INSERT INTO api_keys (
             id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
@@ -102,12 +111,19 @@ _END_SESSIONS = """
 """
 
 
-async def end_sessions_of_token(tx: Tx, organization_id: OrganizationId, token_digest: bytes) -> None:
-    await tx.execute(f"{_END_SESSIONS} organization_id = $1 AND token_digest = $2", organization_id, token_digest)
+async def end_sessions_of_token(
+    tx: Tx, organization_id: OrganizationId, token_digest: bytes
+) -> None:
+    await tx.execute(
+        f"{_END_SESSIONS} organization_id = $1 AND token_digest = $2", organization_id, token_digest
+    )
 
 
-async def end_oldest_sessions(tx: Tx, newest: model.ApiKeyRecord, most: int, kept_days: int) -> None:
-    """Ends all but the newest session keys of a user and environment, and deletes those that ended long ago."""
+async def end_oldest_sessions(
+    tx: Tx, newest: model.ApiKeyRecord, most: int, kept_days: int
+) -> None:
+    """Ends all but the newest session keys of a user and environment, and deletes those that ended
+    long ago."""
     query = f"""
         {_END_SESSIONS} id IN (
             SELECT id FROM api_keys
@@ -124,12 +140,18 @@ async def end_oldest_sessions(tx: Tx, newest: model.ApiKeyRecord, most: int, kep
     await tx.execute(query, newest.organization_id, kept_days)
 
 
-async def list_keys(tx: Tx, organization_id: OrganizationId, page: PageRequest) -> list[model.ApiKeyRecord]:
-    rows = await fetch_page(tx, "SELECT * FROM api_keys WHERE organization_id = $1", "id", page, organization_id)
+async def list_keys(
+    tx: Tx, organization_id: OrganizationId, page: PageRequest
+) -> list[model.ApiKeyRecord]:
+    rows = await fetch_page(
+        tx, "SELECT * FROM api_keys WHERE organization_id = $1", "id", page, organization_id
+    )
     return [_key(row) for row in rows]
 
 
-async def lock_key(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> model.ApiKeyRecord | None:
+async def lock_key(
+    tx: Tx, organization_id: OrganizationId, key_id: UUID
+) -> model.ApiKeyRecord | None:
     query = "SELECT * FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE"
     row = await tx.fetchrow(query, organization_id, key_id)
     return _key(row) if row else None
@@ -203,7 +225,9 @@ async def put_organization(
         RETURNING *
     """
     granted = None if entitlements is None else sorted(entitlements)
-    [row] = await tx.fetch(query, organization_id, provider, external_id, name, granted, disabled, member_trading)
+    [row] = await tx.fetch(
+        query, organization_id, provider, external_id, name, granted, disabled, member_trading
+    )
     return _organization(row)
 
 
@@ -221,8 +245,11 @@ async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UU
     return found
 
 
-async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId, role: model.Role | None) -> model.Role:
-    """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is `member`."""
+async def put_membership(
+    tx: Tx, user_id: UUID, organization_id: OrganizationId, role: model.Role | None
+) -> model.Role:
+    """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is
+    `member`."""
     query = """
             INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
             ON CONFLICT (user_id, organization_id) DO UPDATE
@@ -233,7 +260,11 @@ async def put_membership(tx: Tx, user_id: UUID, organization_id: OrganizationId,
 
 
 async def put_service_account(
-    tx: Tx, client_id: str, digest: bytes, scopes: Iterable[model.Scope] | None, disabled: bool | None
+    tx: Tx,
+    client_id: str,
+    digest: bytes,
+    scopes: Iterable[model.Scope] | None,
+    disabled: bool | None,
 ) -> model.ServiceAccount:
     """Inserts a service account with this digest, or changes it and keeps the old digest."""
     query = """
@@ -243,14 +274,17 @@ async def put_service_account(
         SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
         RETURNING *
     """
-    [row] = await tx.fetch(query, client_id, digest, None if scopes is None else sorted(scopes), disabled)
+    [row] = await tx.fetch(
+        query, client_id, digest, None if scopes is None else sorted(scopes), disabled
+    )
     return msgspec.convert(dict(row), model.ServiceAccount)
 
 
 async def record_deletion(
     tx: Tx, user_id: UUID, provider: str, external_id: str, organization_id: OrganizationId
 ) -> UUID:
-    """Refuses the user's tokens from this commit on. A user whom only the provider knew gets a row."""
+    """Refuses the user's tokens from this commit on. A user whom only the provider knew gets a
+    row."""
     query = """
         INSERT INTO users AS u (id, provider, external_id, deleting_at, deleting_organization_id)
         VALUES ($1, $2, $3, clock_timestamp(), $4)
@@ -263,19 +297,24 @@ async def record_deletion(
     return found
 
 
-async def list_unfinished_deletions(tx: Tx, provider: str, limit: int) -> list[tuple[UUID, str, OrganizationId]]:
+async def list_unfinished_deletions(
+    tx: Tx, provider: str, limit: int
+) -> list[tuple[UUID, str, OrganizationId]]:
     query = """
         SELECT id, external_id, deleting_organization_id FROM users
         WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL AND provider = $1
         ORDER BY deleting_at LIMIT $2
     """
     rows = await tx.fetch(query, provider, limit)
-    return [(row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"])) for row in rows]
+    return [
+        (row["id"], row["external_id"], OrganizationId(row["deleting_organization_id"]))
+        for row in rows
+    ]
 
 
 async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | None:
-    """Gives the time and the organizations of a deletion; None if it was marked before, so that its event is made
-    once."""
+    """Gives the time and the organizations of a deletion; None if it was marked before, so that its
+    event is made once."""
     query = """
         UPDATE users u SET deleted_at = clock_timestamp()
         WHERE id = $1 AND deleting_at IS NOT NULL AND deleted_at IS NULL
@@ -290,7 +329,8 @@ async def mark_deleted(tx: Tx, user_id: UUID) -> tuple[datetime, list[UUID]] | N
 
 
 async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
-    """Deletes memberships from before the deletion: a user who was set up again meanwhile keeps the new ones."""
+    """Deletes memberships from before the deletion: a user who was set up again meanwhile keeps the
+    new ones."""
     query = """
         DELETE FROM memberships m USING users u
         WHERE u.id = $1 AND m.user_id = u.id
@@ -300,7 +340,9 @@ async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
 
 
 def _organization(row: Row, prefix: str = "") -> model.OrganizationRecord:
-    own = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+    own = {
+        name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)
+    }
     return msgspec.convert(own, model.OrganizationRecord)
 
 

@@ -1,5 +1,6 @@
-"""Bearer tokens, verified with their issuer's published keys and read into claims. Never logs a token, and never
-fetches what a token names: its `kid` only picks among those keys, and the key decides the algorithm."""
+"""Bearer tokens, verified with their issuer's published keys and read into claims. Never logs a
+token, and never fetches what a token names: its `kid` only picks among those keys, and the key
+decides the algorithm."""
 
 import asyncio
 import math
@@ -21,7 +22,8 @@ from trading_intents.trading import FrozenStruct
 MAX_TOKEN_CHARACTERS = 8 * 1024
 MAX_KID_CHARACTERS = 256
 MAX_TEXT_CHARACTERS = 255  # of sub and the organization: OpenID Connect's own limit for sub
-# Hosts that keep time with NTP differ by less than a second; more would only lengthen the life of a stolen token.
+# Hosts that keep time with NTP differ by less than a second; more would only lengthen the life of a
+# stolen token.
 LEEWAY_SECONDS = 5
 LATEST_SECOND = 253_402_300_799  # the end of year 9999, the last that a datetime can hold
 
@@ -45,17 +47,20 @@ UNKNOWN_KID_SECONDS = 60.0
 
 class KeySource(Protocol):
     async def find(self, kid: str) -> PyJWK | None:
-        """Finds the issuer's key of that id, bound to its algorithm; Unavailable when the keys are not known."""
+        """Finds the issuer's key of that id, bound to its algorithm; Unavailable when the keys are
+        not known."""
 
 
 class ClaimNames(FrozenStruct, frozen=True):
-    """The names of claims, each exact or a dotted path. The defaults are the embedded provider's."""
+    """The names of claims, each exact or a dotted path. The defaults are the embedded
+    provider's."""
 
     organization: str = "organization"
     role: str = "role"
     scopes: str = "scope"
     kind: str = "kind"
-    kind_service: str = "service"  # the value of `kind` that means a service account; any other, or none, is a user
+    # The value of `kind` that means a service account; any other, or none, is a user.
+    kind_service: str = "service"
 
 
 class TokenRules(FrozenStruct, frozen=True):
@@ -75,8 +80,8 @@ class TokenVerifier:
 
     async def verify(self, token: str) -> Claims:
         """Gives the token's claims. Every cause of refusal looks the same to the caller."""
-        # Not cached: it takes about 0.2 ms, submits use API keys only, and a cache would have to follow changes of the
-        # keys.
+        # Not cached: it takes about 0.2 ms, submits use API keys only, and a cache would have to
+        # follow changes of the keys.
         try:
             header = self._read_header(token)
             key = await self._keys.find(header["kid"])
@@ -109,7 +114,9 @@ class TokenVerifier:
 
     def _read_payload(self, token: str, key: PyJWK) -> dict[str, Any]:
         try:
-            payload = msgspec.json.decode(self._jws.decode(token, key, algorithms=[key.algorithm_name]))
+            payload = msgspec.json.decode(
+                self._jws.decode(token, key, algorithms=[key.algorithm_name])
+            )
         except PyJWTError:
             _refuse("signature or algorithm does not fit the key")
         except (ValueError, RecursionError):
@@ -129,11 +136,13 @@ def _refuse(cause: str) -> NoReturn:
 
 
 def _check_is_access_token(header: dict[str, Any], payload: dict[str, Any]) -> None:
-    """Refuses id tokens: they are for the client that requested them, and accepting one would let any site's login call
-    us."""
+    """Refuses id tokens: they are for the client that requested them, and accepting one would let
+    any site's login call us."""
     if header.get("typ", "").lower() in ACCESS_TOKEN_TYPES:
         return
-    if ID_TOKEN_CLAIMS & payload.keys() or any(payload.get(name) == mark for name, mark in ID_TOKEN_MARKS):
+    if ID_TOKEN_CLAIMS & payload.keys() or any(
+        payload.get(name) == mark for name, mark in ID_TOKEN_MARKS
+    ):
         _refuse("an id token")
 
 
@@ -177,7 +186,8 @@ def _read_scopes(payload: dict[str, Any], name: str) -> frozenset[Scope]:
 
 
 def _claim(payload: dict[str, Any], name: str) -> Any:
-    if name in payload:  # first, because names like https://example.com/role have dots that are no path
+    # First, because names like https://example.com/role have dots that are no path.
+    if name in payload:
         return payload[name]
     value: Any = payload
     for part in name.split("."):
@@ -204,12 +214,18 @@ def _texts(value: Any, name: str) -> list[str]:
 
 def _second(value: Any, name: str) -> float:
     # NaN is in no range, True is an int.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LATEST_SECOND:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= LATEST_SECOND
+    ):
         _refuse(f"{name} is no acceptable time")
     return value
 
 
-def external_verifier(settings: Settings, client: httpx.AsyncClient, clock: Clock, log: Log) -> TokenVerifier:
+def external_verifier(
+    settings: Settings, client: httpx.AsyncClient, clock: Clock, log: Log
+) -> TokenVerifier:
     names = ClaimNames(
         organization=settings.identity_claim_organization,
         role=settings.identity_claim_role,
@@ -218,12 +234,14 @@ def external_verifier(settings: Settings, client: httpx.AsyncClient, clock: Cloc
         kind_service=settings.identity_kind_service,
     )
     rules = TokenRules(settings.identity_issuer, settings.identity_audience, names)
-    return TokenVerifier(rules, JwksSource(settings.identity_jwks_url, client, clock, log), clock, log)
+    return TokenVerifier(
+        rules, JwksSource(settings.identity_jwks_url, client, clock, log), clock, log
+    )
 
 
 class JwksSource:
-    """An issuer's keys by URL: fetched again by age and for an unknown kid, and kept while the issuer is
-    unavailable."""
+    """An issuer's keys by URL: fetched again by age and for an unknown kid, and kept while the
+    issuer is unavailable."""
 
     def __init__(self, url: str, client: httpx.AsyncClient, clock: Clock, log: Log) -> None:
         self._url = url
@@ -237,11 +255,15 @@ class JwksSource:
     async def find(self, kid: str) -> PyJWK | None:
         now = self._clock.monotonic()
         pause = FIRST_RETRY_SECONDS if self._keys is None else RETRY_SECONDS
-        if now >= self._fetched_at + REFRESH_SECONDS and (self._loading or now >= self._tried_at + pause):
+        if now >= self._fetched_at + REFRESH_SECONDS and (
+            self._loading or now >= self._tried_at + pause
+        ):
             await self._load()
         if self._keys is None:
             raise Unavailable("the identity provider cannot be reached: its keys are not known")
-        if kid not in self._keys and (self._loading or now >= self._unknown_kid_at + UNKNOWN_KID_SECONDS):
+        if kid not in self._keys and (
+            self._loading or now >= self._unknown_kid_at + UNKNOWN_KID_SECONDS
+        ):
             self._unknown_kid_at = now
             await self._load()
         return self._keys.get(kid)
@@ -259,8 +281,15 @@ class JwksSource:
                 self._keys = read_key_set(await self._fetch())
             self._fetched_at = self._clock.monotonic()
             self._log.info("identity provider keys fetched", usable_keys=len(self._keys))
-        except (httpx.HTTPError, OSError, ValueError, RecursionError) as error:  # httpx lets errors of TLS out
-            self._log.warning("identity provider keys not fetched", error=type(error).__name__, detail=str(error))
+        except (
+            httpx.HTTPError,
+            OSError,
+            ValueError,
+            RecursionError,
+        ) as error:  # httpx lets errors of TLS out
+            self._log.warning(
+                "identity provider keys not fetched", error=type(error).__name__, detail=str(error)
+            )
         finally:
             self._loading = None
 
@@ -305,7 +334,11 @@ def read_key(jwk: Any) -> PyJWK | None:
             algorithm = "RS256"
         case _:
             return None
-    if jwk.get("alg", algorithm) != algorithm or jwk.get("use", "sig") != "sig" or PRIVATE_PARTS & jwk.keys():
+    if (
+        jwk.get("alg", algorithm) != algorithm
+        or jwk.get("use", "sig") != "sig"
+        or PRIVATE_PARTS & jwk.keys()
+    ):
         return None
     try:
         key = PyJWK(jwk, algorithm)

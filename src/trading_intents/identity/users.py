@@ -1,5 +1,5 @@
-"""A user's deletion: recorded, done at the provider, then reported by one event. Every step can be repeated after a
-crash."""
+"""A user's deletion: recorded, done at the provider, then reported by one event. Every step can be
+repeated after a crash."""
 
 import asyncio
 from dataclasses import dataclass
@@ -29,7 +29,8 @@ MAX_RESUMED = 100
 
 
 class UserDirectory:
-    """Users of an external provider: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means done."""
+    """Users of an external provider: DELETE {IDENTITY_USERS_URL}/{subject}, where 404 means
+    done."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
         self._client, self._url = client, url.rstrip("/")
@@ -37,14 +38,22 @@ class UserDirectory:
     async def delete(self, subject: str) -> None:
         """The user is deleted when this returns; Unavailable when that is not known."""
         if not self._url:
-            raise Unavailable("the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL is not set")
+            raise Unavailable(
+                "the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL is not set"
+            )
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
-                answer = await self._client.delete(f"{self._url}/{quote(subject, safe='')}", follow_redirects=False)
+                answer = await self._client.delete(
+                    f"{self._url}/{quote(subject, safe='')}", follow_redirects=False
+                )
         except (httpx.HTTPError, OSError):  # httpx lets errors of TLS out
-            raise Unavailable("the identity provider cannot be reached; the deletion is recorded and goes on") from None
+            raise Unavailable(
+                "the identity provider cannot be reached; the deletion is recorded and goes on"
+            ) from None
         if not answer.is_success and answer.status_code not in (404, 410):
-            raise Unavailable("the identity provider refuses the deletion; it is recorded and tried again")
+            raise Unavailable(
+                "the identity provider refuses the deletion; it is recorded and tried again"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +72,18 @@ class Users:
                 tx, self.make_id(), self.provider, caller.principal.subject, caller.organization_id
             )
         self.callers.clear_cache()
-        await finish(self.pool, self.directory, user_id, caller.principal.subject, caller.organization_id)
+        await finish(
+            self.pool, self.directory, user_id, caller.principal.subject, caller.organization_id
+        )
         self.signals.notify(channel(Queue.USERS))
 
 
 async def finish(
-    pool: Pool, directory: UserDirectory | None, user_id: UUID, subject: str, organization_id: OrganizationId
+    pool: Pool,
+    directory: UserDirectory | None,
+    user_id: UUID,
+    subject: str,
+    organization_id: OrganizationId,
 ) -> None:
     if directory:
         await directory.delete(subject)
@@ -85,7 +100,9 @@ async def finish(
         await put(tx, [NewRow(Queue.USERS, USER_DELETED, organization_id, user_id, payload)])
 
 
-async def keep_resuming(pool: Pool, directory: UserDirectory | None, provider: str, log: Log) -> None:
+async def keep_resuming(
+    pool: Pool, directory: UserDirectory | None, provider: str, log: Log
+) -> None:
     """Finishes deletions whose process died or whose provider was unavailable."""
 
     async def resume() -> None:

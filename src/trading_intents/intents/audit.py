@@ -1,5 +1,5 @@
-"""Checks that the log of actions is as it was written, by its hashes and heads and by its orders and events. It only
-reads."""
+"""Checks that the log of actions is as it was written, by its hashes and heads and by its orders
+and events. It only reads."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
@@ -31,7 +31,8 @@ since, against somebody with all rights over the database."""
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)
 
-KeptHeads = Mapping[UUID, Mapping[int, str]]  # hashes that were saved outside the database, by account and seq
+# Hashes that were saved outside the database, by account and seq.
+KeptHeads = Mapping[UUID, Mapping[int, str]]
 Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
 Progress = Callable[[int], None]  # called with how many more actions were read
 
@@ -43,7 +44,8 @@ class Head(FrozenStruct, frozen=True):
 
 
 class Verified(FrozenStruct, frozen=True):
-    """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was written."""
+    """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was
+    written."""
 
     account_id: UUID
     actions: int
@@ -97,11 +99,16 @@ async def count_actions(pool: Pool, account_id: UUID | None) -> int:
         return await store.sum_heads(tx, account_id)
 
 
-async def verify(pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress) -> AsyncIterator[Verified]:
-    """Checks each account, or the given one. An account is read in one snapshot, so that an append meanwhile is no
-    damage."""
+async def verify(
+    pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress
+) -> AsyncIterator[Verified]:
+    """Checks each account, or the given one. An account is read in one snapshot, so that an append
+    meanwhile is no damage."""
     if account_id:
-        if account_id not in kept and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id:
+        if (
+            account_id not in kept
+            and await _next_account(pool, UUID(int=account_id.int - 1)) != account_id
+        ):
             raise NotFound("no such account")
         contradicted = await _compare_events(pool, account_id)
         yield await _verify_account(pool, account_id, kept, contradicted, progress)
@@ -122,7 +129,8 @@ async def _next_account(pool: Pool, after: UUID) -> UUID | None:
 
 
 async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
-    """Finds the first action of each account that differs from its event, as long as the event is kept."""
+    """Finds the first action of each account that differs from its event, as long as the event is
+    kept."""
     contradicted: dict[UUID, tuple[int, str]] = {}
     last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
     organization_id = LOWEST_ID
@@ -130,7 +138,9 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
         organization_id, last_seq = next_id, 0
         while True:
             async with pool.transaction(read_only=True) as tx:
-                rows = await store.list_action_events(tx, organization_id, last_seq, account_id, PAGE_ROWS)
+                rows = await store.list_action_events(
+                    tx, organization_id, last_seq, account_id, PAGE_ROWS
+                )
                 events = [(row, _read_action(row)) for row in rows if row["payload"] is not None]
                 named = [(action.account_id, action.seq) for _, action in events if action]
                 records = await store.read_records(tx, named)
@@ -172,7 +182,9 @@ def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
         return "its record cannot be read"
     event_values = {
         "intent_id": action.intent_id,
-        "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix("INTENT_ACTION_TYPE_"),
+        "action_type": trading_pb2.IntentActionType.Name(action.action_type).removeprefix(
+            "INTENT_ACTION_TYPE_"
+        ),
         "symbol": action.symbol,
         "order_side": trading_pb2.OrderSide.Name(action.order_side).removeprefix("ORDER_SIDE_"),
         "quantity": action.quantity,
@@ -190,7 +202,9 @@ async def _verify_account(
         row = await store.find_head(tx, account_id)
         head = Head(account_id, row["seq"], row["hash"]) if row else None
         log = _Log(account_id, kept.get(account_id, {}))
-        while log.bad_seq is None and (rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)):
+        while log.bad_seq is None and (
+            rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)
+        ):
             orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ROWS)
             log.follow(rows, orders)
             progress(len(rows))
@@ -202,7 +216,8 @@ async def _verify_account(
 
 
 class _Log:
-    """An account's log as far as it was checked. It stops at the first action that is not as it was written."""
+    """An account's log as far as it was checked. It stops at the first action that is not as it was
+    written."""
 
     def __init__(self, account_id: UUID, kept: Mapping[int, str]) -> None:
         self._account_id, self._kept = account_id, kept
@@ -226,13 +241,19 @@ class _Log:
                 return self._fail(seq, f"its hash_version {fields.hash_version} is not known here")
             if chain(self.hash, record.encode()) != digest:
                 moved = f"it holds the record of {fields.seq}: they were reordered"
-                return self._fail(seq, "its record or its hash was changed" if fields.seq == seq else moved)
+                return self._fail(
+                    seq, "its record or its hash was changed" if fields.seq == seq else moved
+                )
             recorded = read_columns(fields)
             if tuple(columns) != recorded:
-                names = [name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b]
+                names = [
+                    name for name, a, b in zip(COLUMNS, columns, recorded, strict=True) if a != b
+                ]
                 return self._fail(seq, f"its record says another {', '.join(names)}")
             if self._kept and self._kept.get(seq, digest) != digest:
-                return self._fail(seq, "its hash is not the one that was kept: it or one before it was rewritten")
+                return self._fail(
+                    seq, "its hash is not the one that was kept: it or one before it was rewritten"
+                )
             order = orders.get(seq)
             if (wrong := _compare_order(order, fields)) is not None:
                 return self._fail(seq, wrong)
@@ -246,11 +267,17 @@ class _Log:
             return
         longest, named = max(self._kept, default=0), max(self._latest, *later, 0)
         if head and head.seq > self.seq:
-            self._fail(self.seq + 1, f"it is missing: the log is cut off, its head is at {head.seq}")
+            self._fail(
+                self.seq + 1, f"it is missing: the log is cut off, its head is at {head.seq}"
+            )
         elif longest > self.seq:
-            self._fail(self.seq + 1, f"it is missing: the log is cut off, the kept head was at {longest}")
+            self._fail(
+                self.seq + 1, f"it is missing: the log is cut off, the kept head was at {longest}"
+            )
         elif named > self.seq:
-            self._fail(self.seq + 1, f"it is missing: the log is cut off, an order names action {named}")
+            self._fail(
+                self.seq + 1, f"it is missing: the log is cut off, an order names action {named}"
+            )
         elif head is None:
             self._fail(max(self.seq, 1), "the account has lost its head")
         elif head.seq < self.seq:

@@ -1,5 +1,5 @@
-"""The body of a submit: its shape, its amounts and texts; each refusal names its field. Knows no account and no
-order."""
+"""The body of a submit: its shape, its amounts and texts; each refusal names its field. Knows no
+account and no order."""
 
 import hashlib
 from typing import Annotated, Any, Literal
@@ -8,9 +8,31 @@ import msgspec
 
 from trading_intents.errors import InvalidRequest, ValidationFailed, either
 from trading_intents.ids import ID_PATTERN, ID_RULE, parse_id
-from trading_intents.intents.deciding.links import EXITS_POINTER, PAIR_POINTER, POINTERS, check_create
-from trading_intents.intents.model import SPEC_AMOUNTS, Cancel, ClientCommand, Create, LinkedSpec, Replace, Spec
-from trading_intents.trading import AMOUNT, AMOUNT_RULE, Leg, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.intents.deciding.links import (
+    EXITS_POINTER,
+    PAIR_POINTER,
+    POINTERS,
+    check_create,
+)
+from trading_intents.intents.model import (
+    SPEC_AMOUNTS,
+    Cancel,
+    ClientCommand,
+    Create,
+    LinkedSpec,
+    Replace,
+    Spec,
+)
+from trading_intents.trading import (
+    AMOUNT,
+    AMOUNT_RULE,
+    Leg,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 from trading_intents.web.body import Amount, convert, read_reference, read_symbol
 
 MAX_KEY_CHARACTERS = 128
@@ -64,7 +86,9 @@ class SpecBody(msgspec.Struct, forbid_unknown_fields=True, rename="pascal"):
     trailing_stop: TrailingStopSpec | msgspec.UnsetType = msgspec.UNSET
 
 
-_KINDS = tuple(zip(SpecBody.__struct_fields__, map(OrderKind, SpecBody.__struct_encode_fields__), strict=True))
+_KINDS = tuple(
+    zip(SpecBody.__struct_fields__, map(OrderKind, SpecBody.__struct_encode_fields__), strict=True)
+)
 
 
 class TakeProfitBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -87,7 +111,8 @@ class ExitsBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CreatePayload(msgspec.Struct, forbid_unknown_fields=True):
-    """With exits, a BUY or SELL_SHORT that is Market or Limit; with one_cancels_other a Limit; never with both."""
+    """With exits, a BUY or SELL_SHORT that is Market or Limit; with one_cancels_other a Limit;
+    never with both."""
 
     symbol: str
     order_side: OrderSide
@@ -124,7 +149,8 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
-    """Without a symbol only the organization and the account are looked at; limits only with a command."""
+    """Without a symbol only the organization and the account are looked at; limits only with a
+    command."""
 
     account_id: Id
     symbol: str | None = None
@@ -133,7 +159,9 @@ class ControlQuestion(msgspec.Struct, forbid_unknown_fields=True):
 
 def check_key(key: str) -> None:
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-        raise InvalidRequest(f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+        raise InvalidRequest(
+            f"Idempotency-Key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+        )
 
 
 def digest_of(tree: Any) -> str:
@@ -147,7 +175,8 @@ def read_command(tree: Any) -> tuple[ClientCommand, str | None]:
 
 
 def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
-    """The account, the symbol and the command of a question to the controls, or ValidationFailed."""
+    """The account, the symbol and the command of a question to the controls, or
+    ValidationFailed."""
     body = convert(tree, ControlQuestion, _AMOUNT_FIELDS)
     symbol = None if body.symbol is None else read_symbol("/symbol", body.symbol)
     return body.account_id, symbol, None if body.command is None else _command(body.command)
@@ -155,13 +184,16 @@ def read_question(tree: Any) -> tuple[str, Symbol | None, ClientCommand | None]:
 
 def make_command(body: Submit) -> tuple[ClientCommand, str | None]:
     reference = body.client_reference_id
-    return _command(body.command), None if reference is None else read_reference("/client_reference_id", reference)
+    return _command(body.command), None if reference is None else read_reference(
+        "/client_reference_id", reference
+    )
 
 
 def count_keys(body: Submit) -> int:
     """Counts the keys of the body's JSON, supposing that none is written twice and none is null."""
     payload = body.command.payload
-    count = 4 + (body.client_reference_id is not None)  # command, type, payload, and symbol or ref_intent_id
+    # Command, type, payload, and symbol or ref_intent_id.
+    count = 4 + (body.client_reference_id is not None)
     if isinstance(payload, CancelPayload):
         return count
     if isinstance(payload, CreatePayload):
@@ -194,13 +226,16 @@ def _command(command: CreateCommand | ReplaceCommand | CancelCommand) -> ClientC
 
 
 def _spec(body: SpecBody) -> Spec:
-    given = [(kind, spec) for name, kind in _KINDS if (spec := getattr(body, name))]  # UNSET is false
+    # UNSET is false.
+    given = [(kind, spec) for name, kind in _KINDS if (spec := getattr(body, name))]
     if len(given) != 1:
         raise ValidationFailed.at(_SPEC, f"must have exactly one key: {either(OrderKind)}")
     ((kind, spec),) = given
     amounts = ((name, getattr(spec, name, None)) for name in SPEC_AMOUNTS)
     at = f"{_SPEC}/{kind}"
-    texts: dict[str, Any] = {name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None}
+    texts: dict[str, Any] = {
+        name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None
+    }
     if kind is not OrderKind.TRAILING_STOP:
         return Spec(kind, time_in_force=spec.time_in_force, **texts)
     if (spec.trail_amount is None) is (spec.trail_bps is None):
@@ -213,20 +248,31 @@ def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
     if exits is None:
         assert pair is not None
         if spec.kind is not OrderKind.LIMIT:
-            raise ValidationFailed.at(PAIR_POINTER, f"the stop stands beside a Limit order, not a {spec.kind}")
+            raise ValidationFailed.at(
+                PAIR_POINTER, f"the stop stands beside a Limit order, not a {spec.kind}"
+            )
         return (_stop(Leg.ONE_CANCELS_OTHER, pair, spec, spec.time_in_force or TimeInForce.DAY),)
     if pair is not None:
         raise ValidationFailed.at(PAIR_POINTER, "cannot be together with exits")
     if exits.take_profit is None and exits.stop_loss is None:
         raise ValidationFailed.at(EXITS_POINTER, "must have take_profit, stop_loss or both")
     if payload.order_side is OrderSide.SELL:
-        raise ValidationFailed.at(EXITS_POINTER, "a SELL has no exits: they close a BUY or a SELL_SHORT")
+        raise ValidationFailed.at(
+            EXITS_POINTER, "a SELL has no exits: they close a BUY or a SELL_SHORT"
+        )
     if spec.kind not in (OrderKind.MARKET, OrderKind.LIMIT):
-        raise ValidationFailed.at(EXITS_POINTER, f"the entry must be Market or Limit, not {spec.kind}")
-    legs, time_in_force = list[LinkedSpec](), TimeInForce(exits.time_in_force or TimeInForce.GOOD_TILL_CANCEL)
+        raise ValidationFailed.at(
+            EXITS_POINTER, f"the entry must be Market or Limit, not {spec.kind}"
+        )
+    legs, time_in_force = (
+        list[LinkedSpec](),
+        TimeInForce(exits.time_in_force or TimeInForce.GOOD_TILL_CANCEL),
+    )
     if exits.take_profit is not None:
         price = _amount(exits.take_profit.limit_price, f"{POINTERS[Leg.TAKE_PROFIT]}/limit_price")
-        profit = Spec(OrderKind.LIMIT, spec.quantity, limit_price=price, time_in_force=time_in_force)
+        profit = Spec(
+            OrderKind.LIMIT, spec.quantity, limit_price=price, time_in_force=time_in_force
+        )
         legs.append(LinkedSpec(Leg.TAKE_PROFIT, profit))
     if exits.stop_loss is not None:
         legs.append(_stop(Leg.STOP_LOSS, exits.stop_loss, spec, time_in_force))
@@ -236,7 +282,11 @@ def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
 def _stop(leg: Leg, stop: StopBody, spec: Spec, time_in_force: TimeInForce) -> LinkedSpec:
     """The stop that is linked to an order of this spec."""
     price = _amount(stop.stop_price, f"{POINTERS[leg]}/stop_price")
-    limit = None if stop.limit_price is None else _amount(stop.limit_price, f"{POINTERS[leg]}/limit_price")
+    limit = (
+        None
+        if stop.limit_price is None
+        else _amount(stop.limit_price, f"{POINTERS[leg]}/limit_price")
+    )
     kind = OrderKind.STOP if limit is None else OrderKind.STOP_LIMIT
     return LinkedSpec(leg, Spec(kind, spec.quantity, limit, price, time_in_force=time_in_force))
 

@@ -1,5 +1,6 @@
-"""The fast path of a submit: no await and no task until the writer answers. A request that does not pass every check
-goes to the handler in `http.py`, which finds out why; nothing is refused or counted here before that."""
+"""The fast path of a submit: no await and no task until the writer answers. A request that does not
+pass every check goes to the handler in `http.py`, which finds out why; nothing is refused or
+counted here before that."""
 
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ _OTHERS = frozenset({b"authorization", b"content-encoding"})
 
 
 class Submitter(NamedTuple):
-    """A caller as both paths of a submit need it; cached for as long as `Callers` knows the same caller."""
+    """A caller as both paths of a submit need it; cached for as long as `Callers` knows the same
+    caller."""
 
     caller: Caller
     organization_id: str
@@ -35,15 +37,24 @@ class Submitter(NamedTuple):
     limit_keys: tuple[str, str | None]  # its own, and its organization's
 
     def submission(
-        self, account_id: str, command: Command, reference: str | None, key: str | None, digest: str | None
+        self,
+        account_id: str,
+        command: Command,
+        reference: str | None,
+        key: str | None,
+        digest: str | None,
     ) -> Submission:
-        return Submission(account_id, self.organization_id, self.key_id, command, reference, key, digest)
+        return Submission(
+            account_id, self.organization_id, self.key_id, command, reference, key, digest
+        )
 
 
 def submitter_of(caller: Caller) -> Submitter:
     assert isinstance(caller.principal, ApiKeyPrincipal)
     organization_id, key_id = str(caller.organization_id), str(caller.principal.key_id)
-    return Submitter(caller, organization_id, key_id, (caller.limit_key, caller.organization_limit_key))
+    return Submitter(
+        caller, organization_id, key_id, (caller.limit_key, caller.organization_limit_key)
+    )
 
 
 def bucket_of(command: Command) -> Bucket:
@@ -72,7 +83,13 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")
         # A body of more than TOKEN_BYTES takes more than one token.
-        if not plain or key is None or body is None or len(body) > TOKEN_BYTES or not _OTHERS.isdisjoint(headers):
+        if (
+            not plain
+            or key is None
+            or body is None
+            or len(body) > TOKEN_BYTES
+            or not _OTHERS.isdisjoint(headers)
+        ):
             return None
         if parse_id(account_id) is None:
             return None
@@ -81,7 +98,8 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             if admitted is None:
                 return None
             given = _DECODER.decode(body)
-            # Every key is followed by a colon. If there are more colons than keys, a key may be written twice.
+            # Every key is followed by a colon. If there are more colons than keys, a key may be
+            # written twice.
             if body.count(b":") != count_keys(given):
                 return None
             command, reference = make_command(given)
@@ -94,13 +112,19 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
         own_id = request_id(headers.get(b"x-request-id"))
 
         def answer(outcome: Outcome) -> None:
-            made = accepted(outcome) if isinstance(outcome, Receipt) else PROBLEM.answer(outcome, own_id)
+            made = (
+                accepted(outcome)
+                if isinstance(outcome, Receipt)
+                else PROBLEM.answer(outcome, own_id)
+            )
             made.headers += ((b"x-request-id", own_id.encode()), *left)
             respond(made)
 
         digest = None if once is None else digest_of(msgspec.json.decode(body))
         try:
-            waiting = writer.enqueue(admitted.submission(account_id, command, reference, once, digest), answer)
+            waiting = writer.enqueue(
+                admitted.submission(account_id, command, reference, once, digest), answer
+            )
         except PlatformError:
             return None
         left = limits.take(bucket, *admitted.limit_keys)
@@ -119,7 +143,9 @@ def _once(header: bytes | None) -> str | None:
 
 def accepted(receipt: Receipt) -> Answer:
     legs = b',"legs":' + msgspec.json.encode(receipt.legs) if receipt.legs else b""
-    made = Answer(b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs), 202)
+    made = Answer(
+        b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs), 202
+    )
     if receipt.replayed:
         made.headers.append((b"idempotent-replayed", b"true"))
     return made

@@ -1,4 +1,5 @@
-"""Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they were hashed."""
+"""Intents over HTTP: submit, list, stats, latest, history. The log's records are answered as they
+were hashed."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,7 +24,15 @@ from trading_intents.intents.writing.record import LinkedRecord, Record, with_ha
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.stats.model import Stats, Window
 from trading_intents.storage.database import Row
-from trading_intents.trading import ActionType, Environment, Leg, OrderSide, OrderType, RouteStrategy, TimeInForce
+from trading_intents.trading import (
+    ActionType,
+    Environment,
+    Leg,
+    OrderSide,
+    OrderType,
+    RouteStrategy,
+    TimeInForce,
+)
 from trading_intents.web import paging
 from trading_intents.web.body import read_choice
 from trading_intents.web.limits import Bucket, Limits
@@ -45,7 +54,8 @@ TIME_WINDOW = Parameter(
 
 PARAMETERS = (*paging.time_parameters("created_at"), *paging.PAGE_PARAMETERS)
 PRINCIPALS = ("API_KEY", "USER", "SERVICE", "SYSTEM")  # as in the stream's IntentPrincipalType
-RECORD_COLUMNS = (*sorted(LinkedRecord.__struct_fields__), "hash")  # of all versions of the record, in its order
+# Of all versions of the record, in its order.
+RECORD_COLUMNS = (*sorted(LinkedRecord.__struct_fields__), "hash")
 
 
 class Submitted(msgspec.Struct):
@@ -79,7 +89,9 @@ class ActionListing(msgspec.Struct):
     next_cursor: str | None
 
 
-def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits) -> Route:
+def submit_route(
+    gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits
+) -> Route:
     @Operation(
         Tag.INTENTS,
         body=body.Submit,
@@ -112,22 +124,31 @@ def submit_route(gate: Gate, callers: Callers, accounts: Accounts, writer: Write
             if account_id is None:
                 raise errors.ValidationFailed
         except errors.ValidationFailed:
-            # 404 and 403 come before 422. For a valid body the writer checks both in its transaction.
-            request.headers_out += limits.take(Bucket.SUBMITS, *submitter.limit_keys, tokens=request.tokens)
+            # 404 and 403 come before 422. For a valid body the writer checks both in its
+            # transaction.
+            request.headers_out += limits.take(
+                Bucket.SUBMITS, *submitter.limit_keys, tokens=request.tokens
+            )
             account = await find_account(request, gate, accounts)
             if account.environment is Environment.LIVE and not _says_cancel(request):
                 require_entitlement(caller, Entitlement.TRADING_LIVE)
             raise
-        request.headers_out += limits.take(bucket_of(command), *submitter.limit_keys, tokens=request.tokens)
+        request.headers_out += limits.take(
+            bucket_of(command), *submitter.limit_keys, tokens=request.tokens
+        )
         digest = body.digest_of(request.json) if key else None
-        submission = submitter.submission(request.params["account_id"], command, reference, key, digest)
+        submission = submitter.submission(
+            request.params["account_id"], command, reference, key, digest
+        )
         return accepted(await writer.submit(submission))
 
     fast = fast_submit(gate, callers, writer, limits)
     return Route("POST", "/v1/accounts/{account_id}/intents", gate, submit_intent, fast)
 
 
-def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents) -> tuple[Route, ...]:
+def intent_routes(
+    gate: Gate, read_controls: Gate, accounts: Accounts, intents: Intents
+) -> tuple[Route, ...]:
     async def find(request: Request) -> Account:
         return await find_account(request, gate, accounts)
 
@@ -142,7 +163,9 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
     async def get_intent_stats(request: Request) -> Answer:
         """Count the account's actions, intents, refusals and fills in a window of time."""
         account = await find(request)
-        window = read_choice("?time_window", request.query.get("time_window", Window.LAST_DAY), Window)
+        window = read_choice(
+            "?time_window", request.query.get("time_window", Window.LAST_DAY), Window
+        )
         return answer_json(await intents.stats(account, window))
 
     @Operation(Tag.INTENTS, answer=ActionRecord)
@@ -175,10 +198,15 @@ def intent_routes(gate: Gate, read_controls: Gate, accounts: Accounts, intents: 
 
 def _evaluate_route(gate: Gate, intents: Intents) -> Route:
     @Operation(
-        Tag.CONTROLS, body=body.ControlQuestion, answer=Evaluation, bucket=Bucket.READS, errors=(errors.NotFound,)
+        Tag.CONTROLS,
+        body=body.ControlQuestion,
+        answer=Evaluation,
+        bucket=Bucket.READS,
+        errors=(errors.NotFound,),
     )
     async def evaluate_controls(request: Request) -> Answer:
-        """Ask whether the controls let an account, a symbol on it or a command trade now, and which do not."""
+        """Ask whether the controls let an account, a symbol on it or a command trade now, and which
+        do not."""
         gate.permit_object(request)
         account_id, symbol, command = body.read_question(request.json)
         target = target_of(request, gate, account_id)

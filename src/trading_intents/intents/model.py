@@ -23,7 +23,8 @@ class Spec(trading.FrozenStruct, frozen=True):
     stop_price: str | None = None
     trail_amount: str | None = None
     trail_bps: int | None = None
-    time_in_force: trading.TimeInForce | None = None  # None: DAY in a CREATE, the order's own in a REPLACE
+    # None: DAY in a CREATE, the order's own in a REPLACE.
+    time_in_force: trading.TimeInForce | None = None
 
 
 SPEC_PRICES = ("limit_price", "stop_price")
@@ -33,7 +34,10 @@ SPEC_AMOUNTS = ("quantity", *SPEC_PRICES, "trail_amount")
 def amounts_of(spec: Spec) -> dict[str, Any]:
     """As limits see them: a trailing stop is a Market order, wherever its stop is now."""
     is_trailing = spec.kind is trading.OrderKind.TRAILING_STOP
-    texts = {name: None if is_trailing and name in SPEC_PRICES else getattr(spec, name) for name in SPEC_AMOUNTS}
+    texts = {
+        name: None if is_trailing and name in SPEC_PRICES else getattr(spec, name)
+        for name in SPEC_AMOUNTS
+    }
     return {name: None if text is None else Decimal(text) for name, text in texts.items()}
 
 
@@ -63,9 +67,9 @@ class Cancel(trading.FrozenStruct, frozen=True):
 
 
 class Close(trading.FrozenStruct, frozen=True):
-    """Makes a market order of the other side of a position. A caller's is for what is left to close of ours. A halt's
-    is for `quantity`, which the broker reported when `seen_seq` was the account's last action, if no order of the
-    symbol is open or came since."""
+    """Makes a market order of the other side of a position. A caller's is for what is left to close
+    of ours. A halt's is for `quantity`, which the broker reported when `seen_seq` was the account's
+    last action, if no order of the symbol is open or came since."""
 
     symbol: trading.Symbol
     quantity: Decimal | None = None  # negative: short
@@ -78,7 +82,8 @@ NewOrder = (Create, Close)  # commands that start an intent
 
 
 class Submission(trading.FrozenStruct, frozen=True):
-    """A command, its caller and its account. Ids are texts, as they were received and as they are recorded."""
+    """A command, its caller and its account. Ids are texts, as they were received and as they are
+    recorded."""
 
     account_id: str
     organization_id: str
@@ -126,7 +131,8 @@ class KnownOrder(trading.FrozenStruct, frozen=True):
     is_linked: bool = False
     leg: trading.Leg | None = None
     parent_intent_id: str | None = None
-    # Of a linked order that a REPLACE names: the others of its group, those that a pending REPLACE asks for too.
+    # Of a linked order that a REPLACE names: the others of its group, those that a pending REPLACE
+    # asks for too.
     others: tuple[LinkedSpec, ...] = ()
 
 
@@ -148,7 +154,8 @@ class EarlierAction(trading.FrozenStruct, frozen=True):
 
 
 class SubmissionState(trading.FrozenStruct, frozen=True):
-    """The state in which a command is decided, read in its transaction. None: nothing that this caller may know of."""
+    """The state in which a command is decided, read in its transaction. None: nothing that this
+    caller may know of."""
 
     key: KeyState | None
     account: AccountState | None
@@ -156,7 +163,8 @@ class SubmissionState(trading.FrozenStruct, frozen=True):
     order: KnownOrder | None
     earlier: EarlierAction | None
     controls: Controls
-    judge: Callable[[AskedOrder], tuple[Triggered, ...]] | None = None  # by the limits; None: there are none
+    # By the limits; None: there are none.
+    judge: Callable[[AskedOrder], tuple[Triggered, ...]] | None = None
     holding: Holding | None = None  # of the symbol that a Close names
 
 

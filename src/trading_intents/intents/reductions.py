@@ -1,4 +1,5 @@
-"""Calls over HTTP that only lower risk: cancel all open orders, close a position. Each becomes ordinary commands."""
+"""Calls over HTTP that only lower risk: cancel all open orders, close a position. Each becomes
+ordinary commands."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,7 +44,9 @@ class CancelledAll(msgspec.Struct):
     more: bool
 
 
-def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: Writer) -> tuple[Route, ...]:
+def reduction_routes(
+    gate: Gate, accounts: Accounts, intents: Intents, writer: Writer
+) -> tuple[Route, ...]:
     @Operation(
         Tag.INTENTS,
         body=CancelAll,
@@ -63,7 +66,9 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
         found = await intents.cancellable(account, symbol, MAX_CANCELS + 1)
         submitter = submitter_of(caller_of(request))
         submitted = (
-            writer.submit(submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None))
+            writer.submit(
+                submitter.submission(str(account.id), Cancel(order_id, once=True), None, None, None)
+            )
             for order_id in found[:MAX_CANCELS]
         )
         receipts, failed = _sort_outcomes(await asyncio.gather(*submitted, return_exceptions=True))
@@ -92,7 +97,8 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
         ),
     )
     async def close_position(request: Request) -> Answer:
-        """Close a position: a market order for what open orders do not close already. It passes a halt."""
+        """Close a position: a market order for what open orders do not close already. It passes a
+        halt."""
         caller = caller_of(request)
         account = await find_account(request, gate, accounts)
         if account.environment is Environment.LIVE:
@@ -100,8 +106,14 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
         symbol = read_symbol("", request.params["symbol"])
         request.body(ClosePosition)
         key = request.header(b"idempotency-key")
-        digest = digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"]) if key else None
-        submission = submitter_of(caller).submission(str(account.id), Close(symbol), None, key, digest)
+        digest = (
+            digest_of(["POST", f"/v1/accounts/{account.id}/positions/{symbol}/close"])
+            if key
+            else None
+        )
+        submission = submitter_of(caller).submission(
+            str(account.id), Close(symbol), None, key, digest
+        )
         return accepted(await writer.submit(submission))
 
     return (
@@ -110,7 +122,9 @@ def reduction_routes(gate: Gate, accounts: Accounts, intents: Intents, writer: W
     )
 
 
-def _sort_outcomes(outcomes: Sequence[Receipt | BaseException]) -> tuple[list[Receipt], list[errors.PlatformError]]:
+def _sort_outcomes(
+    outcomes: Sequence[Receipt | BaseException],
+) -> tuple[list[Receipt], list[errors.PlatformError]]:
     """An order that finished meanwhile, or that another call cancels, needs no CANCEL."""
     receipts, failed = list[Receipt](), list[errors.PlatformError]()
     for outcome in outcomes:

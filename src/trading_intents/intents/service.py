@@ -1,5 +1,5 @@
-"""Use cases of intents: read the log, count what is in it, find what can be cancelled, and ask what a command would
-meet."""
+"""Use cases of intents: read the log, count what is in it, find what can be cancelled, and ask what
+a command would meet."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -32,13 +32,17 @@ class Intents:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.list_actions(tx, account.id, times, page)
 
-    async def cancellable(self, account: Account, symbol: Symbol | None, limit: int) -> Sequence[str]:
+    async def cancellable(
+        self, account: Account, symbol: Symbol | None, limit: int
+    ) -> Sequence[str]:
         """Open orders without a pending CANCEL."""
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             return await store.cancellable_orders(tx, account.id, symbol, limit)
 
     async def stats(self, account: Account, window: Window) -> Stats:
-        async with self._pool.transaction([account.organization_id], read_only=True, isolation="repeatable read") as tx:
+        async with self._pool.transaction(
+            [account.organization_id], read_only=True, isolation="repeatable read"
+        ) as tx:
             return await stats_store.read(tx, account.id, window)
 
     async def latest(self, account: Account, intent_id: UUID | None) -> Row:
@@ -52,31 +56,51 @@ class Intents:
         self, account: Account, intent_id: UUID | None, times: TimeRange, page: PageRequest
     ) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
-            rows = await store.list_actions(tx, account.id, times, page, intent_id) if intent_id else []
-            known = bool(rows) or (intent_id and await store.latest_action(tx, account.id, intent_id))
+            rows = (
+                await store.list_actions(tx, account.id, times, page, intent_id)
+                if intent_id
+                else []
+            )
+            known = bool(rows) or (
+                intent_id and await store.latest_action(tx, account.id, intent_id)
+            )
         if not known:
             raise NotFound("no such intent")
         return rows
 
     async def evaluate(
-        self, target: AccountTarget, symbol: Symbol | None, command: ClientCommand | None, key_id: UUID | None
+        self,
+        target: AccountTarget,
+        symbol: Symbol | None,
+        command: ClientCommand | None,
+        key_id: UUID | None,
     ) -> tuple[Triggered, ...]:
-        """Judges the command by controls and limits, of the caller's key too, or without one by controls alone. Nothing
-        is sent."""
-        async with self._pool.transaction([target.organization_id], read_only=True, isolation="repeatable read") as tx:
+        """Judges the command by controls and limits, of the caller's key too, or without one by
+        controls alone. Nothing is sent."""
+        async with self._pool.transaction(
+            [target.organization_id], read_only=True, isolation="repeatable read"
+        ) as tx:
             account = await find_target(tx, target)
             if command is None:
                 controls, now = await read_one(tx, account.id, symbol), await read_clock(tx)
                 return evaluate(controls, symbol, now)
-            submission = Submission(str(account.id), str(account.organization_id), None, command, None, None, None)
+            submission = Submission(
+                str(account.id), str(account.organization_id), None, command, None, None, None
+            )
             order = None
             if not isinstance(command, Create):
                 order = await store.find_order(tx, account.id, UUID(command.ref_intent_id))
             accepted = compose(submission, command, order)
             if symbol not in (None, accepted.symbol):
-                raise ValidationFailed.at("/symbol", f"must be {accepted.symbol}, as the command's is")
+                raise ValidationFailed.at(
+                    "/symbol", f"must be {accepted.symbol}, as the command's is"
+                )
             if isinstance(command, Cancel):
                 return ()  # it is never refused
             now, asked = await read_clock(tx), asked_order(accepted, order)
-            triggered = evaluate(await read_one(tx, account.id, accepted.symbol), accepted.symbol, now)
-            return triggered + await judge_now(tx, account, key_id, asked, self._prices, self._brokers, now)
+            triggered = evaluate(
+                await read_one(tx, account.id, accepted.symbol), accepted.symbol, now
+            )
+            return triggered + await judge_now(
+                tx, account, key_id, asked, self._prices, self._brokers, now
+            )

@@ -1,5 +1,5 @@
-"""Statements of the intents' tables: pages of the log, what proves a commit, and what an audit compares. Never
-decides."""
+"""Statements of the intents' tables: pages of the log, what proves a commit, and what an audit
+compares. Never decides."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +22,8 @@ PRUNE_ROWS = 5_000
 
 
 class ActionRef(NamedTuple):
-    """Names an action by its seq in its account's log, and by its hash, which no other action has."""
+    """Names an action by its seq in its account's log, and by its hash, which no other action
+    has."""
 
     account_id: str
     seq: int
@@ -59,7 +60,9 @@ async def list_actions(
     """All of the account's, or the intent's."""
     seqs = await find_range(tx, ACTIONS, account_id, times, page)
     query, ids = (_LIST_ACTIONS_OF_INTENT, (intent_id,)) if intent_id else (_LIST_ACTIONS, ())
-    return await tx.fetch(query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids)
+    return await tx.fetch(
+        query.format(direction=direction_of(page)), account_id, *seqs, page.limit + 1, *times, *ids
+    )
 
 
 async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | None:
@@ -70,7 +73,9 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> KnownOrder | N
     if not row.linked:
         return known_order(row)
     (groups,) = await PoolTransaction(tx).run([read_groups([row.order_id])])
-    return known_order(row, [each for _, each in parse_groups(groups.texts()).get(row.order_id, ())])
+    return known_order(
+        row, [each for _, each in parse_groups(groups.texts()).get(row.order_id, ())]
+    )
 
 
 def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
@@ -96,12 +101,18 @@ def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
 
 def _spec_of(row: OrderRow) -> Spec:
     amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
-    return Spec(ORDER_KINDS[row.order_type], time_in_force=row.time_in_force, trail_bps=row.trail_bps, **amounts)
+    return Spec(
+        ORDER_KINDS[row.order_type],
+        time_in_force=row.time_in_force,
+        trail_bps=row.trail_bps,
+        **amounts,
+    )
 
 
 def read_groups(order_ids: Sequence[str]) -> Statement:
-    """By these linked orders: those of their groups, each with the record of the REPLACE that is pending. LATERAL with
-    LIMIT, and an order that one index alone has, allow only look-ups by key."""
+    """By these linked orders: those of their groups, each with the record of the REPLACE that is
+    pending. LATERAL with LIMIT, and an order that one index alone has, allow only look-ups by
+    key."""
     return Statement(_READ_GROUPS, (pack_array(order_ids),))
 
 
@@ -127,8 +138,8 @@ Groups = dict[str, list[tuple[str, LinkedSpec]]]  # the others of an order's gro
 
 
 def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
-    """Of the texts that `read_groups` gives, without legs that ended: each other order as it is, and as a pending
-    REPLACE asks for."""
+    """Of the texts that `read_groups` gives, without legs that ended: each other order as it is,
+    and as a pending REPLACE asks for."""
     found: Groups = {}
     for order_id, text, record in rows:
         other = msgspec.json.decode(text, type=OrderRow)
@@ -138,7 +149,9 @@ def parse_groups(rows: Iterable[Sequence[str]]) -> Groups:
         if record:
             asked = msgspec.json.decode(record)
             specs.append(replace(specs[0], **{name: asked[name] for name in SPEC_PRICES}))
-        found.setdefault(order_id, []).extend((other.order_id, LinkedSpec(other.leg, each)) for each in specs)
+        found.setdefault(order_id, []).extend(
+            (other.order_id, LinkedSpec(other.leg, each)) for each in specs
+        )
     return found
 
 
@@ -168,7 +181,9 @@ async def prune_refusals(tx: Tx, keep_days: int) -> bool:
 
 
 async def find_head(tx: Tx, account_id: UUID) -> Row | None:
-    return await tx.fetchrow("SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id)
+    return await tx.fetchrow(
+        "SELECT seq, hash FROM account_heads WHERE account_id = $1", account_id
+    )
 
 
 async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
@@ -182,7 +197,8 @@ async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
 
 
 async def next_account(tx: Tx, after: UUID) -> UUID | None:
-    """Finds the next account in every table that names one, since any of them may have been changed."""
+    """Finds the next account in every table that names one, since any of them may have been
+    changed."""
     query = """
         SELECT least(
             (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
@@ -209,8 +225,8 @@ async def next_organization(tx: Tx, after: UUID, account_id: UUID | None) -> UUI
 async def list_action_events(
     tx: Tx, organization_id: UUID, after: int, account_id: UUID | None, limit: int
 ) -> list[Row]:
-    """Lists every event, with a payload only if it is an action of this account: the page's size limits what is
-    read."""
+    """Lists every event, with a payload only if it is an action of this account: the page's size
+    limits what is read."""
     query = """
         SELECT seq, account_id,
                CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
@@ -224,7 +240,9 @@ async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> dict[tuple
         SELECT account_id::text, seq, record
         FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq) JOIN actions USING (account_id, seq)
     """
-    rows = await tx.fetch(query, [account_id for account_id, _ in actions], [seq for _, seq in actions])
+    rows = await tx.fetch(
+        query, [account_id for account_id, _ in actions], [seq for _, seq in actions]
+    )
     return {(row["account_id"], row["seq"]): row["record"] for row in rows}
 
 
@@ -236,7 +254,9 @@ async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -
     return await tx.fetch(query, account_id, after, limit)
 
 
-async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: int) -> dict[int, Row]:
+async def read_orders(
+    tx: Tx, account_id: UUID, after: int, until: int, limit: int
+) -> dict[int, Row]:
     """Reads orders by the seq of their CREATE; `latest` is the highest seq that an order names."""
     query = """
         SELECT create_seq, order_id::text, symbol, order_side::text,
@@ -248,8 +268,9 @@ async def read_orders(tx: Tx, account_id: UUID, after: int, until: int, limit: i
 
 
 def read_holdings(asked: Mapping[AccountSymbol[str], int | None]) -> Statement:
-    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account and symbol; with
-    the seq that the asker knew as the account's last, whether an order of the symbol came after it."""
+    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account
+    and symbol; with the seq that the asker knew as the account's last, whether an order of the
+    symbol came after it."""
     seqs = [None if seq is None else str(seq) for seq in asked.values()]
     return Statement(_READ_HOLDINGS, (*map(pack_array, zip(*asked, strict=True)), pack_array(seqs)))
 

@@ -51,7 +51,10 @@ def day_of(moment: datetime) -> date:
 
 
 def _event(
-    kind: EventType, row: OrderRow | TradeRow | PositionRow, environment: Environment, more: Mapping[str, str | None]
+    kind: EventType,
+    row: OrderRow | TradeRow | PositionRow,
+    environment: Environment,
+    more: Mapping[str, str | None],
 ) -> Event:
     """An event whose message has the columns of its names, and `more`."""
     amounts, others = _SHARED[kind]
@@ -77,11 +80,16 @@ _SHARED = {
 
 
 async def retained_orders(
-    tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
+    tx: Tx,
+    organization_id: OrganizationId,
+    account_id: UUID | None,
+    environment: Environment | None,
 ) -> AsyncIterator[list[Event]]:
-    """Working orders, and those that finished in the last hour, account by account and a page at a time; None: of every
-    account, of both environments."""
-    for row in await store.list_retaining(tx, store.HAS_ORDERS, organization_id, account_id, environment):
+    """Working orders, and those that finished in the last hour, account by account and a page at a
+    time; None: of every account, of both environments."""
+    for row in await store.list_retaining(
+        tx, store.HAS_ORDERS, organization_id, account_id, environment
+    ):
         working = partial(store.list_working, tx, row["id"])
         finished = partial(store.list_finished, tx, row["id"])
         async for page in _pages(working, {"create_seq": 0}):
@@ -91,17 +99,27 @@ async def retained_orders(
 
 
 async def retained_positions(
-    tx: Tx, organization_id: OrganizationId, account_id: UUID | None, environment: Environment | None
+    tx: Tx,
+    organization_id: OrganizationId,
+    account_id: UUID | None,
+    environment: Environment | None,
 ) -> AsyncIterator[list[Event]]:
     """Open positions, and those that were closed in the last hour, likewise."""
-    for row in await store.list_retaining(tx, store.HAS_POSITIONS, organization_id, account_id, environment):
+    for row in await store.list_retaining(
+        tx, store.HAS_POSITIONS, organization_id, account_id, environment
+    ):
         account = Environment(row["environment"]), row["broker"]
         read = partial(store.list_retained_positions, tx, row["id"], row["since"])
         async for page in _pages(read, {"symbol": ""}):
-            yield [position_event(store.parse_row(each, PositionRow), *account, day_of(row["now"])) for each in page]
+            yield [
+                position_event(store.parse_row(each, PositionRow), *account, day_of(row["now"]))
+                for each in page
+            ]
 
 
-async def _pages(read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]) -> AsyncIterator[list[Row]]:
+async def _pages(
+    read: Callable[..., Awaitable[list[Row]]], last: Mapping[str, object]
+) -> AsyncIterator[list[Row]]:
     """`last` holds the columns by which a page goes on where the one before ended."""
     while True:
         page = await read(*last.values(), RETAINED_PAGE)

@@ -1,4 +1,5 @@
-"""Facts: what is known of an order, each once, from its broker and from the platform itself. Pure: no I/O, no clock."""
+"""Facts: what is known of an order, each once, from its broker and from the platform itself. Pure:
+no I/O, no clock."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -8,7 +9,13 @@ from enum import StrEnum
 from typing import assert_never
 from uuid import UUID
 
-from trading_intents.brokers.port import DUPLICATE_ID, BrokerEvent, CommandResult, EventKind, Outcome
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    BrokerEvent,
+    CommandResult,
+    EventKind,
+    Outcome,
+)
 from trading_intents.trading import FrozenStruct
 
 
@@ -33,7 +40,8 @@ class FactKind(StrEnum):
     UNCERTAIN = "UNCERTAIN"  # sent, and the answer was lost
     NOT_DELIVERED = "NOT_DELIVERED"  # proved absent, or attempts used up and nothing ever sent
     STALE = "STALE"
-    REFUSED = "REFUSED"  # by the broker's answer, or before the send by a control or a disabled account
+    # By the broker's answer, or before the send by a control or a disabled account.
+    REFUSED = "REFUSED"
     CANCELLED_BEFORE_SEND = "CANCELLED_BEFORE_SEND"
     HALTED = "HALTED"  # a halt came before it was sent
     REPLACE_DROPPED = "REPLACE_DROPPED"
@@ -44,7 +52,13 @@ class FactKind(StrEnum):
 EXECUTIONS = frozenset({FactKind.FILL, FactKind.FILL_BUST, FactKind.FILL_CORRECT})
 # Facts by which we end a CREATE that, as far as we know, the broker does not have.
 OUR_ENDS = frozenset(
-    {FactKind.NOT_DELIVERED, FactKind.STALE, FactKind.REFUSED, FactKind.CANCELLED_BEFORE_SEND, FactKind.HALTED}
+    {
+        FactKind.NOT_DELIVERED,
+        FactKind.STALE,
+        FactKind.REFUSED,
+        FactKind.CANCELLED_BEFORE_SEND,
+        FactKind.HALTED,
+    }
 )
 _REASONS = {
     FactKind.NOT_DELIVERED: "not_delivered",
@@ -55,14 +69,16 @@ _REASONS = {
     FactKind.CANCEL_DROPPED: "cancel_not_delivered",
 }
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
-# Nine pairs of base 32 spell the first 90 bits of a digest: the library's encoder takes five times as long.
+# Nine pairs of base 32 spell the first 90 bits of a digest: the library's encoder takes five times
+# as long.
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _BASE32_PAIRS = tuple(first + second for first in _BASE32 for second in _BASE32)
 
 
 def client_order_id(action_id: UUID, attempt: int = 0) -> str:
-    """The id by which a broker knows a command: short, and revealing to nobody which action it is. Only a CANCEL has
-    further attempts, each with an id of its own, since a venue may refuse one that was used."""
+    """The id by which a broker knows a command: short, and revealing to nobody which action it is.
+    Only a CANCEL has further attempts, each with an id of its own, since a venue may refuse one
+    that was used."""
     name = action_id.bytes + (attempt.to_bytes(4, "big") if attempt else b"")
     digest = hashlib.blake2b(name, digest_size=20).digest()
     number = int.from_bytes(digest[:12], "big") >> 6
@@ -103,8 +119,8 @@ class Fact(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def moment(self) -> tuple[datetime, int, str]:
-        """A sort key that does not depend on the order of arrival. Of one moment the longer key is the later one: many
-        venues number their events."""
+        """A sort key that does not depend on the order of arrival. Of one moment the longer key is
+        the later one: many venues number their events."""
         return self.venue_time or LONG_AGO, len(self.key), self.key
 
 
@@ -161,7 +177,8 @@ def outcome_kind(command: CommandKind, result: CommandResult) -> FactKind | None
 
 
 def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
-    """Gives the fact to record beside the known ones: itself, none, or a CONFLICT if its key has other numbers."""
+    """Gives the fact to record beside the known ones: itself, none, or a CONFLICT if its key has
+    other numbers."""
     kept = known.get(fact.key)
     if kept is None:
         return fact
@@ -173,23 +190,31 @@ def admit(known: Mapping[str, Fact], fact: Fact) -> Fact | None:
 
 def conflict_with(fact: Fact) -> Fact:
     """The CONFLICT that is recorded instead of a fact whose key was used for something else."""
-    return Fact(key=f"own:{FactKind.CONFLICT}:{fact.key}", arrival=fact.arrival, kind=FactKind.CONFLICT)
+    return Fact(
+        key=f"own:{FactKind.CONFLICT}:{fact.key}", arrival=fact.arrival, kind=FactKind.CONFLICT
+    )
 
 
 def is_conflict(fact: Fact, known: Iterable[Fact]) -> bool:
-    """Whether it is an execution that came before, under another key and with other numbers, so that it is lost."""
+    """Whether it is an execution that came before, under another key and with other numbers, so
+    that it is lost."""
     same = (each for each in known if each.kind is FactKind.FILL and each.exec_id == fact.exec_id)
     return fact.kind is FactKind.FILL and any(each.numbers != fact.numbers for each in same)
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[tuple[Fact, ...], bool]:
-    """Gives each fact once, by moment, and whether one came again with other numbers. The first seen is kept."""
+    """Gives each fact once, by moment, and whether one came again with other numbers. The first
+    seen is kept."""
     by_key, keys_conflict = _first(facts, lambda fact: fact.key)
-    once, executions_conflict = _first(by_key, lambda fact: fact.exec_id if fact.kind is FactKind.FILL else None)
+    once, executions_conflict = _first(
+        by_key, lambda fact: fact.exec_id if fact.kind is FactKind.FILL else None
+    )
     return tuple(sorted(once, key=lambda fact: fact.moment)), keys_conflict or executions_conflict
 
 
-def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tuple[list[Fact], bool]:
+def _first(
+    facts: Iterable[Fact], identity: Callable[[Fact], str | None]
+) -> tuple[list[Fact], bool]:
     kept: dict[str, Fact] = {}
     others = []
     conflict = False
@@ -209,7 +234,8 @@ def _first(facts: Iterable[Fact], identity: Callable[[Fact], str | None]) -> tup
 
 
 def _completeness(fact: Fact) -> tuple[int, str, str]:
-    # The same execution may come from a stream and from a list, which differ in fields beside its numbers.
+    # The same execution may come from a stream and from a list, which differ in fields beside its
+    # numbers.
     ids = fact.client_order_id, fact.broker_order_id, fact.reason, fact.detail
     known = fact.fee, fact.cum_quantity, fact.average_price, fact.venue_time, *ids
     return sum(each is not None for each in known), fact.key, repr(known)

@@ -17,14 +17,28 @@ from trading_intents.orders.positions import NetPosition
 from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
 from trading_intents.prices.model import ReferencePrice
 from trading_intents.storage.database import Row
-from trading_intents.trading import Environment, Leg, OrderSide, OrderType, RouteStrategy, TimeInForce
+from trading_intents.trading import (
+    Environment,
+    Leg,
+    OrderSide,
+    OrderType,
+    RouteStrategy,
+    TimeInForce,
+)
 from trading_intents.web import paging
-from trading_intents.web.body import MAX_REFERENCE_CHARACTERS, read_choice, read_reference, read_symbol
+from trading_intents.web.body import (
+    MAX_REFERENCE_CHARACTERS,
+    read_choice,
+    read_reference,
+    read_symbol,
+)
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 FILTERS = (
-    Parameter("state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}),
+    Parameter(
+        "state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}
+    ),
     Parameter("symbol", "Only orders of this symbol.", {"type": "string"}),
     Parameter("intent_id", "Only the order of this intent.", {"type": "string"}),
     Parameter(
@@ -134,9 +148,15 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         """List the account's orders, in the order of their CREATEs."""
         account = await find(request)
         wanted = _filter(request)
-        page = paging.read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", paging.parse_seq)
+        page = paging.read_page(
+            request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", paging.parse_seq
+        )
         found = await orders.list(account, wanted, page)
-        cursor = None if found.more_after is None else paging.make_cursor(page.list_name, str(found.more_after))
+        cursor = (
+            None
+            if found.more_after is None
+            else paging.make_cursor(page.list_name, str(found.more_after))
+        )
         return answer_json(paging.Listing([_order(row) for row in found.rows], cursor))
 
     @Operation(Tag.ORDERS, answer=Order)
@@ -155,7 +175,9 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         """List the account's trades, in the order of the stream."""
         account = await find(request)
         times = paging.read_times(request)
-        page = paging.read_page(request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq)
+        page = paging.read_page(
+            request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq
+        )
         rows = await orders.trades(account, times, page)
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
@@ -230,7 +252,10 @@ def _trade(row: Row) -> Trade:
 
 def _position(priced: PricedPosition) -> Position:
     position = msgspec.convert(dict(priced.row), NetPosition)
-    derived = {"average_cost": position.average_cost, "daily_pnl": position.daily_pnl(day_of(priced.row["now"]))}
+    derived = {
+        "average_cost": position.average_cost,
+        "daily_pnl": position.daily_pnl(day_of(priced.row["now"])),
+    }
     return render(Position, **{**priced.row, **derived, **_market(position, priced.price)})
 
 

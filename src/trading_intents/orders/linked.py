@@ -1,5 +1,5 @@
-"""The orders that a broker links: an entry and its exits, or a limit and the stop beside it. Each is derived from the
-facts of all of them. Pure: no I/O, no clock."""
+"""The orders that a broker links: an entry and its exits, or a limit and the stop beside it. Each
+is derived from the facts of all of them. Pure: no I/O, no clock."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -32,23 +32,34 @@ def derive_group(orders: Sequence[OrderInputs]) -> list[model.OrderView]:
     return _with_overfill(views, first.terms.versions[0].quantity) if legs else views
 
 
-def _derive_leg(inputs: OrderInputs, entry: model.OrderView, entry_facts: Sequence[Fact]) -> model.OrderView:
+def _derive_leg(
+    inputs: OrderInputs, entry: model.OrderView, entry_facts: Sequence[Fact]
+) -> model.OrderView:
     terms, facts, pending = inputs
     is_exit = terms.leg in EXITS
-    terms = replace(terms, is_linked=True, may_grow=is_exit and entry.state is model.OrderState.OPEN)
-    view = model.derive(terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending)
+    terms = replace(
+        terms, is_linked=True, may_grow=is_exit and entry.state is model.OrderState.OPEN
+    )
+    view = model.derive(
+        terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending
+    )
     return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
 
 
 def _inherited_end(
     leg: Leg | None, facts: Sequence[Fact], entry: model.OrderView, entry_facts: Sequence[Fact]
 ) -> tuple[Fact, ...]:
-    """The end of an entry without a fill is also that of its legs: refused, or never there, or over. As a fact it holds
-    as long as the entry's own end does, and is refuted as that is."""
-    if entry.state is model.OrderState.OPEN or entry.filled_quantity or entry.status is model.OrderStatus.FILLED:
+    """The end of an entry without a fill is also that of its legs: refused, or never there, or
+    over. As a fact it holds as long as the entry's own end does, and is refuted as that is."""
+    if (
+        entry.state is model.OrderState.OPEN
+        or entry.filled_quantity
+        or entry.status is model.OrderStatus.FILLED
+    ):
         return ()
     refused, ended = (
-        [fact for fact in entry_facts if fact.kind in kinds] for kinds in ({FactKind.REJECTED}, _VENUE_ENDS)
+        [fact for fact in entry_facts if fact.kind in kinds]
+        for kinds in ({FactKind.REJECTED}, _VENUE_ENDS)
     )
     if entry.status is model.OrderStatus.REJECTED and refused:
         times = [fact.venue_time for fact in refused]
@@ -56,8 +67,11 @@ def _inherited_end(
         return (_end(FactKind.REJECTED, ENTRY_REJECTED, time),)
     if entry.status is model.OrderStatus.REJECTED or not ended:
         return (_end(FactKind.REFUSED, ENTRY_REJECTED),)
-    # What the end of one does to the other is the broker's rule; a leg with a fill has an entry with one.
-    if leg not in EXITS or any(fact.kind in EXECUTIONS | _VENUE_ENDS or fact.cum_quantity for fact in facts):
+    # What the end of one does to the other is the broker's rule; a leg with a fill has an entry
+    # with one.
+    if leg not in EXITS or any(
+        fact.kind in EXECUTIONS | _VENUE_ENDS or fact.cum_quantity for fact in facts
+    ):
         return ()
     return (_end(FactKind.CANCELLED, ENTRY_ENDED),)
 
@@ -67,13 +81,17 @@ def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fac
 
 
 def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[model.OrderView]:
-    """Flags what was filled of a pair, if that is more together than one of them should have filled. The quantity that
-    the broker last gave one of them says less: of its reports some may come later."""
+    """Flags what was filled of a pair, if that is more together than one of them should have
+    filled. The quantity that the broker last gave one of them says less: of its reports some may
+    come later."""
     entry, *legs = views
     if legs[0].leg is Leg.ONE_CANCELS_OTHER:
         pair, most = views, quantity
     else:
-        pair, most = legs, entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity
+        pair, most = (
+            legs,
+            entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity,
+        )
     is_too_much = total(each.filled_quantity for each in pair) > most
     return [
         model.with_flag(each, model.OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0)
@@ -91,4 +109,6 @@ def uncovered(views: Sequence[model.OrderView]) -> Decimal:
         return ZERO
     working = max(each.leaves_quantity if each.acknowledged else ZERO for each in exits)
     with exact():
-        return max(entry.filled_quantity - total(each.filled_quantity for each in exits) - working, ZERO)
+        return max(
+            entry.filled_quantity - total(each.filled_quantity for each in exits) - working, ZERO
+        )

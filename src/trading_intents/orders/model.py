@@ -1,5 +1,5 @@
-"""The order: one pure function of the set of facts seen, however often and in whatever order they came. No I/O, no
-clock, no memory of an earlier answer."""
+"""The order: one pure function of the set of facts seen, however often and in whatever order they
+came. No I/O, no clock, no memory of an earlier answer."""
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from datetime import UTC, datetime
@@ -11,7 +11,17 @@ from msgspec.structs import replace
 from trading_intents.brokers.port import REPLACED_BY_BROKER
 from trading_intents.orders.executions import TradeView, trades
 from trading_intents.orders.facts import EXECUTIONS, LONG_AGO, OUR_ENDS, Fact, FactKind, distinct
-from trading_intents.trading import EXITS, ZERO, FrozenStruct, Leg, VersionTerms, exact, normalized, quotient, total
+from trading_intents.trading import (
+    EXITS,
+    ZERO,
+    FrozenStruct,
+    Leg,
+    VersionTerms,
+    exact,
+    normalized,
+    quotient,
+    total,
+)
 
 
 class OrderStatus(StrEnum):
@@ -38,7 +48,8 @@ class OrderFlag(StrEnum):
 
     LATE_FILL = "late_fill"
     OVERFILL = "overfill"
-    CONFLICTING_EXECUTION = "conflicting_execution"  # came again with other numbers, or was busted or corrected
+    # Came again with other numbers, or was busted or corrected.
+    CONFLICTING_EXECUTION = "conflicting_execution"
     RESURRECTED = "resurrected"  # the broker has it though it had ended
     UNPROTECTED = "unprotected"  # a final entry of which the exits do not cover what it filled
 
@@ -78,14 +89,16 @@ class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
 class OrderView(ShownOrder, frozen=True, kw_only=True):
     state: OrderState
     confirmed: OrderVersion  # the last one that the broker confirmed; the CREATE's until then
-    quantity: Decimal  # the confirmed one's, or what was filled where a REPLACE asked for less than that
+    # The confirmed one's, or what was filled where a REPLACE asked for less than that.
+    quantity: Decimal
     leaves_quantity: Decimal
     broker_order_id: str | None
     reason: str | None
     detail: str | None
     pending: PendingCommands  # commands without an answer; empty once the order is final
     acknowledged: bool  # the broker has shown that it has the order: a CANCEL need not be held
-    is_unwanted: bool  # the broker may work it though it was shown as ended: open until the venue ends it
+    # The broker may work it though it was shown as ended: open until the venue ends it.
+    is_unwanted: bool
     trades: tuple[TradeView, ...]
     leg: Leg | None = None
     active: bool = True  # False: an exit whose entry has no fill
@@ -100,18 +113,29 @@ _FINAL = {
 FINAL_STATUSES = frozenset(status.value for status in _FINAL)
 _F = FactKind
 # Kinds that show that the broker has the order.
-ALIVE = frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE}) | EXECUTIONS
+ALIVE = (
+    frozenset({_F.ACCEPTED, _F.TRIGGERED, _F.REPLACED, _F.PENDING_CANCEL, _F.PENDING_REPLACE})
+    | EXECUTIONS
+)
 _CANCELLED = frozenset({_F.CANCELLED, _F.CANCELLED_BEFORE_SEND, _F.HALTED})
 _EXPIRED = frozenset({_F.EXPIRED, _F.STALE})
 _REJECTED = frozenset({_F.REJECTED, _F.REFUSED, _F.NOT_DELIVERED})
-_ENDED = {OrderStatus.CANCELLED: _CANCELLED, OrderStatus.EXPIRED: _EXPIRED, OrderStatus.REJECTED: _REJECTED}
-_SHOWING = ALIVE | {_F.CANCELLED, _F.EXPIRED}  # kinds that show that the broker has or had the order
+_ENDED = {
+    OrderStatus.CANCELLED: _CANCELLED,
+    OrderStatus.EXPIRED: _EXPIRED,
+    OrderStatus.REJECTED: _REJECTED,
+}
+# Kinds that show that the broker has or had the order.
+_SHOWING = ALIVE | {_F.CANCELLED, _F.EXPIRED}
 _UNTIMED = datetime.max.replace(tzinfo=UTC)
-_REFUTABLE = OUR_ENDS | {_F.REJECTED}  # ends that do not hold once the broker shows that it has the order
+# Ends that do not hold once the broker shows that it has the order.
+_REFUTABLE = OUR_ENDS | {_F.REJECTED}
 # Kinds about one command: they concern the order only when that command made it.
 _OF_COMMAND = frozenset({_F.SENT, _F.UNCERTAIN, _F.REJECTED}) | OUR_ENDS
 # Kinds that a broker reports under a REPLACE's own id only once that REPLACE was carried out.
-_CONFIRMING = frozenset({_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED})
+_CONFIRMING = frozenset(
+    {_F.REPLACED, _F.ACCEPTED, _F.TRIGGERED, _F.FILL, _F.FILL_CORRECT, _F.CANCELLED, _F.EXPIRED}
+)
 _REPLACE_REFUSED = frozenset({_F.REPLACE_REJECTED, _F.REPLACE_DROPPED, _F.REJECTED})
 _CONFLICTING = frozenset({_F.CONFLICT, _F.FILL_BUST, _F.FILL_CORRECT})
 _CANCEL_REFUSED = frozenset({_F.CANCEL_REJECTED, _F.CANCEL_DROPPED, _F.REJECTED})
@@ -123,19 +147,31 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
     confirmed, changed = _as_changed(versions[-1], seen, terms.is_linked)
     versions = (*versions[:-1], confirmed)
     own = _of_order(seen, {None, versions[0].client_order_id, confirmed.client_order_id})
-    booked = trades(terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price)
+    booked = trades(
+        terms.order_id, own, confirmed.quantity, confirmed.limit_price or confirmed.stop_price
+    )
     filled = normalized(total(trade.quantity for trade in booked))
     quantity = _shown_quantity(versions, seen, filled)
     acknowledged = bool(filled) or is_acknowledged(own)
     is_refuted = _is_refuted(own, filled)
-    stays_filled = not terms.bust_reopens and _was_filled(own, quantity, {None, confirmed.client_order_id})
+    stays_filled = not terms.bust_reopens and _was_filled(
+        own, quantity, {None, confirmed.client_order_id}
+    )
     kinds = {fact.kind for fact in own}
     # An exit that has sold all that was bought so far may still be cancelled.
-    may_be_filled = not terms.may_grow and not (terms.leg in EXITS and kinds & {_F.CANCELLED, _F.EXPIRED})
+    may_be_filled = not terms.may_grow and not (
+        terms.leg in EXITS and kinds & {_F.CANCELLED, _F.EXPIRED}
+    )
     is_filled = may_be_filled and (filled >= quantity > 0 or stays_filled)
     status = _status(kinds, is_filled, bool(filled), is_refuted)
-    unanswered = PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
-    why = _ends(status, own) or _refused_command(status, terms, confirmed, seen, unanswered) or changed
+    unanswered = (
+        PendingCommands() if status in _FINAL else _unanswered(pending, terms, confirmed, seen)
+    )
+    why = (
+        _ends(status, own)
+        or _refused_command(status, terms, confirmed, seen, unanswered)
+        or changed
+    )
     return OrderView(
         status=_with_pending(status, unanswered),
         state=state_of(status),
@@ -150,7 +186,8 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
         pending=unanswered,
         acknowledged=acknowledged,
-        is_unwanted=is_refuted and status not in _FINAL and terms.leg is None,  # a leg's end is its entry's
+        # A leg's end is its entry's.
+        is_unwanted=is_refuted and status not in _FINAL and terms.leg is None,
         trades=booked,
     )
 
@@ -158,13 +195,19 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
 def carry_flags(before: ShownOrder, after: OrderView) -> OrderView:
     """`after` with the flags that stay. A final order changes only with a flag that says why."""
     flags = {*before.flags, *after.flags}
-    fills = (before.filled_quantity, before.average_price) != (after.filled_quantity, after.average_price)
+    fills = (before.filled_quantity, before.average_price) != (
+        after.filled_quantity,
+        after.average_price,
+    )
     if before.status in _FINAL and not flags - set(before.flags):
         if fills:
             less = after.filled_quantity < before.filled_quantity
             flags.add(OrderFlag.CONFLICTING_EXECUTION if less else OrderFlag.LATE_FILL)
-        elif after.state is OrderState.OPEN or (before.status is OrderStatus.FILLED and after.status != before.status):
-            flags.add(OrderFlag.RESURRECTED)  # a REPLACE to more than was filled is confirmed late, and perhaps ended
+        elif after.state is OrderState.OPEN or (
+            before.status is OrderStatus.FILLED and after.status != before.status
+        ):
+            # A REPLACE to more than was filled is confirmed late, and perhaps ended.
+            flags.add(OrderFlag.RESURRECTED)
         elif not flags:
             after = replace(after, status=before.status, state=state_of(before.status))
     return replace(after, flags=tuple(flag for flag in OrderFlag if flag in flags))
@@ -191,10 +234,16 @@ def _confirmed_versions(terms: OrderTerms, facts: Sequence[Fact]) -> tuple[Order
     return create, *(version for version in others if version.client_order_id in ids)
 
 
-def _as_changed(version: OrderVersion, facts: Sequence[Fact], is_linked: bool) -> tuple[OrderVersion, Sequence[Fact]]:
-    """The version with the terms that the broker itself gave it last, as at a split, and the fact of that. A linked
-    order keeps through a REPLACE the quantity that the broker gave it."""
-    changes = [f for f in facts if f.kind is FactKind.REPLACED and f.reason == REPLACED_BY_BROKER and f.quantity]
+def _as_changed(
+    version: OrderVersion, facts: Sequence[Fact], is_linked: bool
+) -> tuple[OrderVersion, Sequence[Fact]]:
+    """The version with the terms that the broker itself gave it last, as at a split, and the fact
+    of that. A linked order keeps through a REPLACE the quantity that the broker gave it."""
+    changes = [
+        f
+        for f in facts
+        if f.kind is FactKind.REPLACED and f.reason == REPLACED_BY_BROKER and f.quantity
+    ]
     if is_linked and changes:
         version = replace(version, quantity=changes[-1].quantity)
     own = [fact for fact in changes if fact.client_order_id == version.client_order_id]
@@ -202,29 +251,40 @@ def _as_changed(version: OrderVersion, facts: Sequence[Fact], is_linked: bool) -
         return version, ()
     last, priced = own[-1], "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
-    # The stop of the one moves all the time, the quantity of the other with every fill of the group.
+    # The stop of the one moves all the time, the quantity of the other with every fill of the
+    # group.
     is_usual = is_linked or version.trail_amount is not None or version.trail_bps is not None
-    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_usual else (last,)
+    return replace(version, **{"quantity": last.quantity, priced: price}), () if is_usual else (
+        last,
+    )
 
 
 def _of_order(facts: Sequence[Fact], ids: Collection[str | None]) -> tuple[Fact, ...]:
-    return tuple(fact for fact in facts if fact.kind not in _OF_COMMAND or fact.client_order_id in ids)
+    return tuple(
+        fact for fact in facts if fact.kind not in _OF_COMMAND or fact.client_order_id in ids
+    )
 
 
-def _shown_quantity(versions: Sequence[OrderVersion], facts: Sequence[Fact], filled: Decimal) -> Decimal:
-    """A REPLACE to no more than what is filled ends the order at what is filled. A later fill is an overfill."""
+def _shown_quantity(
+    versions: Sequence[OrderVersion], facts: Sequence[Fact], filled: Decimal
+) -> Decimal:
+    """A REPLACE to no more than what is filled ends the order at what is filled. A later fill is an
+    overfill."""
     confirmed = versions[-1]
     reported = [
         fact.cum_quantity
         for fact in facts
-        if fact.kind is FactKind.REPLACED and fact.client_order_id == confirmed.client_order_id and fact.cum_quantity
+        if fact.kind is FactKind.REPLACED
+        and fact.client_order_id == confirmed.client_order_id
+        and fact.cum_quantity
     ]
     most = max(reported) if reported else max(version.quantity for version in versions)
     return max(confirmed.quantity, min(filled, most))
 
 
 def _was_filled(facts: Sequence[Fact], quantity: Decimal, ids: Collection[str | None]) -> bool:
-    """Whether the broker has counted the confirmed version as filled, also if it took something back since."""
+    """Whether the broker has counted the confirmed version as filled, also if it took something
+    back since."""
     return any(
         fact.cum_quantity is not None and fact.cum_quantity >= quantity > 0
         for fact in facts
@@ -233,16 +293,20 @@ def _was_filled(facts: Sequence[Fact], quantity: Decimal, ids: Collection[str | 
 
 
 def _is_refuted(facts: Sequence[Fact], filled: Decimal) -> bool:
-    """Whether the order was ended by us, or refused by the broker, which has it all the same: something is filled, or a
-    report, later than the broker's own REJECTED, shows the order."""
+    """Whether the order was ended by us, or refused by the broker, which has it all the same:
+    something is filled, or a report, later than the broker's own REJECTED, shows the order."""
     if not any(fact.kind in _REFUTABLE for fact in facts):
         return False
     refused = [fact.venue_time or _UNTIMED for fact in facts if fact.kind is FactKind.REJECTED]
     shows = [fact for fact in facts if fact.kind in _SHOWING]
-    return bool(filled) or any(not refused or (fact.venue_time or LONG_AGO) > max(refused) for fact in shows)
+    return bool(filled) or any(
+        not refused or (fact.venue_time or LONG_AGO) > max(refused) for fact in shows
+    )
 
 
-def _status(kinds: Set[FactKind], is_filled: bool, has_fills: bool, is_refuted: bool) -> OrderStatus:
+def _status(
+    kinds: Set[FactKind], is_filled: bool, has_fills: bool, is_refuted: bool
+) -> OrderStatus:
     """The status of the first rule that matches."""
     if is_filled:
         return OrderStatus.FILLED
@@ -282,13 +346,22 @@ def _ends(status: OrderStatus, facts: Sequence[Fact]) -> Sequence[Fact]:
 
 
 def _refused_command(
-    status: OrderStatus, terms: OrderTerms, confirmed: OrderVersion, facts: Sequence[Fact], pending: PendingCommands
+    status: OrderStatus,
+    terms: OrderTerms,
+    confirmed: OrderVersion,
+    facts: Sequence[Fact],
+    pending: PendingCommands,
 ) -> Sequence[Fact]:
-    """The reason why a command was not carried out: the CANCEL that was refused, else the REPLACE that was."""
+    """The reason why a command was not carried out: the CANCEL that was refused, else the REPLACE
+    that was."""
     if status in _FINAL or pending.cancels:
         return ()
     versions = {version.client_order_id: version.seq for version in terms.versions}
-    cancels = [f for f in facts if f.kind in _CANCEL_REFUSED and f.reason and f.client_order_id not in versions]
+    cancels = [
+        f
+        for f in facts
+        if f.kind in _CANCEL_REFUSED and f.reason and f.client_order_id not in versions
+    ]
     if cancels:
         return (max(cancels, key=lambda fact: fact.moment),)
     refused = [
@@ -320,11 +393,15 @@ def _flags(
 
 def _is_late(final: Fact, booked: Sequence[TradeView], filled: Decimal) -> bool:
     """Whether something was filled that this final report does not count."""
-    if final.kind in _REFUTABLE or (final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None):
+    if final.kind in _REFUTABLE or (
+        final.kind in _CANCELLED | _EXPIRED and final.cum_quantity is not None
+    ):
         return filled > (final.cum_quantity or ZERO)
     if final.kind not in _CANCELLED | _EXPIRED or final.venue_time is None:
         return False
-    return any(trade.venue_time is not None and trade.venue_time > final.venue_time for trade in booked)
+    return any(
+        trade.venue_time is not None and trade.venue_time > final.venue_time for trade in booked
+    )
 
 
 def _broker_order_id(versions: Sequence[OrderVersion], facts: Sequence[Fact]) -> str | None:
@@ -341,4 +418,8 @@ def _difference(quantity: Decimal, filled: Decimal) -> Decimal:
 
 def _average(booked: Sequence[TradeView], filled: Decimal) -> Decimal | None:
     with exact():
-        return quotient(total(trade.quantity * trade.price for trade in booked), filled) if filled else None
+        return (
+            quotient(total(trade.quantity * trade.price for trade in booked), filled)
+            if filled
+            else None
+        )

@@ -1,5 +1,6 @@
-"""Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock. No rounding loses
-money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees, to the last digit."""
+"""Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock.
+No rounding loses money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees,
+to the last digit."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime
@@ -9,7 +10,16 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import asdict, replace
 
 from trading_intents.ids import IdText
-from trading_intents.trading import ZERO, AccountSymbol, FrozenStruct, OrderSide, exact, normalized, quotient, total
+from trading_intents.trading import (
+    ZERO,
+    AccountSymbol,
+    FrozenStruct,
+    OrderSide,
+    exact,
+    normalized,
+    quotient,
+    total,
+)
 
 
 class Booking(FrozenStruct, frozen=True):
@@ -23,9 +33,11 @@ class Booking(FrozenStruct, frozen=True):
 
 
 class NetPosition(FrozenStruct, frozen=True):
-    """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never move the cost.
+    """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never
+    move the cost.
 
-    An opening whose price is not known is closed before anything else, at the price of the trade that closes it."""
+    An opening whose price is not known is closed before anything else, at the price of the trade
+    that closes it."""
 
     opening_quantity: Decimal = ZERO  # held before our first trade
     opening_price: Decimal | None = None  # None: not known
@@ -43,7 +55,8 @@ class NetPosition(FrozenStruct, frozen=True):
 
     @property
     def average_cost(self) -> Decimal | None:
-        """The exact fraction to 18 decimals; zero when flat, None while the cost of a part is not known."""
+        """The exact fraction to 18 decimals; zero when flat, None while the cost of a part is not
+        known."""
         if self.uncosted_quantity:
             return None
         return quotient(self.open_cost, self.quantity) if self.quantity else ZERO
@@ -74,14 +87,16 @@ class PositionRow(NetPosition, frozen=True, kw_only=True):
     broker_quantity: Decimal | None = None
     broker_key: str | None = None
     broker_sent_at: datetime | None = None
-    differs: bool = False  # the report does not agree with our quantity, and no fill booked since explains it
+    # The report does not agree with our quantity, and no fill booked since explains it.
+    differs: bool = False
 
 
 P = TypeVar("P", bound=NetPosition)  # a position, or a row of one
 
 
 def opening(quantity: Decimal, price: Decimal | None) -> NetPosition:
-    """The position before the first trade; its cost is the broker's average price where there is one."""
+    """The position before the first trade; its cost is the broker's average price where there is
+    one."""
     with exact():
         cost = ZERO if price is None else normalized(quantity * price)
     return NetPosition(
@@ -101,7 +116,8 @@ def reopen(row: PositionRow, start: NetPosition | None = None) -> PositionRow:
 
 
 def from_trades(bookings: Iterable[Booking], position: P) -> P:
-    """Adds trades to a position. After a bust or a correction it is computed anew: averages cannot be undone."""
+    """Adds trades to a position. After a bust or a correction it is computed anew: averages cannot
+    be undone."""
     with exact():
         for booking in bookings:
             if booking.quantity:  # a busted trade does not count, nor does its fee
@@ -116,8 +132,8 @@ _SUMS = (
 
 
 def take_fee(position: P, quantity: Decimal, at: datetime) -> P:
-    """Books a fee in the symbol itself: sold for nothing, so that what it cost lowers realized_pnl as other fees do.
-    Below 0: given back."""
+    """Books a fee in the symbol itself: sold for nothing, so that what it cost lowers realized_pnl
+    as other fees do. Below 0: given back."""
     side = OrderSide.SELL if quantity > 0 else OrderSide.BUY
     after = from_trades((Booking(side, abs(quantity), ZERO, None, at),), position)
     with exact():
@@ -138,7 +154,11 @@ def _add(position: P, booking: Booking) -> P:
     day = booking.at.astimezone(UTC).date()
     earlier = position.day_pnl if position.day is not None and day <= position.day else ZERO
     # A late trade of an earlier day does not count in this day's result.
-    gained = ZERO if position.day is not None and day < position.day else realized - position.realized_pnl
+    gained = (
+        ZERO
+        if position.day is not None and day < position.day
+        else realized - position.realized_pnl
+    )
     return replace(
         position,
         opening_cost=opening_cost,
@@ -195,18 +215,22 @@ class OpenSums(NamedTuple):
 
 
 def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
-    """Of orders of one group and side, which their broker links, the one or the other is filled: the larger counts. An
-    exit counts nothing before its entry's first fill."""
+    """Of orders of one group and side, which their broker links, the one or the other is filled:
+    the larger counts. An exit counts nothing before its entry's first fill."""
     count, largest = 0, dict[tuple[str, bool], Decimal]()
     for each in orders:
         count, pair = count + 1, (each.group, each.side is OrderSide.BUY)
         largest[pair] = max(largest.get(pair, ZERO), each.unfilled if each.is_active else ZERO)
-    buy, sell = (total(each for (_, is_buy), each in largest.items() if is_buy is side) for side in (True, False))
+    buy, sell = (
+        total(each for (_, is_buy), each in largest.items() if is_buy is side)
+        for side in (True, False)
+    )
     return OpenSums(count, buy, sell)
 
 
 class Holding(FrozenStruct, frozen=True):
-    """A symbol in an account. Of an order with a pending REPLACE the larger of its two versions counts."""
+    """A symbol in an account. Of an order with a pending REPLACE the larger of its two versions
+    counts."""
 
     quantity: Decimal  # ours; negative: short
     selling: Decimal  # unfilled, of open SELLs
@@ -237,6 +261,8 @@ class Holding(FrozenStruct, frozen=True):
 def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[AccountSymbol[str], Holding]:
     """Of the texts that `read_holdings` gives, by account and symbol."""
     return {
-        (account_id, symbol): Holding(Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t")
+        (account_id, symbol): Holding(
+            Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t"
+        )
         for account_id, symbol, held, selling, buying, count, newer in rows
     }

@@ -15,8 +15,8 @@ from trading_intents.storage.database import Pool, Row
 from trading_intents.storage.pages import PageRequest, SeqRange, find_range
 from trading_intents.trading import Symbol
 
-# Orders of a symbol are looked for among this many of the account's actions at a time: a page may then hold fewer rows
-# than asked for, or none, and still have a next one.
+# Orders of a symbol are looked for among this many of the account's actions at a time: a page may
+# then hold fewer rows than asked for, or none, and still have a next one.
 SCAN_ACTIONS = 50_000
 
 
@@ -39,7 +39,8 @@ class OrderFilter:
         chosen = [
             status
             for status in OrderStatus
-            if (not self.statuses or status in self.statuses) and (not self.state or state_of(status) is self.state)
+            if (not self.statuses or status in self.statuses)
+            and (not self.state or state_of(status) is self.state)
         ]
         return store.ListedStatuses(
             [status for status in chosen if status not in FINAL_STATUSES],
@@ -49,7 +50,12 @@ class OrderFilter:
     @property
     def is_indexed(self) -> bool:
         """Whether an index leads to what it lets through, or it lets everything through."""
-        if self.symbol is None or self.intent_id or self.client_reference_id or self.parent_intent_id:
+        if (
+            self.symbol is None
+            or self.intent_id
+            or self.client_reference_id
+            or self.parent_intent_id
+        ):
             return True
         return self.listed is not None and not self.listed.final
 
@@ -72,7 +78,11 @@ class Orders:
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
         conditions = store.OrderConditions(
-            *wanted.created, wanted.symbol, wanted.intent_id, wanted.client_reference_id, wanted.parent_intent_id
+            *wanted.created,
+            wanted.symbol,
+            wanted.intent_id,
+            wanted.client_reference_id,
+            wanted.parent_intent_id,
         )
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
@@ -102,7 +112,9 @@ class Orders:
         market = market_of(account.broker, account.environment)
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             rows = await store.list_positions(tx, account.id, page)
-            keys = [PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows]
+            keys = [
+                PriceKey(account.organization_id, market, Symbol(row["symbol"])) for row in rows
+            ]
             known = await prices_store.find_prices(tx, keys)
         prices = [self._price_rules.pick_last(known[key]) for key in keys]
         return [PricedPosition(row, price) for row, price in zip(rows, prices, strict=True)]

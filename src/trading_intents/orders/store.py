@@ -16,7 +16,14 @@ from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pipeline import column_types
-from trading_intents.trading import ActionType, Environment, FrozenStruct, Leg, OrderSide, VersionTerms
+from trading_intents.trading import (
+    ActionType,
+    Environment,
+    FrozenStruct,
+    Leg,
+    OrderSide,
+    VersionTerms,
+)
 
 RETAIN_SECONDS = 3_600
 Parsed = TypeVar("Parsed")
@@ -61,7 +68,8 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     parent_order_id: IdText | None = None
     active: bool = True  # False: an exit whose entry has no fill yet
     linked: bool = False  # it is a leg, or has some
-    # Since when the exits of this final entry do not cover its fills; None once it is flagged `unprotected`.
+    # Since when the exits of this final entry do not cover its fills; None once it is flagged
+    # `unprotected`.
     uncovered_since: datetime | None = None
 
 
@@ -79,8 +87,13 @@ class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> datetime:
-        """Its time, but never in our future: a venue's fast clock must not move a result to the next day."""
-        return self.received_at if self.broker_sent_at is None else min(self.broker_sent_at, self.received_at)
+        """Its time, but never in our future: a venue's fast clock must not move a result to the
+        next day."""
+        return (
+            self.received_at
+            if self.broker_sent_at is None
+            else min(self.broker_sent_at, self.received_at)
+        )
 
     def as_booking(self) -> Booking:
         return Booking(self.side, self.quantity, self.price, self.fee, self.at)
@@ -127,13 +140,20 @@ class OrderHistory(FrozenStruct, frozen=True):
 
 def parse_row(row: Row, kind: type[Parsed]) -> Parsed:
     """A row as the pool's driver gives it; a row of a pipeline comes as JSON."""
-    return msgspec.convert({name: str(each) if isinstance(each, UUID) else each for name, each in row.items()}, kind)
+    return msgspec.convert(
+        {name: str(each) if isinstance(each, UUID) else each for name, each in row.items()}, kind
+    )
 
 
 async def lock_positions(
-    tx: Tx, account_id: UUID, organization_id: UUID, symbols: Sequence[str], flat: Sequence[str] = ()
+    tx: Tx,
+    account_id: UUID,
+    organization_id: UUID,
+    symbols: Sequence[str],
+    flat: Sequence[str] = (),
 ) -> tuple[list[PositionRow], datetime | None]:
-    """By symbol, and the database's time. Those of `symbols` that are not there yet are made, those of `flat` are not.
+    """By symbol, and the database's time. Those of `symbols` that are not there yet are made, those
+    of `flat` are not.
 
     An update, as only that locks and reads at once."""
     query = """
@@ -166,10 +186,13 @@ _SHOWN_ORDER, _SHOWN_TRADE, _SHOWN_POSITION = (
     pages.shown_columns(column_types(each)) for each in (OrderRow, TradeRow, PositionRow)
 )
 _FIND_ORDER = "SELECT {shown} FROM orders WHERE order_id = $1"
-_LIST_ORDERS = "SELECT {shown} FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
-# Open orders are few and mostly young, and are read by their own index first: a plan that goes through the account's
-# orders from the oldest would find them last. Of each final status a page is read, and they are merged. They are
-# asked for in the order of the index by status: else a plan might go through all of the account's orders.
+_LIST_ORDERS = (
+    "SELECT {shown} FROM orders WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4"
+)
+# Open orders are few and mostly young, and are read by their own index first: a plan that goes
+# through the account's orders from the oldest would find them last. Of each final status a page is
+# read, and they are merged. They are asked for in the order of the index by status: else a plan
+# might go through all of the account's orders.
 _LIST_ORDERS_BY_STATUS = """
     WITH working AS MATERIALIZED (
         SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ({open}::text[])
@@ -198,7 +221,14 @@ class OrderConditions(NamedTuple):
     parent_order_id: UUID | None
 
 
-_CONDITIONS = ("created_at >=", "created_at <", "symbol =", "order_id =", "client_reference_id =", "parent_order_id =")
+_CONDITIONS = (
+    "created_at >=",
+    "created_at <",
+    "symbol =",
+    "order_id =",
+    "client_reference_id =",
+    "parent_order_id =",
+)
 
 
 class ListedStatuses(NamedTuple):
@@ -214,19 +244,33 @@ async def list_orders(
     statuses: ListedStatuses | None,
     page: pages.PageRequest,
 ) -> list[Row]:
-    """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the statement, so that one
-    plan for all values can go by its index."""
-    given = {name: value for name, value in zip(_CONDITIONS, conditions, strict=True) if value is not None}
-    narrowed = " AND ".join((_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5))))
+    """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the
+    statement, so that one plan for all values can go by its index."""
+    given = {
+        name: value
+        for name, value in zip(_CONDITIONS, conditions, strict=True)
+        if value is not None
+    }
+    narrowed = " AND ".join(
+        (_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5)))
+    )
     direction, number = pages.direction_of(page), len(given) + 5
     query = (_LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS).format(
-        shown=_SHOWN_ORDER, narrowed=narrowed, direction=direction, open=f"${number}", final=f"${number + 1}"
+        shown=_SHOWN_ORDER,
+        narrowed=narrowed,
+        direction=direction,
+        open=f"${number}",
+        final=f"${number + 1}",
     )
-    return await tx.fetch(query, account_id, *seqs, page.limit + 1, *given.values(), *(statuses or ()))
+    return await tx.fetch(
+        query, account_id, *seqs, page.limit + 1, *given.values(), *(statuses or ())
+    )
 
 
 async def last_seq(tx: Tx, account_id: UUID) -> int:
-    seq: int | None = await tx.fetchval("SELECT seq FROM account_heads WHERE account_id = $1", account_id)
+    seq: int | None = await tx.fetchval(
+        "SELECT seq FROM account_heads WHERE account_id = $1", account_id
+    )
     return seq or 0
 
 
@@ -256,11 +300,16 @@ _LIST_TRADES_BY_TIME = """
 """
 
 
-async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: pages.PageRequest) -> list[Row]:
+async def list_trades(
+    tx: Tx, account_id: UUID, times: TimeRange, page: pages.PageRequest
+) -> list[Row]:
     """By the seq of the last event about them."""
     seqs = await pages.find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page)
     query = _LIST_TRADES if times == TimeRange() else _LIST_TRADES_BY_TIME
-    query, rows = query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page)), page.limit + 1
+    query, rows = (
+        query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page)),
+        page.limit + 1,
+    )
     if times == TimeRange():
         return await tx.fetch(query, account_id, *seqs, rows)
     # One that was published again has a seq that is higher than its time says, never a lower one.
@@ -268,15 +317,19 @@ async def list_trades(tx: Tx, account_id: UUID, times: TimeRange, page: pages.Pa
     return await tx.fetch(query, account_id, *seqs, rows, *times, republished_end)
 
 
-_LIST_POSITIONS = "SELECT {shown}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
+_LIST_POSITIONS = (
+    "SELECT {shown}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1"
+)
 
 
 async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[Row]:
-    return await pages.fetch_page(tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), "symbol", page, account_id)
+    return await pages.fetch_page(
+        tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), "symbol", page, account_id
+    )
 
 
-# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan may make a list of
-# all tenants' rows.
+# Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan
+# may make a list of all tenants' rows.
 _ACCOUNTS = """
     WITH clock AS MATERIALIZED (
         SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since
@@ -306,7 +359,8 @@ async def list_retaining(
 
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
-    # By the index of open orders, which are few: by their seqs a plan might go through all that the account ever had.
+    # By the index of open orders, which are few: by their seqs a plan might go through all that the
+    # account ever had.
     query = """
         WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
         SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
@@ -314,7 +368,9 @@ async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list
     return await tx.fetch(query, account_id, after, limit)
 
 
-async def list_finished(tx: Tx, account_id: UUID, since: datetime, after: UUID, limit: int) -> list[Row]:
+async def list_finished(
+    tx: Tx, account_id: UUID, since: datetime, after: UUID, limit: int
+) -> list[Row]:
     """Those that finished later, and of those that finished then the ones with a higher id."""
     query = """
         SELECT * FROM orders
@@ -324,7 +380,9 @@ async def list_finished(tx: Tx, account_id: UUID, since: datetime, after: UUID, 
     return await tx.fetch(query, account_id, since, after, limit)
 
 
-async def list_retained_positions(tx: Tx, account_id: UUID, since: datetime, after: str, limit: int) -> list[Row]:
+async def list_retained_positions(
+    tx: Tx, account_id: UUID, since: datetime, after: str, limit: int
+) -> list[Row]:
     query = """
         SELECT * FROM positions
         WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2) ORDER BY symbol LIMIT $4

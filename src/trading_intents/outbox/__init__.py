@@ -1,1 +1,2 @@
-"""The transactional outbox: rows are put in the transaction of a change, and handled once it has committed."""
+"""The transactional outbox: rows are put in the transaction of a change, and handled once it has
+committed."""

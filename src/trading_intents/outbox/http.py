@@ -1,4 +1,5 @@
-"""GET /v1/accounts/outbox/health. Must never show an organization, an account, a payload or an error's text."""
+"""GET /v1/accounts/outbox/health. Must never show an organization, an account, a payload or an
+error's text."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,7 +56,10 @@ def _show(rows: Sequence[Row]) -> OutboxHealthResponse:
     return render(
         OutboxHealthResponse,
         entries=[render(OutboxHealthEntry, **row) for row in rows],
-        **{status.value: sum(row["count"] for row in rows if row["status"] == status) for status in Status},
+        **{
+            status.value: sum(row["count"] for row in rows if row["status"] == status)
+            for status in Status
+        },
         oldest_claim_at=oldest(Status.PROCESSING, "oldest_claimed_at"),
         oldest_failed_at=oldest(Status.FAILED, "oldest_created_at"),
         oldest_pending_at=oldest(Status.PENDING, "oldest_created_at"),

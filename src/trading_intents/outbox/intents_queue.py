@@ -1,4 +1,5 @@
-"""Statements of the intents queue for group commits: rows are claimed in turn over the accounts, and locked again."""
+"""Statements of the intents queue for group commits: rows are claimed in turn over the accounts,
+and locked again."""
 
 from collections.abc import Mapping, Sequence
 from uuid import UUID
@@ -8,9 +9,10 @@ from trading_intents.outbox.queue import ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 FIRST_LANE = str(UUID(int=0))
-# Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when there are more than a
-# batch takes, each has an equal share, and when there are more lanes, those behind the last one come first. Only lanes
-# with unfinished rows are visited, by one look into the index each.
+# Of each lane as many as it has free slots, urgent ones first, and in turn over the lanes: when
+# there are more than a batch takes, each has an equal share, and when there are more lanes, those
+# behind the last one come first. Only lanes with unfinished rows are visited, by one look into the
+# index each.
 _CLAIM_IN_TURN = """
     WITH RECURSIVE busy AS (
         (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
@@ -65,10 +67,16 @@ CLAIMED_IDS = "nullif(current_setting('trading_intents.claimed', true), '')::big
 
 
 def claim_in_turn(
-    free_slots: Mapping[str, int], where: str, limit: int, attempt_limit: int, token: UUID, after_lane: str = FIRST_LANE
+    free_slots: Mapping[str, int],
+    where: str,
+    limit: int,
+    attempt_limit: int,
+    token: UUID,
+    after_lane: str = FIRST_LANE,
 ) -> Statement:
-    """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come first if there are
-    more lanes than that. `where` is our own SQL about the row `candidate`. `parse_shares` reads the reply."""
+    """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come
+    first if there are more lanes than that. `where` is our own SQL about the row `candidate`.
+    `parse_shares` reads the reply."""
     return Statement(
         _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
         (
@@ -93,7 +101,8 @@ def find_claimed(row_id: str, token: UUID) -> Statement:
 
 
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
-    """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still hold."""
+    """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still
+    hold."""
     ids, tokens = ids_and_tokens(claims)
     sql = """
         SELECT id, claim_token FROM outbox

@@ -43,7 +43,8 @@ class OutboxEventType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the account."""
+    """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the
+    account."""
 
     queue: Queue
     event_type: str
@@ -54,8 +55,8 @@ class NewRow:
 
 
 class ClaimedRow(FrozenStruct, frozen=True):
-    """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in every later
-    write."""
+    """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in
+    every later write."""
 
     id: int
     queue: Queue
@@ -69,8 +70,8 @@ class ClaimedRow(FrozenStruct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The row is handled. `write` runs in the transaction that completes the row, business rows first; it may run
-    again."""
+    """The row is handled. `write` runs in the transaction that completes the row, business rows
+    first; it may run again."""
 
     write: Callable[[Tx], Awaitable[None]] | None = None
 

@@ -1,5 +1,5 @@
-"""Use cases of operators: read the health of the accounts queue, retry failed rows, drop them. Never changes a row that
-has not failed."""
+"""Use cases of operators: read the health of the accounts queue, retry failed rows, drop them.
+Never changes a row that has not failed."""
 
 import os
 import pwd
@@ -20,18 +20,24 @@ def name_operator() -> str:
 
 
 async def read_health(pool: Pool) -> Sequence[Row]:
-    """Counts and times only, across all organizations: a row for each status and event type, from one snapshot."""
+    """Counts and times only, across all organizations: a row for each status and event type, from
+    one snapshot."""
     async with pool.transaction(read_only=True) as tx:
         return await outbox.read_health(tx)
 
 
-async def retry(pool: Pool, ids: Sequence[int], who: str, reason: str) -> dict[int, tuple[Queue, int]]:
-    """Retries all of the rows or none, in the order in which they were queued. Gives each old id's queue and new id."""
+async def retry(
+    pool: Pool, ids: Sequence[int], who: str, reason: str
+) -> dict[int, tuple[Queue, int]]:
+    """Retries all of the rows or none, in the order in which they were queued. Gives each old id's
+    queue and new id."""
     why, ordered = _checked(reason), sorted(set(ids))
     async with pool.transaction() as tx:
         for row_id in ordered:
             if status := await outbox.final_order_status(tx, row_id):
-                raise IntentClosed(f"row {row_id} is of an order that is {status}; nothing was changed")
+                raise IntentClosed(
+                    f"row {row_id} is of an order that is {status}; nothing was changed"
+                )
         rows = {row_id: await _archive(tx, row_id, who, why, is_retried=True) for row_id in ordered}
     return {row_id: (Queue(row["queue"]), row["retried_as"]) for row_id, row in rows.items()}
 

@@ -1,12 +1,20 @@
-"""The outbox table: one function per statement, times by the database's clock. Each write after a claim names the
-claim's token, and does nothing if it is not the row's."""
+"""The outbox table: one function per statement, times by the database's clock. Each write after a
+claim names the claim's token, and does nothing if it is not the row's."""
 
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
 
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, NewRow, Queue, Status, backoff_seconds, scrub
+from trading_intents.outbox.model import (
+    CLAIM_SECONDS,
+    ClaimedRow,
+    NewRow,
+    Queue,
+    Status,
+    backoff_seconds,
+    scrub,
+)
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pipeline import Statement, array_text, json_text
@@ -16,10 +24,11 @@ SWEEP_ROWS = 1_000
 PRUNE_ROWS = 1_000
 MAX_LISTED = 1_000
 
-# For a transaction with fresh plans, as all that works on many rows: the table can grow a thousandfold in a minute. Nor
-# may stale statistics spoil it. Without MATERIALIZED the CTE may run once for every row it is joined with, and
-# over-claim; without OFFSET 0 every row may be compared with every other. The clock in a sub-select is one value for
-# the statement, which an index can use.
+# For a transaction with fresh plans, as all that works on many rows: the table can grow a
+# thousandfold in a minute. Nor may stale statistics spoil it. Without MATERIALIZED the CTE may run
+# once for every row it is joined with, and over-claim; without OFFSET 0 every row may be compared
+# with every other. The clock in a sub-select is one value for the statement, which an index can
+# use.
 CLAIM = """
     WITH candidates AS MATERIALIZED (
         SELECT id FROM outbox AS candidate
@@ -53,8 +62,8 @@ CLAIM = """
 
 
 class FailedAttempt(FrozenStruct, frozen=True):
-    """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts` are those that
-    count."""
+    """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts`
+    are those that count."""
 
     row: ClaimedRow
     reason: str
@@ -63,7 +72,8 @@ class FailedAttempt(FrozenStruct, frozen=True):
 
 
 async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
-    """Puts rows in the transaction of the change, in this order; notify the workers once it has committed."""
+    """Puts rows in the transaction of the change, in this order; notify the workers once it has
+    committed."""
     query = """
         INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
         SELECT queue, event_type, organization_id, order_key, lane, payload::jsonb
@@ -94,7 +104,9 @@ async def claim(
     return sorted(map(_claimed, rows), key=lambda row: row.id)
 
 
-_BY_CLAIM = "outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::text::bigint[])"
+_BY_CLAIM = (
+    "outbox.id = held.id AND claim_token = held.token AND outbox.id = ANY ($1::text::bigint[])"
+)
 _COMPLETE = f"""
     UPDATE outbox
     SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL, last_error = NULL
@@ -128,36 +140,45 @@ def completing(claims: Sequence[ClaimedRow]) -> Statement:
 
 
 def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
-    """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held, and each row's new
-    status."""
+    """Makes rows pending again, or failed at the attempt limit; gives the tokens that still held,
+    and each row's new status."""
     rows = [
         {
             "id": each.row.id,
             "token": each.row.token,
             "counted": each.row.attempts,
-            "delay": backoff_seconds(each.row.attempts) if each.after_seconds is None else each.after_seconds,
+            "delay": backoff_seconds(each.row.attempts)
+            if each.after_seconds is None
+            else each.after_seconds,
             "reason": scrub(each.reason),
             "is_urgent": each.is_urgent,
         }
         for each in sorted(failed_attempts, key=lambda each: each.row.id)
     ]
-    return Statement(_RETRY, (array_text(str(row["id"]) for row in rows), json_text(rows), str(attempt_limit)))
+    return Statement(
+        _RETRY, (array_text(str(row["id"]) for row in rows), json_text(rows), str(attempt_limit))
+    )
 
 
 def releasing(delays_seconds: Mapping[int, float], tokens: Sequence[UUID]) -> Statement:
-    """Releases claims that were not started: pending again after their delay, the attempt given back. Gives the tokens
-    that still held."""
+    """Releases claims that were not started: pending again after their delay, the attempt given
+    back. Gives the tokens that still held."""
     delays = delays_seconds.values()
-    return Statement(_RELEASE, tuple(array_text(map(str, each)) for each in (delays_seconds, tokens, delays)))
+    return Statement(
+        _RELEASE, tuple(array_text(map(str, each)) for each in (delays_seconds, tokens, delays))
+    )
 
 
 async def complete(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    """Gives the tokens that still held; of a row that is not among them, the caller rolls back what it wrote."""
+    """Gives the tokens that still held; of a row that is not among them, the caller rolls back what
+    it wrote."""
     (reply,) = await PoolTransaction(tx).run([completing(claims)])
     return {UUID(token) for (token,) in reply.texts()}
 
 
-async def retry(tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> dict[UUID, Status]:
+async def retry(
+    tx: Tx, failed_attempts: Sequence[FailedAttempt], attempt_limit: int
+) -> dict[UUID, Status]:
     (reply,) = await PoolTransaction(tx).run([retrying(failed_attempts, attempt_limit)])
     return {UUID(token): Status(status) for token, status in reply.texts()}
 
@@ -184,17 +205,21 @@ _FAIL_USED_UP = """
     RETURNING id, event_type
 """
 _SWEEP = _FAIL_USED_UP.format(which="queue = $1 AND lane IS NULL AND finished_at IS NULL")
-_FAIL = _FAIL_USED_UP.format(which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')")
+_FAIL = _FAIL_USED_UP.format(
+    which="id = ANY ($1::bigint[]) AND status IN ('pending', 'processing')"
+)
 
 
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
-    """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event types."""
+    """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event
+    types."""
     rows = await tx.fetch(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS)
     return [row["event_type"] for row in rows]
 
 
 async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
-    """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it failed."""
+    """Like `sweep`, for these rows alone, whose orders the caller has locked. Gives those that it
+    failed."""
     rows = await tx.fetch(_FAIL, ids, attempt_limit, CLAIM_SECONDS, len(ids))
     return {row["id"] for row in rows}
 
@@ -218,8 +243,8 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
 
 
 async def measure(tx: Tx, queue: Queue) -> Row:
-    """Counts rows that are not completed, of which there can be millions, and gives the ages of the oldest; 0 when
-    there is none."""
+    """Counts rows that are not completed, of which there can be millions, and gives the ages of the
+    oldest; 0 when there is none."""
     query = """
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
@@ -239,7 +264,9 @@ async def read_health(tx: Tx) -> list[Row]:
     return await tx.fetch("SELECT * FROM accounts_outbox_health()")
 
 
-async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int) -> list[Row]:
+async def list_rows(
+    tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status], limit: int
+) -> list[Row]:
     """The oldest first."""
     query = """
         SELECT id, queue, status, event_type, attempts, created_at, organization_id, last_error
@@ -249,7 +276,8 @@ async def list_rows(tx: Tx, queues: Sequence[Queue], statuses: Sequence[Status],
 
 
 async def final_order_status(tx: Tx, row_id: int) -> str | None:
-    """Gives the final status of an intents row's order, if it is finished: nothing more may be sent for it."""
+    """Gives the final status of an intents row's order, if it is finished: nothing more may be sent
+    for it."""
     query = """
         SELECT o.order_status FROM outbox r JOIN orders o ON o.order_id = r.order_key
         WHERE r.id = $1 AND r.queue = 'intents' AND o.finished_at IS NOT NULL
@@ -259,9 +287,11 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
     return status
 
 
-async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried: bool) -> Row | None:
-    """Archives a failed row, and adds a new one if it is retried. Gives its queue and the new id; None
-    when there is no such row."""
+async def archive_failed(
+    tx: Tx, row_id: int, who: str, reason: str, is_retried: bool
+) -> Row | None:
+    """Archives a failed row, and adds a new one if it is retried. Gives its queue and the new id;
+    None when there is no such row."""
     query = """
         WITH gone AS (
             DELETE FROM outbox WHERE id = $1 AND status = 'failed' RETURNING *
@@ -284,7 +314,9 @@ async def archive_failed(tx: Tx, row_id: int, who: str, reason: str, is_retried:
 
 def _claimed(row: Row) -> ClaimedRow:
     payload = msgspec.json.decode(row["payload"])
-    return msgspec.convert(dict(row) | {"payload": payload, "token": row["claim_token"]}, ClaimedRow)
+    return msgspec.convert(
+        dict(row) | {"payload": payload, "token": row["claim_token"]}, ClaimedRow
+    )
 
 
 def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:

@@ -8,7 +8,16 @@ from uuid import UUID
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow, Done, Outcome, Queue, Release, Retry, Status
+from trading_intents.outbox.model import (
+    CLAIM_SECONDS,
+    ClaimedRow,
+    Done,
+    Outcome,
+    Queue,
+    Release,
+    Retry,
+    Status,
+)
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import GroupCommit
 from trading_intents.telemetry import Log, Metrics, make_series
@@ -18,7 +27,8 @@ PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ClaimedAttempt:
-    """A claim, and this process's monotonic time from before it, so that its age is never underestimated."""
+    """A claim, and this process's monotonic time from before it, so that its age is never
+    underestimated."""
 
     row: ClaimedRow
     since_seconds: float
@@ -31,14 +41,16 @@ class _Ending:
 
 
 class Settler:
-    def __init__(self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log) -> None:
+    def __init__(
+        self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log
+    ) -> None:
         self._pool, self._attempt_limit, self._clock = pool, attempt_limit, clock
         self._metrics, self._log = metrics, log
         self._group: GroupCommit[_Ending, None] = GroupCommit(self._write)
 
     async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:
-        """Returns once the outcome is written, or once the claim is void. The claims of a worker limit how many
-        wait."""
+        """Returns once the outcome is written, or once the claim is void. The claims of a worker
+        limit how many wait."""
         await self._group.put(_Ending(held, outcome))
 
     async def close(self) -> None:
@@ -52,9 +64,15 @@ class Settler:
                 async with self._pool.transaction(plans="fresh") as tx:
                     endings = await self._settle_all(tx, held)
             except Exception as error:
-                self._log.warning("outbox results not written", rows=len(held), reason=reason_of(error))
+                self._log.warning(
+                    "outbox results not written", rows=len(held), reason=reason_of(error)
+                )
                 await asyncio.sleep(PAUSE_SECONDS)
-                held = [e for e in held if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS]
+                held = [
+                    e
+                    for e in held
+                    if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS
+                ]
             else:
                 self._count(held, endings)
                 break
@@ -64,7 +82,9 @@ class Settler:
         """Gives the new state for each token; the missing ones no longer held."""
         done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
         failed_attempts = [
-            outbox.FailedAttempt(e.held.row, e.outcome.reason) for e in batch if isinstance(e.outcome, Retry)
+            outbox.FailedAttempt(e.held.row, e.outcome.reason)
+            for e in batch
+            if isinstance(e.outcome, Retry)
         ]
         released = [e.held.row for e in batch if isinstance(e.outcome, Release)]
         result: dict[UUID, Status] = {}
@@ -81,11 +101,15 @@ class Settler:
             row = ending.held.row
             status = endings.get(row.token)
             if status is None:
-                self._log.warning("outbox claim void", queue=row.queue, event_type=row.event_type, row=row.id)
+                self._log.warning(
+                    "outbox claim void", queue=row.queue, event_type=row.event_type, row=row.id
+                )
             elif not isinstance(ending.outcome, Release):
                 self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:
-                    self._log.error("outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id)
+                    self._log.error(
+                        "outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id
+                    )
 
 
 def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metrics) -> None:
@@ -103,8 +127,8 @@ def report_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> 
 
 
 def reason_of(error: Exception) -> str:
-    """The reason that may be recorded of an error: our own text, or only the name of another's class, as its text can
-    hold anything."""
+    """The reason that may be recorded of an error: our own text, or only the name of another's
+    class, as its text can hold anything."""
     if isinstance(error, PlatformError):
         return f"{error.code}: {error.detail}"
     return type(error).__name__

@@ -12,7 +12,8 @@ from trading_intents.telemetry import Log, Metrics
 PRUNE_SECONDS = 60.0
 MEASURE_SECONDS = 10.0
 WEEK_SECONDS = 7 * 24 * 3600
-# Orders and commands say all that a finished row of the intents says, of which there are hundreds a second.
+# Orders and commands say all that a finished row of the intents says, of which there are hundreds a
+# second.
 KEEP_SECONDS = {Queue.ACCOUNTS: WEEK_SECONDS, Queue.INTENTS: 600, Queue.USERS: WEEK_SECONDS}
 
 

@@ -1,5 +1,5 @@
-"""Claims rows of one queue and runs their handlers, each for at most HANDLER_SECONDS. Goes on when the database
-fails."""
+"""Claims rows of one queue and runs their handlers, each for at most HANDLER_SECONDS. Goes on when
+the database fails."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,13 @@ from trading_intents.clock import Clock
 from trading_intents.loops import finish_tasks, repeat, start_loop, stop_tasks
 from trading_intents.outbox import model
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.settling import ClaimedAttempt, Settler, make_outbox_series, reason_of, report_failed
+from trading_intents.outbox.settling import (
+    ClaimedAttempt,
+    Settler,
+    make_outbox_series,
+    reason_of,
+    report_failed,
+)
 from trading_intents.outbox.upkeep import keep_up
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
@@ -48,7 +54,9 @@ class Worker:
     ) -> None:
         """`poll_seconds` is how long a lost wake-up can delay a row."""
         self._queue, self._handlers, self._context, self._slots = queue, handlers, context, slots
-        self._settler = Settler(context.pool, context.attempt_limit, context.clock, context.metrics, context.log)
+        self._settler = Settler(
+            context.pool, context.attempt_limit, context.clock, context.metrics, context.log
+        )
         make_outbox_series(queue, handlers, context.metrics)
         self._running: set[asyncio.Task[None]] = set()
         self._wakeup = asyncio.Event()
@@ -67,7 +75,8 @@ class Worker:
         self._wakeup.set()
 
     async def stop(self, limit_seconds: float) -> None:
-        """Claims no more, releases what was not started, waits for the handlers that run; then cancels them."""
+        """Claims no more, releases what was not started, waits for the handlers that run; then
+        cancels them."""
         self._stopping = True
         self.wake()
         await finish_tasks(lambda: [self._claiming, *self._running], limit_seconds)
@@ -76,13 +85,16 @@ class Worker:
 
     async def _claim_until_stopped(self) -> None:
         pauses = self._poll_seconds, self._log_failed, self._wakeup
-        await repeat(self._claim, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping)
+        await repeat(
+            self._claim, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+        )
 
     def _log_failed(self, work: str, error: Exception) -> None:
         self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
 
     async def _claim(self) -> None:
-        """Claims rows, and once a second, in the same transaction, fails those that have no attempt left."""
+        """Claims rows, and once a second, in the same transaction, fails those that have no attempt
+        left."""
         free = self._slots - len(self._running) if self._handlers else 0
         before_seconds, limit = self._context.clock.monotonic(), self._context.attempt_limit
         is_sweep_due = before_seconds - self._swept_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
@@ -128,10 +140,13 @@ class Worker:
             return self._failed_attempt(row, error)
         finally:
             spent_seconds = self._context.clock.monotonic() - started_seconds
-            self._context.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(spent_seconds)
+            self._context.metrics.outbox_handler_seconds.labels(row.queue, row.event_type).observe(
+                spent_seconds
+            )
 
     async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Outcome | None:
-        """Runs the handler's writes and completes the row, which must still be claimed, in one transaction."""
+        """Runs the handler's writes and completes the row, which must still be claimed, in one
+        transaction."""
         row = held.row
         assert done.write is not None
         try:
@@ -141,7 +156,9 @@ class Worker:
                     if not await outbox.complete(tx, [row]):
                         raise _ClaimLost
         except _ClaimLost:
-            self._context.log.warning("outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id)
+            self._context.log.warning(
+                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
+            )
             return None
         except Exception as error:
             return self._failed_attempt(row, error)
@@ -150,7 +167,11 @@ class Worker:
 
     def _failed_attempt(self, row: model.ClaimedRow, error: Exception) -> model.Retry:
         self._context.log.warning(
-            "outbox handler failed", queue=row.queue, event_type=row.event_type, row=row.id, exc_info=error
+            "outbox handler failed",
+            queue=row.queue,
+            event_type=row.event_type,
+            row=row.id,
+            exc_info=error,
         )
         return model.Retry(reason_of(error))
 

@@ -43,7 +43,9 @@ class SymbolPrice(msgspec.Struct):
     as_of: str
 
 
-def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts) -> tuple[Route, ...]:
+def price_routes(
+    read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts
+) -> tuple[Route, ...]:
     @Operation(
         Tag.PRICES,
         answer=Listing[SymbolPrice],
@@ -58,7 +60,12 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Acc
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 
-    @Operation(Tag.PRICES, answer=SymbolPrice, parameters=(ENVIRONMENT, ACCOUNT), errors=(NotFound, ValidationFailed))
+    @Operation(
+        Tag.PRICES,
+        answer=SymbolPrice,
+        parameters=(ENVIRONMENT, ACCOUNT),
+        errors=(NotFound, ValidationFailed),
+    )
     async def get_reference_price(request: Request) -> Answer:
         """Read a symbol's reference price."""
         market, symbol = await asked_market(request), parse_symbol(request.params["symbol"])
@@ -71,7 +78,9 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Acc
         environment = _permitted(request, body.environment, "/environment")
         symbol = read_symbol("", request.params["symbol"])
         price = read_amount("/price", body.price)
-        return answer_json(_show(await prices.post(organization_of(request), environment, symbol, price)))
+        return answer_json(
+            _show(await prices.post(organization_of(request), environment, symbol, price))
+        )
 
     async def asked_market(request: Request) -> model.PriceMarket:
         named = request.query.get("account_id")
@@ -79,7 +88,9 @@ def price_routes(read: Gate, write: Gate, prices: ReferencePrices, accounts: Acc
             return model.markets_of(_asked_environment(request))[0]
         account = await find_account(request, read, accounts, named)
         if request.query.get("environment", account.environment) != account.environment:
-            raise ValidationFailed.at("?environment", f"the account is of environment {account.environment}")
+            raise ValidationFailed.at(
+                "?environment", f"the account is of environment {account.environment}"
+            )
         return model.market_of(account.broker, account.environment)
 
     path = "/v1/reference-prices"
@@ -101,7 +112,9 @@ def _permitted(request: Request, named: Environment | None, pointer: str) -> Env
     principal = caller_of(request).principal
     if isinstance(principal, ApiKeyPrincipal):
         if named not in (None, principal.environment):
-            raise Forbidden(f"the API key is of environment {principal.environment}, the prices of {named}")
+            raise Forbidden(
+                f"the API key is of environment {principal.environment}, the prices of {named}"
+            )
         return principal.environment
     if named is None:
         raise ValidationFailed.at(pointer, ENVIRONMENT_RULE)

@@ -16,8 +16,8 @@ from trading_intents.trading import Environment, FrozenStruct, Symbol, exact, no
 
 
 class PriceMarket(StrEnum):
-    """A market of prices. The built-in broker is a market of its own: what it simulates is no price of the
-    accounts that another broker has in its paper environment."""
+    """A market of prices. The built-in broker is a market of its own: what it simulates is no price
+    of the accounts that another broker has in its paper environment."""
 
     SIMULATED = "simulated"
     PAPER = "paper"
@@ -34,11 +34,16 @@ def market_of(broker: str, environment: Environment) -> PriceMarket:
 
 def markets_of(environment: Environment) -> tuple[PriceMarket, ...]:
     """The first is the one that is meant where no account is named."""
-    return (PriceMarket.LIVE,) if environment is Environment.LIVE else (PriceMarket.SIMULATED, PriceMarket.PAPER)
+    return (
+        (PriceMarket.LIVE,)
+        if environment is Environment.LIVE
+        else (PriceMarket.SIMULATED, PriceMarket.PAPER)
+    )
 
 
 class PriceSource(StrEnum):
-    """The source of a price, the weakest first: of two of the same moment, the stronger one counts."""
+    """The source of a price, the weakest first: of two of the same moment, the stronger one
+    counts."""
 
     QUOTE = "quote"
     TRADE = "trade"
@@ -63,9 +68,9 @@ class PriceKey(NamedTuple):
 
 
 class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the database has for a key, at one moment of its clock: the newest stored price, and of the simulated
-    market the newest quote that the organization posted. `store.read_prices` makes its row, `store.parse_reply` parses
-    it."""
+    """All that the database has for a key, at one moment of its clock: the newest stored price, and
+    of the simulated market the newest quote that the organization posted. `store.read_prices` makes
+    its row, `store.parse_reply` parses it."""
 
     organization_id: UUID
     market: PriceMarket
@@ -86,7 +91,9 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
     def stored(self) -> ReferencePrice | None:
         if self.price is None or self.source is None or self.as_of is None:
             return None
-        return ReferencePrice(self.symbol, self.market.environment, self.price, self.source, self.as_of)
+        return ReferencePrice(
+            self.symbol, self.market.environment, self.price, self.source, self.as_of
+        )
 
     @property
     def posted_quote(self) -> ReferencePrice | None:
@@ -94,12 +101,17 @@ class StoredPrices(msgspec.Struct, frozen=True, kw_only=True):
             return None
         with exact():
             middle = normalized((self.bid + self.ask) / 2)
-        return ReferencePrice(self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at)
+        return ReferencePrice(
+            self.symbol, self.market.environment, middle, PriceSource.QUOTE, self.quoted_at
+        )
 
 
 def newest(prices: Sequence[ReferencePrice]) -> ReferencePrice | None:
-    """Of two of the same moment: the posted one, else the trade, else the quote that is named last."""
-    return max(reversed(prices), key=lambda price: (price.as_of, _STRENGTH[price.source]), default=None)
+    """Of two of the same moment: the posted one, else the trade, else the quote that is named
+    last."""
+    return max(
+        reversed(prices), key=lambda price: (price.as_of, _STRENGTH[price.source]), default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +124,15 @@ class PriceRules:
     def pick(self, known: StoredPrices) -> ReferencePrice | None:
         """The newest price that is not too old.
 
-        In the simulated market its own price counts where the organization posts no quotes of the symbol, and stands
-        back behind a price that was posted, until that is too old.
+        In the simulated market its own price counts where the organization posts no quotes of the
+        symbol, and stands back behind a price that was posted, until that is too old.
         """
         oldest = known.now - timedelta(seconds=self.max_age_seconds)
-        young = [each for each in (known.stored, known.posted_quote) if each is not None and each.as_of >= oldest]
+        young = [
+            each
+            for each in (known.stored, known.posted_quote)
+            if each is not None and each.as_of >= oldest
+        ]
         is_simulated = known.market is PriceMarket.SIMULATED and known.bid is None
         if is_simulated and all(each.source is PriceSource.TRADE for each in young):
             young.append(self._simulate(known))
@@ -129,4 +145,6 @@ class PriceRules:
 
     def _simulate(self, known: StoredPrices) -> ReferencePrice:
         found = self.simulation.price(known.symbol, known.now)
-        return ReferencePrice(known.symbol, known.market.environment, found.price, PriceSource.QUOTE, found.as_of)
+        return ReferencePrice(
+            known.symbol, known.market.environment, found.price, PriceSource.QUOTE, found.as_of
+        )

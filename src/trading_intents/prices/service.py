@@ -6,7 +6,14 @@ from decimal import Decimal
 from trading_intents.errors import LimitReached, NotFound
 from trading_intents.ids import OrganizationId
 from trading_intents.prices import store
-from trading_intents.prices.model import PriceKey, PriceMarket, PriceRules, PriceSource, ReferencePrice, markets_of
+from trading_intents.prices.model import (
+    PriceKey,
+    PriceMarket,
+    PriceRules,
+    PriceSource,
+    ReferencePrice,
+    markets_of,
+)
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
 from trading_intents.trading import Environment, FrozenStruct, Symbol
@@ -24,32 +31,50 @@ class ReferencePrices:
         self._pool, self._rules = pool, rules
 
     async def post(
-        self, organization_id: OrganizationId, environment: Environment, symbol: Symbol, price: Decimal
+        self,
+        organization_id: OrganizationId,
+        environment: Environment,
+        symbol: Symbol,
+        price: Decimal,
     ) -> ReferencePrice:
         """In every market of the environment."""
         keys = [PriceKey(organization_id, market, symbol) for market in markets_of(environment)]
         async with self._pool.transaction([organization_id], plans="by_key") as tx:
             for key in keys:
                 is_new = not await store.is_stored(tx, key)
-                if is_new and await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS:
-                    raise LimitReached(f"the organization has {MAX_SYMBOLS} symbols with prices there, the most")
+                if (
+                    is_new
+                    and await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS
+                ):
+                    raise LimitReached(
+                        f"the organization has {MAX_SYMBOLS} symbols with prices there, the most"
+                    )
             rows = [await store.post_price(tx, key, price) for key in keys]
-        return ReferencePrice(symbol, environment, rows[0]["price"], PriceSource.POSTED, rows[0]["as_of"])
+        return ReferencePrice(
+            symbol, environment, rows[0]["price"], PriceSource.POSTED, rows[0]["as_of"]
+        )
 
-    async def find(self, organization_id: OrganizationId, market: PriceMarket, symbol: Symbol | None) -> ReferencePrice:
+    async def find(
+        self, organization_id: OrganizationId, market: PriceMarket, symbol: Symbol | None
+    ) -> ReferencePrice:
         """Not found: none is known, or it is too old."""
         found = None
         if symbol is not None:
             key = PriceKey(organization_id, market, symbol)
-            async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(
+                [organization_id], read_only=True, plans="by_key"
+            ) as tx:
                 known = await store.find_prices(tx, [key])
             found = self._rules.pick(known[key])
         if found is None:
             raise NotFound("no reference price of the symbol is known")
         return found
 
-    async def list(self, organization_id: OrganizationId, market: PriceMarket, page: PageRequest) -> FoundPrices:
-        """By symbol; those whose price is too old are left out, so that a page may be short and have a next one."""
+    async def list(
+        self, organization_id: OrganizationId, market: PriceMarket, page: PageRequest
+    ) -> FoundPrices:
+        """By symbol; those whose price is too old are left out, so that a page may be short and
+        have a next one."""
         async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
             symbols = await store.list_symbols(tx, organization_id, market, page)
             keys = [PriceKey(organization_id, market, symbol) for symbol in symbols[: page.limit]]

@@ -1,4 +1,5 @@
-"""Statements of reference prices, for transactions and for pipelines. Never decides which price counts."""
+"""Statements of reference prices, for transactions and for pipelines. Never decides which price
+counts."""
 
 from collections.abc import Collection, Mapping
 from decimal import Decimal
@@ -7,16 +8,23 @@ from uuid import UUID
 import msgspec
 
 from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
-from trading_intents.prices.model import PriceKey, PriceMarket, PriceSource, ReferencePrice, StoredPrices
+from trading_intents.prices.model import (
+    PriceKey,
+    PriceMarket,
+    PriceSource,
+    ReferencePrice,
+    StoredPrices,
+)
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.storage.pages import PageRequest, beyond_cursor, direction_of
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement
 from trading_intents.trading import Symbol
 
-# The table's column `environment` has a `PriceMarket`.
-# For a statement that has `asked (organization_id, market, symbol)`: what `parse_reply` takes, and where it comes
-# from. The built-in broker's quotes are read where it keeps them: a copy would cost every quote a second write.
+# The table's column `environment` has a `PriceMarket`. For a statement that has `asked
+# (organization_id, market, symbol)`: what `parse_reply` takes, and where it comes from. The
+# built-in broker's quotes are read where it keeps them: a copy would cost every quote a second
+# write.
 KNOWN_PRICES = """
     json_build_object(
         'organization_id', asked.organization_id, 'market', asked.market, 'symbol', asked.symbol,
@@ -43,8 +51,11 @@ _READ_PRICES = f"SELECT {KNOWN_PRICES} FROM {_KEYS.rows} AS asked {PRICE_JOINS}"
 
 
 def read_prices(keys: Collection[PriceKey]) -> Statement:
-    """A row for each key, of all that is known of it; `parse_reply` reads its reply. At least one key."""
-    return Statement(_READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys))
+    """A row for each key, of all that is known of it; `parse_reply` reads its reply. At least one
+    key."""
+    return Statement(
+        _READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys)
+    )
 
 
 def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
@@ -53,7 +64,8 @@ def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
 
 
 async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, StoredPrices]:
-    """As `read_prices`, in a transaction that sees the keys' organizations; one statement, however many keys."""
+    """As `read_prices`, in a transaction that sees the keys' organizations; one statement, however
+    many keys."""
     if not keys:
         return {}
     (reply,) = await PoolTransaction(tx).run([read_prices(keys)])
@@ -74,7 +86,8 @@ _WRITE_PRICES = f"""
 
 
 def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
-    """Keeps each price that is not older than what is stored; of the same moment, the stronger source. By key."""
+    """Keeps each price that is not older than what is stored; of the same moment, the stronger
+    source. By key."""
     rows = [
         (str(key.organization_id), key.market, key.symbol, each.price, each.source, each.as_of)
         for key, each in prices.items()
@@ -120,9 +133,14 @@ _LIST_SYMBOLS = """
 """
 
 
-async def list_symbols(tx: Tx, organization_id: UUID, market: PriceMarket, page: PageRequest) -> list[Symbol]:
-    """Symbols of which a price is stored, or in the simulated market a quote was posted, in their order."""
+async def list_symbols(
+    tx: Tx, organization_id: UUID, market: PriceMarket, page: PageRequest
+) -> list[Symbol]:
+    """Symbols of which a price is stored, or in the simulated market a quote was posted, in their
+    order."""
     beyond, after = beyond_cursor(page, "symbol", 4)
-    query = _LIST_SYMBOLS.format(symbols=QUOTED_SYMBOLS, beyond=beyond, direction=direction_of(page))
+    query = _LIST_SYMBOLS.format(
+        symbols=QUOTED_SYMBOLS, beyond=beyond, direction=direction_of(page)
+    )
     rows = await tx.fetch(query, organization_id, market, page.limit + 1, *after)
     return [Symbol(row["symbol"]) for row in rows]

@@ -1,1 +1,2 @@
-"""`serve`: one process, or a parent with one process for the API and the stream and others for workers."""
+"""`serve`: one process, or a parent with one process for the API and the stream and others for
+workers."""

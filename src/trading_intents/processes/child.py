@@ -1,4 +1,5 @@
-"""A process with a parent: it gets its part on the command line, says when it serves, and dies with its parent."""
+"""A process with a parent: it gets its part on the command line, says when it serves, and dies with
+its parent."""
 
 import asyncio
 import ctypes
@@ -26,10 +27,12 @@ class ChildPart(msgspec.Struct, frozen=True):
     name: str
     parent: int  # its pid
     listener: int  # the descriptor of the socket on which this process serves HTTP
-    others: dict[str, str] = {}  # where the metrics of the other processes are; of the process that shows all of them
+    # Where the metrics of the other processes are; of the process that shows all of them.
+    others: dict[str, str] = {}
 
     def die_with_parent(self) -> None:
-        """Has the kernel kill this process when its parent ends, also while it is stopped or hangs."""
+        """Has the kernel kill this process when its parent ends, also while it is stopped or
+        hangs."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
         if os.getppid() != self.parent:
             sys.exit("the parent is gone")
@@ -37,7 +40,8 @@ class ChildPart(msgspec.Struct, frozen=True):
 
 async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: asyncio.Event) -> None:
     ready = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # lines that a broker's library prints belong to the log
+    # Lines that a broker's library prints belong to the log.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
     async def prepare(infra: app.Infrastructure) -> None:
         """Does nothing: the parent has."""
@@ -54,5 +58,7 @@ async def serve_child(part: ChildPart, settings: Settings, log: Log, stop: async
 
 async def _render_all(part: ChildPart, registry: CollectorRegistry) -> bytes:
     own = (await render_metrics(registry)).decode()
-    texts = await asyncio.gather(*(read_metrics(url, SCRAPE_LIMIT_SECONDS) for url in part.others.values()))
+    texts = await asyncio.gather(
+        *(read_metrics(url, SCRAPE_LIMIT_SECONDS) for url in part.others.values())
+    )
     return merge_metrics({part.name: own, **dict(zip(part.others, texts, strict=True))}).encode()

@@ -1,4 +1,5 @@
-"""The command `serve`: decides between one process, a parent and its child; signals, and the greeting at the start."""
+"""The command `serve`: decides between one process, a parent and its child; signals, and the
+greeting at the start."""
 
 import asyncio
 import os
@@ -56,17 +57,19 @@ def add_serve_command(cli: typer.Typer, run: Callable[..., None]) -> None:
 
 
 def _stop_signal(stops_at_once: bool) -> asyncio.Event:
-    """Is set by a signal. A second one ends this process at once, unless it is left to its parent: a service manager
-    signals all processes, and the parent signals its own as well."""
+    """Is set by a signal. A second one ends this process at once, unless it is left to its parent:
+    a service manager signals all processes, and the parent signals its own as well."""
     stop, signalled = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
-        # Does not count as one of the two signals that stop at once: a closing terminal sends it more than once.
+        # Does not count as one of the two signals that stop at once: a closing terminal sends it
+        # more than once.
         loop.add_signal_handler(signal.SIGHUP, stop.set)
 
     def on_signal() -> None:
         if signalled.is_set() and stops_at_once:
-            # The kernel ends the embedded PostgreSQL, and the children of a parent, together with this process.
+            # The kernel ends the embedded PostgreSQL, and the children of a parent, together with
+            # this process.
             os._exit(STOPPED_AT_ONCE)
         signalled.set()
         stop.set()
@@ -83,15 +86,23 @@ def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
         provision.keep_demo_url(settings.data_dir, url)
     if not sys.stderr.isatty():
         where = {"http": url} | ({"grpc": grpc} if grpc else {})
-        log.info("serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid())
+        log.info(
+            "serving", version=__version__, **where, roles=list(settings.roles), pid=os.getpid()
+        )
         return
-    storage = "external database" if settings.database_url else f"embedded PostgreSQL in {settings.data_dir}"
+    storage = (
+        "external database"
+        if settings.database_url
+        else f"embedded PostgreSQL in {settings.data_dir}"
+    )
     out = Console(stderr=True, highlight=False)
     out.print(f"\n[bold green]Trading Intents Platform[/] {__version__} is ready\n")
     out.print(f"  HTTP    [bold]{url}[/]   (open it in a browser)")
     if grpc:
         out.print(f"  gRPC    [bold]{grpc}[/]")
-    apart = f"   ({workers} {'process' if workers == 1 else 'processes'} of workers)" if workers else ""
+    apart = (
+        f"   ({workers} {'process' if workers == 1 else 'processes'} of workers)" if workers else ""
+    )
     out.print(f"  roles   {', '.join(settings.roles)}{apart}")
     out.print(f"  data    {terminal_text(storage)}\n", soft_wrap=True)
     if demo and demo.account_id:

@@ -1,5 +1,5 @@
-"""The parent of a platform's processes: runs PostgreSQL, starts them, restarts one that fails, ends them in order. It
-serves no request, so that nothing of a caller's can hold it up."""
+"""The parent of a platform's processes: runs PostgreSQL, starts them, restarts one that fails, ends
+them in order. It serves no request, so that nothing of a caller's can hold it up."""
 
 import asyncio
 import contextlib
@@ -27,8 +27,13 @@ from trading_intents.web.server.listener import bind
 Demo = TypeVar("Demo")
 
 LOOPBACK = "127.0.0.1"
-# A frozen child goes on, to drain like the others; one that hangs is killed when a drain must be over.
-STOP_STEPS = ((signal.SIGTERM, 0.0), (signal.SIGCONT, app.DRAIN_SECONDS + 5.0), (signal.SIGKILL, 2.0))
+# A frozen child goes on, to drain like the others; one that hangs is killed when a drain must be
+# over.
+STOP_STEPS = (
+    (signal.SIGTERM, 0.0),
+    (signal.SIGCONT, app.DRAIN_SECONDS + 5.0),
+    (signal.SIGKILL, 2.0),
+)
 OWN_METRICS = ("ti_process_up", "ti_process_starts_total", "ti_embedded_postgres_starts_total")
 RESTART_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first pause again
@@ -38,7 +43,8 @@ STEADY_SECONDS = 60.0  # a process that ran so long is restarted with the first 
 class Child:
     name: str
     roles: str
-    listener: socket.socket  # stays bound while the process is restarted: connections wait in the kernel meanwhile
+    # Stays bound while the process is restarted: connections wait in the kernel meanwhile.
+    listener: socket.socket
     url: str
     ready: asyncio.Event = field(default_factory=asyncio.Event)  # set for good when it first serves
 
@@ -50,16 +56,29 @@ async def supervise(
     prepare: Callable[[app.Infrastructure], Awaitable[Demo]],
     greet: Callable[[Settings, Demo], None],
 ) -> None:
-    """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in `app.serve`."""
+    """Runs all roles in processes of their own, until `stop` is set; `prepare` and `greet` as in
+    `app.serve`."""
     with app.ended_by_loops(log, stop), contextlib.ExitStack() as sockets:
         listener, settings = app.take_ports(settings, sockets)
         front = ",".join(role for role in settings.roles if role != "worker")
-        children = [Child("api" if "api" in front else "stream", front, listener, settings.http_url)]
+        children = [
+            Child("api" if "api" in front else "stream", front, listener, settings.http_url)
+        ]
         for number in range(settings.count_workers()):
             own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
-            children.append(Child(f"worker-{number + 1}", "worker", own, f"http://{LOOPBACK}:{own.getsockname()[1]}"))
+            children.append(
+                Child(
+                    f"worker-{number + 1}",
+                    "worker",
+                    own,
+                    f"http://{LOOPBACK}:{own.getsockname()[1]}",
+                )
+            )
         metrics = Metrics()
-        async with interrupted_by(stop) as interrupt, app.database_urls(settings, log, metrics, may_create=True):
+        async with (
+            interrupted_by(stop) as interrupt,
+            app.database_urls(settings, log, metrics, may_create=True),
+        ):
             async with app.open_infrastructure(settings, log, may_create=True) as infra:  # migrates
                 demo = await prepare(infra)
 
@@ -68,20 +87,26 @@ async def supervise(
                 greet(settings, demo)
 
             await _ChildProcesses(settings, log, metrics, children).run(stop, on_ready)
-            sockets.close()  # callers that come now are refused, and do not wait for PostgreSQL's end
+            # Callers that come now are refused, and do not wait for PostgreSQL's end.
+            sockets.close()
 
 
 class _ChildProcesses:
-    def __init__(self, settings: Settings, log: Log, metrics: Metrics, children: list[Child]) -> None:
+    def __init__(
+        self, settings: Settings, log: Log, metrics: Metrics, children: list[Child]
+    ) -> None:
         self._log, self._starts, self._children = log, metrics.process_starts, children
         chosen = {"HTTP_PORT": settings.http_port, "GRPC_PORT": settings.grpc_port}
         self._environ = os.environ | {PREFIX + name: str(value) for name, value in chosen.items()}
-        server, _ = start_http_server(0, LOOPBACK, metrics.registry.restricted_registry(OWN_METRICS))
+        server, _ = start_http_server(
+            0, LOOPBACK, metrics.registry.restricted_registry(OWN_METRICS)
+        )
         self._others = {child.name: child.url for child in children[1:]}
         self._others[PARENT] = f"http://{LOOPBACK}:{server.server_port}"
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Keeps all of them running until `stop` is set, then ends them. StartupRefused if one never serves."""
+        """Keeps all of them running until `stop` is set, then ends them. StartupRefused if one
+        never serves."""
         try:
             async with asyncio.TaskGroup() as group:
                 keeping = [group.create_task(self._keep(child)) for child in self._children]
@@ -111,12 +136,27 @@ class _ChildProcesses:
         descriptor = child.listener.fileno()
         part = msgspec.json.encode(ChildPart(child.name, os.getpid(), descriptor, others)).decode()
         # -P: a file in the current folder must not replace a module.
-        command = [sys.executable, "-P", "-m", "trading_intents", "serve", "--roles", child.roles, "--child", part]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "trading_intents",
+            "serve",
+            "--roles",
+            child.roles,
+            "--child",
+            part,
+        ]
         self._starts.labels(child.name).inc()
         try:
             # A session of its own, so that Ctrl-C in a terminal reaches only us.
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=DEVNULL, stdout=PIPE, env=self._environ, pass_fds=[descriptor], start_new_session=True
+                *command,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                env=self._environ,
+                pass_fds=[descriptor],
+                start_new_session=True,
             )
         except OSError as error:
             self._log.error("process not started", child=child.name, reason=str(error))

@@ -1,1 +1,2 @@
-"""Backups of the embedded database with its keys, and their restore. Starts no role of the platform."""
+"""Backups of the embedded database with its keys, and their restore. Starts no role of the
+platform."""

@@ -1,5 +1,6 @@
-"""A folder of backups: each has a base backup of the embedded PostgreSQL, or what changed since the one before it, and
-the files of DATA_DIR that belong to it. Never changes a backup that is complete."""
+"""A folder of backups: each has a base backup of the embedded PostgreSQL, or what changed since the
+one before it, and the files of DATA_DIR that belong to it. Never changes a backup that is
+complete."""
 
 import contextlib
 import hashlib
@@ -20,7 +21,14 @@ from trading_intents.identity.provider import ISSUER_FILE
 from trading_intents.identity.provider import KEY_FILE as SIGNING_KEY_FILE
 from trading_intents.secret import sync_folder, written_beside
 from trading_intents.storage import administration
-from trading_intents.storage.embedded.cluster import DATA, LOGIN, OWNER, WORKER_LOGIN, Cluster, open_cluster
+from trading_intents.storage.embedded.cluster import (
+    DATA,
+    LOGIN,
+    OWNER,
+    WORKER_LOGIN,
+    Cluster,
+    open_cluster,
+)
 from trading_intents.storage.embedded.programs import make_base_backup, verify_base_backup
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
@@ -50,10 +58,16 @@ class Backup(FrozenStruct, frozen=True):
 
 
 async def make_backup(
-    settings: Settings, clock: Clock, log: Log, folder: Path, incremental: bool, with_keys: bool, report: Report
+    settings: Settings,
+    clock: Clock,
+    log: Log,
+    folder: Path,
+    incremental: bool,
+    with_keys: bool,
+    report: Report,
 ) -> Backup:
-    """Backs up the embedded database, whether the platform runs or not: if not, the server alone is started
-    meanwhile."""
+    """Backs up the embedded database, whether the platform runs or not: if not, the server alone is
+    started meanwhile."""
     async with database_urls(settings, log, Metrics()) as urls:
         cluster = open_cluster(settings.data_dir, settings.postgres_bin)
         epoch = await _prepare_server(urls.owner_url.reveal(), cluster, incremental)
@@ -63,30 +77,45 @@ async def make_backup(
             base = _find_base(folder, epoch) if incremental else None
             files = _read_files(cluster.home, with_keys)
             manifest = base.folder / DATA / MANIFEST if base else None
-            await make_base_backup(cluster, draft / DATA, manifest, lambda *done: report("copying", *done))
+            await make_base_backup(
+                cluster, draft / DATA, manifest, lambda *done: report("copying", *done)
+            )
             if files != _read_files(cluster.home, with_keys):
-                raise StartupRefused("the keys in DATA_DIR were changed while the backup was made: make it again")
-            await verify_base_backup(cluster.binaries, draft / DATA, lambda *done: report("verifying the copy", *done))
+                raise StartupRefused(
+                    "the keys in DATA_DIR were changed while the backup was made: make it again"
+                )
+            await verify_base_backup(
+                cluster.binaries, draft / DATA, lambda *done: report("verifying the copy", *done)
+            )
             digests = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
             left_out = _left_out(settings, cluster.home, files)
-            described = Description(now.isoformat(), epoch, base.folder.name if base else None, digests, left_out)
+            described = Description(
+                now.isoformat(), epoch, base.folder.name if base else None, digests, left_out
+            )
             (draft / FILES).mkdir(mode=0o700)
             for file, content in files.items():
                 _write(draft / FILES / file, content)
-            _write(draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2))
+            _write(
+                draft / DESCRIPTION, msgspec.json.format(msgspec.json.encode(described), indent=2)
+            )
     (cluster.home / BACKUP_MARK).touch(mode=0o600)
     return Backup(folder / name, described)
 
 
 def find_chain(source: Path) -> list[Backup]:
-    """Finds the backups that a restore needs, the full one first: of this one, or of the newest in this folder."""
+    """Finds the backups that a restore needs, the full one first: of this one, or of the newest in
+    this folder."""
     newest = _read(source) if (source / DESCRIPTION).exists() else next(_newest_first(source), None)
     if newest is None:
-        raise StartupRefused(f"no complete backup in {source}: `trading-intents backup {source}` makes one")
+        raise StartupRefused(
+            f"no complete backup in {source}: `trading-intents backup {source}` makes one"
+        )
     chain = [newest]
     while (base := chain[0].description.base) is not None:
         if base >= chain[0].folder.name or not (newest.folder.parent / base).exists():
-            raise StartupRefused(f"{chain[0].folder} is an increment to {base}, which is not beside it")
+            raise StartupRefused(
+                f"{chain[0].folder} is an increment to {base}, which is not beside it"
+            )
         chain.insert(0, _read(newest.folder.parent / base))
     return chain
 
@@ -95,7 +124,9 @@ async def verify_chain(binaries: Path, chain: list[Backup], report: Report) -> N
     for backup in chain:
         step = f"verifying {backup.folder.name}"
         report(step, 0, 0)
-        await verify_base_backup(binaries, backup.folder / DATA, lambda *done, step=step: report(step, *done))
+        await verify_base_backup(
+            binaries, backup.folder / DATA, lambda *done, step=step: report(step, *done)
+        )
         for file, digest in backup.description.files.items():
             path = backup.folder / FILES / file
             if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -137,16 +168,21 @@ def _read(folder: Path) -> Backup:
     except (OSError, ValueError) as error:
         raise StartupRefused(f"{folder / DESCRIPTION} cannot be read: {error}") from None
     if strange := description.files.keys() - set(KEPT_FILES):
-        raise StartupRefused(f"{folder / DESCRIPTION} names files that are not a backup's: {', '.join(strange)}")
+        raise StartupRefused(
+            f"{folder / DESCRIPTION} names files that are not a backup's: {', '.join(strange)}"
+        )
     return Backup(folder.absolute(), description)
 
 
 def _find_base(folder: Path, epoch: str) -> Backup:
     newest = next(_newest_first(folder), None)
     if newest is None:
-        raise StartupRefused(f"no complete backup in {folder}: make a full one first, without --incremental")
+        raise StartupRefused(
+            f"no complete backup in {folder}: make a full one first, without --incremental"
+        )
     if newest.description.epoch != epoch:
-        # Positions in the write-ahead log from before and after a restore look alike, and mean different pages.
+        # Positions in the write-ahead log from before and after a restore look alike, and mean
+        # different pages.
         raise StartupRefused(
             f"a backup was restored since {newest.folder.name}: make a full one, without --incremental"
         )
@@ -160,18 +196,25 @@ def _read_files(home: Path, with_keys: bool) -> dict[str, bytes]:
 
 def _left_out(settings: Settings, home: Path, files: dict[str, bytes]) -> tuple[str, ...]:
     left_out = [name for name in KEY_FILES if name not in files and (home / name).exists()]
-    elsewhere = [name for name in ("vault_key_file", "vault_master_keys", "vault_url") if getattr(settings, name)]
+    elsewhere = [
+        name
+        for name in ("vault_key_file", "vault_master_keys", "vault_url")
+        if getattr(settings, name)
+    ]
     return (*left_out, *(f"the vault's keys, of {PREFIX}{name.upper()}" for name in elsewhere))
 
 
 async def _prepare_server(owner_url: str, cluster: Cluster, incremental: bool) -> str:
-    """Lets its owner make base backups, and has it note which pages change, as increments need it. Gives the epoch."""
+    """Lets its owner make base backups, and has it note which pages change, as increments need it.
+    Gives the epoch."""
     connection = await asyncpg.connect(owner_url, timeout=CONNECT_LIMIT_SECONDS)
     try:
         if connection.get_server_version().major >= FIRST_INCREMENTAL_VERSION:
             await administration.summarize_wal(connection)
         elif incremental:
-            raise StartupRefused("PostgreSQL makes increments from version 17 on: leave --incremental out")
+            raise StartupRefused(
+                "PostgreSQL makes increments from version 17 on: leave --incremental out"
+            )
         cluster.allow_base_backups()
         await administration.reload_settings(connection)
         return str(await event_log.read_epoch(connection))

@@ -13,7 +13,11 @@ from trading_intents import app
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
-from trading_intents.execution.restored.marking import mark_restored, refuse_workers, resume_restored
+from trading_intents.execution.restored.marking import (
+    mark_restored,
+    refuse_workers,
+    resume_restored,
+)
 from trading_intents.outbox.operators import name_operator
 from trading_intents.recovery.backups import KEPT_FILES, PASSWORD_FILES, Report, make_backup
 from trading_intents.recovery.restore import restore_backup
@@ -47,20 +51,27 @@ async def backup(
     settings: Settings,
     log: Log,
     folder: Annotated[Path, typer.Argument(help="A folder of backups.")],
-    incremental: Annotated[bool, typer.Option("--incremental", help="Only what changed since the newest one.")] = False,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Only what changed since the newest one.")
+    ] = False,
     without_keys: Annotated[
         bool, typer.Option("--without-keys", help="Leave the vault's keys and the signing key out.")
     ] = False,
 ) -> int:
-    """Back up the embedded database and its keys into a new folder in FOLDER, whether the platform runs or not."""
+    """Back up the embedded database and its keys into a new folder in FOLDER, whether the platform
+    runs or not."""
     if settings.database_url:
         typer.echo(_show_commands(BACKUP, settings, folder))
         return 1
     with _reporting() as report:
-        made = await make_backup(settings, SystemClock(), log, folder, incremental, not without_keys, report)
+        made = await make_backup(
+            settings, SystemClock(), log, folder, incremental, not without_keys, report
+        )
     base = made.description.base
     typer.echo(f"backed up to {made.folder}" + (f", an increment to {base}" if base else ""))
-    typer.echo(f"with {', '.join(made.description.files)}: whoever has this folder has what they open")
+    typer.echo(
+        f"with {', '.join(made.description.files)}: whoever has this folder has what they open"
+    )
     for what in made.description.left_out:
         typer.echo(f"left out, to be kept by you: {what}")
     return 0
@@ -70,17 +81,24 @@ async def restore(
     settings: Settings,
     log: Log,
     folder: Annotated[
-        Path | None, typer.Argument(help="A folder of backups, of which the newest is taken, or one of them.")
+        Path | None,
+        typer.Argument(help="A folder of backups, of which the newest is taken, or one of them."),
     ] = None,
     replace: Annotated[
         bool, typer.Option("--replace", help="Keep what is in the data folder aside, and go on.")
     ] = False,
     mark: Annotated[
-        bool, typer.Option("--mark", help="Only mark a database that was restored by other means as restored.")
+        bool,
+        typer.Option(
+            "--mark", help="Only mark a database that was restored by other means as restored."
+        ),
     ] = False,
-    no_halt: Annotated[bool, typer.Option("--no-halt", help="Leave trading on: halt no organization.")] = False,
+    no_halt: Annotated[
+        bool, typer.Option("--no-halt", help="Leave trading on: halt no organization.")
+    ] = False,
 ) -> int:
-    """Restore a backup, verified and without starting the platform; no order from before it is sent again."""
+    """Restore a backup, verified and without starting the platform; no order from before it is sent
+    again."""
     if mark == (folder is not None):
         raise InvalidRequest("name a folder of backups, or --mark")
     if folder is None:
@@ -96,7 +114,9 @@ async def restore(
         typer.echo(_show_commands(RESTORE, settings, folder))
         return 1
     with _reporting() as report:
-        done = await restore_backup(settings, SystemClock(), log, folder, replace, not no_halt, name_operator(), report)
+        done = await restore_backup(
+            settings, SystemClock(), log, folder, replace, not no_halt, name_operator(), report
+        )
     typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
     _show_marked(done.commands, no_halt)
     if done.aside:
@@ -109,22 +129,30 @@ async def restore(
 async def resume(
     settings: Settings,
     log: Log,
-    organization: Annotated[str | None, typer.Argument(help="Its id or external id. Default: all.")] = None,
+    organization: Annotated[
+        str | None, typer.Argument(help="Its id or external id. Default: all.")
+    ] = None,
 ) -> int:
     """Let organizations trade again that a restore has halted; other halts stand."""
     async with app.open_infrastructure(settings, log) as parts:
         ended = await resume_restored(parts.database.worker, name_operator(), organization)
         parts.signals.notify(STREAM)
     for halt in ended:
-        log.warning("trading resumed", organization=str(halt.scope.organization_id), by=name_operator())
+        log.warning(
+            "trading resumed", organization=str(halt.scope.organization_id), by=name_operator()
+        )
         typer.echo(f"resumed {halt.scope.organization_id}")
     return 0
 
 
 def _show_marked(commands: int, no_halt: bool) -> None:
-    typer.echo(f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent")
+    typer.echo(
+        f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
+    )
     if not no_halt:
-        typer.echo("every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`")
+        typer.echo(
+            "every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`"
+        )
 
 
 @contextlib.contextmanager
@@ -143,11 +171,15 @@ def _reporting() -> Iterator[Report]:
         try:
             yield report
         except OSError as error:
-            raise StartupRefused(f"{error.filename or 'the disk'}: {error.strerror or error}") from None
+            raise StartupRefused(
+                f"{error.filename or 'the disk'}: {error.strerror or error}"
+            ) from None
 
 
 def _show_commands(text: str, settings: Settings, folder: Path) -> str:
     home = settings.data_dir.absolute()
     files = [name for name in KEPT_FILES if name not in PASSWORD_FILES and (home / name).exists()]
     named = ", ".join(str(home / name) for name in files) or f"no key files are in {home}"
-    return text.format(where="The database of TRADING_INTENTS_DATABASE_URL", folder=folder, files=named)
+    return text.format(
+        where="The database of TRADING_INTENTS_DATABASE_URL", folder=folder, files=named
+    )

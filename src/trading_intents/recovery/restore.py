@@ -1,5 +1,6 @@
-"""Replaces the embedded database by a backup. Its data are put together and marked in a folder of their own,
-and only then become DATA_DIR's: no role of the platform ever meets half of them, or all of them unmarked."""
+"""Replaces the embedded database by a backup. Its data are put together and marked in a folder of
+their own, and only then become DATA_DIR's: no role of the platform ever meets half of them, or all
+of them unmarked."""
 
 import shutil
 import time
@@ -9,7 +10,14 @@ from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused
 from trading_intents.execution.restored.marking import mark_restored
-from trading_intents.recovery.backups import FILES, KEPT_FILES, Backup, Report, find_chain, verify_chain
+from trading_intents.recovery.backups import (
+    FILES,
+    KEPT_FILES,
+    Backup,
+    Report,
+    find_chain,
+    verify_chain,
+)
 from trading_intents.secret import make_file, sync_folder
 from trading_intents.storage.database import WORKER_ROLE, open_pool
 from trading_intents.storage.embedded.cluster import ALIVE, DATA, LOCK, RESTORING, find_binaries
@@ -32,9 +40,17 @@ class Restored(FrozenStruct, frozen=True):
 
 
 async def restore_backup(
-    settings: Settings, clock: Clock, log: Log, source: Path, replace: bool, halts: bool, who: str, report: Report
+    settings: Settings,
+    clock: Clock,
+    log: Log,
+    source: Path,
+    replace: bool,
+    halts: bool,
+    who: str,
+    report: Report,
 ) -> Restored:
-    """`replace` moves the present data into a folder in DATA_DIR; `halts` halts every organization."""
+    """`replace` moves the present data into a folder in DATA_DIR; `halts` halts every
+    organization."""
     home, binaries = settings.data_dir.absolute(), find_binaries(settings.postgres_bin)
     chain = find_chain(source)
     if pid := lock_holder(home):
@@ -47,13 +63,18 @@ async def restore_backup(
         _remove(staging)
         staging.mkdir(mode=0o700)
         report("putting the data together", 0, 0)
-        await combine_base_backups(binaries, [backup.folder / DATA for backup in chain], staging / DATA)
+        await combine_base_backups(
+            binaries, [backup.folder / DATA for backup in chain], staging / DATA
+        )
         for name in chain[-1].description.files:
             make_file(staging / name, (chain[-1].folder / FILES / name).read_bytes())
         report("marking what must not be sent again", 0, 0)
-        commands = await _mark(settings, log, staging, who, f"restored {chain[-1].folder.name}", halts)
+        commands = await _mark(
+            settings, log, staging, who, f"restored {chain[-1].folder.name}", halts
+        )
         aside = _move_aside(home, home / f"{ASIDE}{clock.now():%Y%m%dT%H%M%S.%fZ}")
-        for name in (*(file for file in KEPT_FILES if (staging / file).exists()), DATA):  # the data last
+        # The data last.
+        for name in (*(file for file in KEPT_FILES if (staging / file).exists()), DATA):
             (staging / name).rename(home / name)
         sync_folder(home)
         shutil.rmtree(staging)
@@ -63,7 +84,9 @@ async def restore_backup(
 def _refuse_occupied(home: Path, replace: bool) -> None:
     there = {path.name for path in home.iterdir()} - UNIMPORTANT if home.exists() else set()
     if there and not replace:
-        raise StartupRefused(f"{home} is not empty: --replace keeps what is there aside and goes on")
+        raise StartupRefused(
+            f"{home} is not empty: --replace keeps what is there aside and goes on"
+        )
 
 
 def _remove(folder: Path) -> None:
@@ -72,10 +95,14 @@ def _remove(folder: Path) -> None:
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
         if time.monotonic() > until_seconds:
-            raise StartupRefused(f"{folder}, of a restore that did not end, cannot be removed: remove it first")
+            raise StartupRefused(
+                f"{folder}, of a restore that did not end, cannot be removed: remove it first"
+            )
 
 
-async def _mark(settings: Settings, log: Log, staging: Path, who: str, reason: str, halts: bool) -> int:
+async def _mark(
+    settings: Settings, log: Log, staging: Path, who: str, reason: str, halts: bool
+) -> int:
     async with running(staging, settings.postgres_bin, log) as server:
         await migrate(server.owner_url, server.url, log, worker_url=server.worker_url)
         async with open_pool(server.worker_url, WORKER_ROLE, 1, Metrics()) as pool:

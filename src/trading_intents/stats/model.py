@@ -14,8 +14,8 @@ from trading_intents.ids import IdText
 from trading_intents.trading import EXACT, ActionType, FrozenStruct, amount_text
 
 MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
-# Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones of the rest: some
-# dozen, whatever its length.
+# Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones
+# of the rest: some dozen, whatever its length.
 WIDTHS_SECONDS = (MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK)
 # The longest window that reads the width, and some time for its rounding.
 KEEP_SECONDS = {width: 2 * DAY if width < HOUR else 32 * DAY for width in WIDTHS_SECONDS}
@@ -38,7 +38,8 @@ class Measure(StrEnum):
     ACTION = "action"  # action type; created
     SYMBOL = "symbol"  # actions by symbol; created
     REFUSED = "refused"  # reason, or EVERY_REASON; refused
-    FINISHED = "finished"  # final order status; when the intent was created. -1 when an order leaves it again
+    # Final order status; when the intent was created. -1 when an order leaves it again.
+    FINISHED = "finished"
     FILLED_QUANTITY = "filled_quantity"  # symbol; filled
     FILLED_NOTIONAL = "filled_notional"  # likewise
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
@@ -57,9 +58,16 @@ def sum_up(entries: Iterable[StatsEntry]) -> list[StatsEntry]:
     """The same counts in fewer entries: those of the same narrowest bucket become one."""
     sums: dict[tuple[object, ...], StatsEntry] = {}
     for entry in entries:
-        bucket = entry.account_id, entry.at.replace(second=0, microsecond=0), entry.measure, entry.key
+        bucket = (
+            entry.account_id,
+            entry.at.replace(second=0, microsecond=0),
+            entry.measure,
+            entry.key,
+        )
         same = sums.get(bucket)
-        sums[bucket] = entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
+        sums[bucket] = (
+            entry if same is None else replace(same, amount=EXACT.add(same.amount, entry.amount))
+        )
     return list(sums.values())
 
 
@@ -167,7 +175,9 @@ def _floor(moment: datetime, width_seconds: int) -> datetime:
 
 def summarize(window: Window, start: datetime, now: datetime, totals: Totals) -> Stats:
     def of(measure: str) -> dict[str, int]:
-        return {key: int(amount) for (name, key), amount in totals.items() if name == measure and amount}
+        return {
+            key: int(amount) for (name, key), amount in totals.items() if name == measure and amount
+        }
 
     actions, refused = of(Measure.ACTION), of(Measure.REFUSED)
     by_type = {kind.value: actions.get(kind, 0) for kind in ActionType}
@@ -179,7 +189,8 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
         rfc3339(now),
         ActionCounts(sum(by_type.values()), **by_type),
         IntentCounts(
-            by_type[ActionType.CREATE], *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:])
+            by_type[ActionType.CREATE],
+            *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:]),
         ),
         [SymbolActions(symbol, amount) for symbol, amount in ranked],
         Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),

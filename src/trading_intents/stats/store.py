@@ -1,5 +1,5 @@
-"""The tables of counts: entries, written where something happens, and the buckets, to which a worker adds them and the
-actions of the log, each exactly once."""
+"""The tables of counts: entries, written where something happens, and the buckets, to which a
+worker adds them and the actions of the log, each exactly once."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -25,7 +25,8 @@ Counted = Sequence[tuple[str, str, Decimal]]  # measure, key, amount
 
 
 async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
-    """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do not count yet."""
+    """Reads in one snapshot (REPEATABLE READ): the buckets, and the part of the log that they do
+    not count yet."""
     row = await tx.fetchrow(
         # The clock is read after the snapshot is taken: nothing in it is later.
         """
@@ -48,9 +49,12 @@ async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
     return model.summarize(window, start, row["now"], totals)
 
 
-async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]) -> Counted:
+async def _read_buckets(
+    tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, datetime, datetime]]
+) -> Counted:
     widths, firsts, ends = zip(*ranges, strict=True)
-    # OFFSET 0 keeps the ranges apart, each read by the key: joined plainly, the planner may prefer the whole table.
+    # OFFSET 0 keeps the ranges apart, each read by the key: joined plainly, the planner may prefer
+    # the whole table.
     query = """
         SELECT b.measure, b.key, sum(b.amount)
         FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first, past)
@@ -66,7 +70,8 @@ async def _read_buckets(tx: Tx, account_id: UUID, ranges: Sequence[tuple[int, da
 
 
 async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime) -> Counted:
-    """Reads page by page, usually one, so that no statement runs for very long when no worker ran."""
+    """Reads page by page, usually one, so that no statement runs for very long when no worker
+    ran."""
     counted: list[tuple[str, str, Decimal]] = []
     last_seq: int | None = rolled_seq
     while last_seq is not None:
@@ -101,9 +106,7 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    query = (
-        "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key"
-    )
+    query = "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key"
     rows = await tx.fetch(query, account_id, start)
     return [tuple(row.values()) for row in rows]
 
@@ -147,12 +150,14 @@ async def add_entries(tx: Tx) -> bool:
 
 
 async def roll_up(tx: Tx) -> bool:
-    """Counts what is new, up to ROUND_ACTIONS_EACH actions of ROUND_ACCOUNTS accounts. True: there may be more.
+    """Counts what is new, up to ROUND_ACTIONS_EACH actions of ROUND_ACCOUNTS accounts. True: there
+    may be more.
 
-    The heads move in the same transaction, under their locks: every action is counted exactly once, whoever dies when.
-    What another process is counting is left to it.
+    The heads move in the same transaction, under their locks: every action is counted exactly once,
+    whoever dies when. What another process is counting is left to it.
     """
-    # Of accounts without one, unless another process inserts: its rows are locked until it has counted.
+    # Of accounts without one, unless another process inserts: its rows are locked until it has
+    # counted.
     insert_heads = """
         INSERT INTO stats_heads (account_id, organization_id)
         SELECT account_id, organization_id FROM account_heads h
@@ -182,13 +187,23 @@ async def roll_up(tx: Tx) -> bool:
         WHERE s.account_id = done.account_id
         RETURNING done.amount
     """  # noqa: S608 - our own constants
-    arguments = (model.WIDTHS_SECONDS, model.ORIGIN, ROUND_ACCOUNTS, BEHIND_ACTIONS, ROUND_ACTIONS_EACH)
-    counted = [row["amount"] for row in await tx.fetch(count_actions, *arguments, timeout=ROUND_LIMIT_SECONDS)]
+    arguments = (
+        model.WIDTHS_SECONDS,
+        model.ORIGIN,
+        ROUND_ACCOUNTS,
+        BEHIND_ACTIONS,
+        ROUND_ACTIONS_EACH,
+    )
+    counted = [
+        row["amount"]
+        for row in await tx.fetch(count_actions, *arguments, timeout=ROUND_LIMIT_SECONDS)
+    ]
     return len(counted) == ROUND_ACCOUNTS or ROUND_ACTIONS_EACH in counted
 
 
 async def prune(tx: Tx) -> bool:
-    """Removes buckets that no window reaches any more, PRUNE_ROWS at most of each width. True: there may be more."""
+    """Removes buckets that no window reaches any more, PRUNE_ROWS at most of each width. True:
+    there may be more."""
     query = """
         WITH old AS MATERIALIZED (
             SELECT b.ctid AS tuple_id, b.width_seconds
@@ -204,5 +219,7 @@ async def prune(tx: Tx) -> bool:
         )
         SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
     """
-    removed: int = await tx.fetchval(query, list(model.KEEP_SECONDS), list(model.KEEP_SECONDS.values()), PRUNE_ROWS)
+    removed: int = await tx.fetchval(
+        query, list(model.KEEP_SECONDS), list(model.KEEP_SECONDS.values()), PRUNE_ROWS
+    )
     return removed == PRUNE_ROWS

@@ -1,5 +1,5 @@
-"""Statements about the server itself: its version, settings, clock, roles and advisory locks. They read no table of a
-feature."""
+"""Statements about the server itself: its version, settings, clock, roles and advisory locks. They
+read no table of a feature."""
 
 import asyncio
 from datetime import datetime
@@ -13,7 +13,8 @@ RELOAD_POLL_SECONDS = 0.02
 
 
 async def read_server(connection: Any) -> Row:
-    """Reads its version, the settings that make a commit durable, and its clock in seconds since 1970."""
+    """Reads its version, the settings that make a commit durable, and its clock in seconds since
+    1970."""
     row: Row = await connection.fetchrow(
         """
         SELECT current_setting('server_version') AS version, current_setting('fsync') AS fsync,
@@ -37,8 +38,8 @@ async def may_become(connection: Any, role: str) -> bool:
 
 
 async def summarize_wal(connection: Any) -> None:
-    """Has the server record which pages change, as incremental backups need it; in effect once settings are
-    reloaded."""
+    """Has the server record which pages change, as incremental backups need it; in effect once
+    settings are reloaded."""
     if await connection.fetchval("SELECT current_setting('summarize_wal')") == "off":
         await connection.execute("ALTER SYSTEM SET summarize_wal = on")
 
@@ -57,7 +58,8 @@ async def lock_advisory(tx: Tx, number: int) -> None:
 
 
 async def read_login(connection: Any, setting: str) -> str:
-    """Gives the login's name. A superuser is refused: it could leave its role, and row-level security ignores it."""
+    """Gives the login's name. A superuser is refused: it could leave its role, and row-level
+    security ignores it."""
     row = await connection.fetchrow(
         "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
     )

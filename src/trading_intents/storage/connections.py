@@ -1,5 +1,6 @@
-"""A bounded pool of open connections, the most recently used first, for which organizations wait in a fair queue. It is
-our own because every request uses it: an idle connection is taken without an await (decision 0026)."""
+"""A bounded pool of open connections, the most recently used first, for which organizations wait in
+a fair queue. It is our own because every request uses it: an idle connection is taken without an
+await (decision 0026)."""
 
 import asyncio
 import contextlib
@@ -14,15 +15,23 @@ from trading_intents.loops import FairQueue, LoopTurns
 from trading_intents.secret import Secret
 from trading_intents.trading import FrozenStruct
 
-# What the driver raises when it cannot connect or a connection is lost, and for what the server refuses.
-CONNECTION_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+# What the driver raises when it cannot connect or a connection is lost, and for what the server
+# refuses.
+CONNECTION_ERRORS = (
+    OSError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 CLOSE_LIMIT_SECONDS = 5.0
-# How many may be opened at once. When many callers start together, connections that are given back serve most of them.
+# How many may be opened at once. When many callers start together, connections that are given back
+# serve most of them.
 MAKING_LIMIT = 2
-IDLE_LIMIT_SECONDS = 300.0  # a firewall or proxy may have dropped connections that were idle for longer
+# A firewall or proxy may have dropped connections that were idle for longer.
+IDLE_LIMIT_SECONDS = 300.0
 
-# Element types by name, with PostgreSQL's own numbers of their arrays and of the elements, which are the same on every
-# server.
+# Element types by name, with PostgreSQL's own numbers of their arrays and of the elements, which
+# are the same on every server.
 _ARRAYS = {
     "bool": (1000, 16),
     "bytea": (1001, 17),
@@ -34,29 +43,34 @@ _ARRAYS = {
     "uuid": (2951, 2950),
 }
 
-# Positions in the write-ahead log are numbers here. A standby gives no row: it may be behind what was read elsewhere.
+# Positions in the write-ahead log are numbers here. A standby gives no row: it may be behind what
+# was read elsewhere.
 READ_SERVER = """
     SELECT epoch::text, (pg_last_wal_replay_lsn() - '0/0')::text, (pg_current_wal_insert_lsn() - '0/0')::text
     FROM stream_epoch WHERE NOT pg_is_in_recovery()
 """
-# Of a message that the transaction itself writes: its COMMIT waits for the disk and a standby, as others' writes up to
-# there, and does for nothing without a write of its own, even if it has an id. No row before the first write.
+# Of a message that the transaction itself writes: its COMMIT waits for the disk and a standby, as
+# others' writes up to there, and does for nothing without a write of its own, even if it has an id.
+# No row before the first write.
 READ_POSITION = """
     SELECT (pg_logical_emit_message(true, '', '') - '0/0')::text WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 """
-REPORT_LOST_TAIL = "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"
+REPORT_LOST_TAIL = (
+    "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"
+)
 
 
 class DatabaseUrls(FrozenStruct, frozen=True):
     owner_url: Secret  # may migrate; the embedded server's superuser
     url: Secret  # becomes ti_service
-    worker_url: Secret  # becomes ti_worker; the embedded server's logins cannot become each other's role
+    # Becomes ti_worker; the embedded server's logins cannot become each other's role.
+    worker_url: Secret
 
 
 class WalHistory:
-    """The highest position in the write-ahead log that this process saw before a COMMIT that was confirmed. A server
-    whose history ends there or below has lost a tail: the process uses it only when its data were marked as after a
-    restore, which renews the epoch (decision 0050)."""
+    """The highest position in the write-ahead log that this process saw before a COMMIT that was
+    confirmed. A server whose history ends there or below has lost a tail: the process uses it only
+    when its data were marked as after a restore, which renews the epoch (decision 0050)."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -67,8 +81,9 @@ class WalHistory:
         self.seen = max(self.seen, int(position or 0))
 
     def find_lost_tail(self, seen: int, epoch: str, began: str | None, now: str) -> str | None:
-        """Says what the server of a new connection lacks of what was `seen` before it was asked. `began` is where its
-        recovery ended, in a promotion or after a crash; None: it started without one."""
+        """Says what the server of a new connection lacks of what was `seen` before it was asked.
+        `began` is where its recovery ended, in a promotion or after a crash; None: it started
+        without one."""
         if epoch != self._epoch:
             self._epoch, self._began, self.seen = epoch, began, 0
         elif began is None or began != self._began:
@@ -78,7 +93,8 @@ class WalHistory:
         return None
 
     async def admit(self, connection: Any) -> None:
-        """Raises ConnectionError for a standby, and for a server that has lost a tail, which it reports there."""
+        """Raises ConnectionError for a standby, and for a server that has lost a tail, which it
+        reports there."""
         seen, row = self.seen, await connection.fetchrow(READ_SERVER)
         if row is None:
             raise ConnectionError("the server is a standby")
@@ -88,7 +104,8 @@ class WalHistory:
 
 
 def register_array_types(connection: Any) -> None:
-    """Registers these types. Else the driver asks the server for each on each new connection, which takes 10 ms."""
+    """Registers these types. Else the driver asks the server for each on each new connection, which
+    takes 10 ms."""
     connection._protocol.get_settings().register_data_types(
         [
             {
@@ -112,8 +129,9 @@ class _Waiter:
 
 
 class ConnectionPool:
-    """Callers who wait are served in turn by organization, None for those of no single one. Where it `is_fair`, one
-    organization has a third of the connections at most, and takes turns of the event loop with the others."""
+    """Callers who wait are served in turn by organization, None for those of no single one. Where
+    it `is_fair`, one organization has a third of the connections at most, and takes turns of the
+    event loop with the others."""
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
         self._connect = connect
@@ -128,8 +146,8 @@ class ConnectionPool:
         self._all_free = asyncio.Event()
 
     async def take(self, limit_seconds: float, organization: Hashable = None) -> Any:
-        """Gives a connection that was open a moment ago. TimeoutError when none was given back, or could be opened, in
-        time."""
+        """Gives a connection that was open a moment ago. TimeoutError when none was given back, or
+        could be opened, in time."""
         if self._free and self._may_take(organization):  # those who wait then may not
             self._count_taken(organization)
             return self._most_recent() or await self._made(limit_seconds, organization)
@@ -146,22 +164,26 @@ class ConnectionPool:
         self._release(organization)
 
     async def take_turn(self, organization: Hashable) -> None:
-        """Waits for the organization's turn of the event loop: what was read is turned into an answer next."""
+        """Waits for the organization's turn of the event loop: what was read is turned into an
+        answer next."""
         if self._turns and organization is not None:
             await self._turns.take(organization)
 
     async def close(self) -> None:
-        """Waits for connections in use, then closes all; one still in use is terminated when it is given back."""
+        """Waits for connections in use, then closes all; one still in use is terminated when it is
+        given back."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT_SECONDS):
                 while self._free < self.size:
                     self._all_free.clear()
                     await self._all_free.wait()
-        idle, self._idle = self._idle, []  # closed together: a server that does not answer keeps each for the limit
+        # Closed together: a server that does not answer keeps each for the limit.
+        idle, self._idle = self._idle, []
         closing = (connection.close(timeout=CLOSE_LIMIT_SECONDS) for connection, _ in idle)
         await asyncio.gather(*closing, return_exceptions=True)
-        await asyncio.sleep(0)  # terminated connections close their sockets in the loop's next iteration
+        # Terminated connections close their sockets in the loop's next iteration.
+        await asyncio.sleep(0)
 
     def _may_take(self, organization: Hashable) -> bool:
         return organization is None or self._held[organization] < self._per_organization

@@ -9,7 +9,13 @@ from uuid import UUID
 
 import asyncpg
 
-from trading_intents.errors import DiskFailed, OutcomeUnknown, PlatformError, StartupRefused, Unavailable
+from trading_intents.errors import (
+    DiskFailed,
+    OutcomeUnknown,
+    PlatformError,
+    StartupRefused,
+    Unavailable,
+)
 from trading_intents.secret import Secret
 from trading_intents.storage.connections import (
     CONNECTION_ERRORS,
@@ -34,16 +40,22 @@ IDLE_LIMIT_SECONDS = 2.2
 LOCK_LIMIT_SECONDS = 2.4
 CONNECTION_CHECK_SECONDS = 0.5
 HEALTH_LIMIT_SECONDS = 1.0
-# A few hundred kilobytes that do not fit into this memory would go to a temporary file beside the tables, which cannot
-# be written on a full disk.
-WRITE_PROBE = "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate_series(1, 10000); COMMIT"
+# A few hundred kilobytes that do not fit into this memory would go to a temporary file beside the
+# tables, which cannot be written on a full disk.
+WRITE_PROBE = (
+    "BEGIN; SET LOCAL work_mem = '64kB'; SELECT count(*) FROM generate_series(1, 10000); COMMIT"
+)
 RECONNECT_PAUSE_SECONDS = 0.1
 
 Row = Mapping[str, Any]
 Plans = Literal["by_key", "fresh"]
-# How sessions plan, so that no plan depends on how large the tables were when it was made (decision 0039).
+# How sessions plan, so that no plan depends on how large the tables were when it was made (decision
+# 0039).
 _AVOIDED_PLANS = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
-PLANS_BY_KEY = ("plan_cache_mode = force_generic_plan", *(f"{name} = off" for name in _AVOIDED_PLANS))
+PLANS_BY_KEY = (
+    "plan_cache_mode = force_generic_plan",
+    *(f"{name} = off" for name in _AVOIDED_PLANS),
+)
 _FRESH_PLANS = ("plan_cache_mode = force_custom_plan", *(f"{name} = on" for name in _AVOIDED_PLANS))
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
@@ -56,7 +68,8 @@ LOST = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.TransactionTimeoutError,
 )
-# The connection is lost only if it is closed: these also report a wrong number or type of arguments.
+# The connection is lost only if it is closed: these also report a wrong number or type of
+# arguments.
 LOST_IF_CLOSED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 DISK_FAILED = (asyncpg.DiskFullError, asyncpg.PostgresSystemError)
 CANNOT_CONNECT = (*LOST, *LOST_IF_CLOSED, asyncpg.InsufficientResourcesError)
@@ -78,7 +91,9 @@ class Tx(Protocol):
 
     async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]: ...
 
-    async def fetchrow(self, query: str, *args: object, timeout: float | None = None) -> Row | None: ...
+    async def fetchrow(
+        self, query: str, *args: object, timeout: float | None = None
+    ) -> Row | None: ...
 
     async def fetchval(self, query: str, *args: object, timeout: float | None = None) -> Any: ...
 
@@ -88,25 +103,30 @@ class Tx(Protocol):
 def pack_array(values: Sequence[str | None]) -> str:
     """A column of texts as one parameter, which `from_column` in SQL makes an array again.
 
-    It is faster than an array: the driver checks each element of an array for being an array itself. There is at least
-    one value, and none has the two control characters: a value with one of them would become two values, or none.
+    It is faster than an array: the driver checks each element of an array for being an array
+    itself. There is at least one value, and none has the two control characters: a value with one
+    of them would become two values, or none.
     """
     joined = "\x1f".join(["\x1e" if value is None else value for value in values])
-    assert joined.count("\x1f") == len(values) - 1, "a value holds the separator, or there is no value"
+    assert joined.count("\x1f") == len(values) - 1, (
+        "a value holds the separator, or there is no value"
+    )
     assert joined.count("\x1e") == values.count(None), "a value holds the mark of NULL"
     return joined
 
 
 def session_setup(role: str, lock_limit_seconds: float, **more_seconds: float) -> list[str]:
-    """The first statements on each connection. The limits are the server's: they hold for a client that is
-    stopped, cut off or gone, and keep its locks and statements from outliving it.
+    """The first statements on each connection. The limits are the server's: they hold for a client
+    that is stopped, cut off or gone, and keep its locks and statements from outliving it.
 
-    An idle transaction is ended only while the server waits for a new request: end what is sent with a Sync.
+    An idle transaction is ended only while the server waits for a new request: end what is sent
+    with a Sync.
     """
     limits_seconds = {
         "idle_in_transaction_session_timeout": IDLE_LIMIT_SECONDS,
         "lock_timeout": lock_limit_seconds,
-        # Ends a statement whose client has closed the connection. Unlike a cancel request it cannot hit a COMMIT.
+        # Ends a statement whose client has closed the connection. Unlike a cancel request it cannot
+        # hit a COMMIT.
         "client_connection_check_interval": CONNECTION_CHECK_SECONDS,
         **more_seconds,
     }
@@ -119,9 +139,18 @@ def session_setup(role: str, lock_limit_seconds: float, **more_seconds: float) -
 
 class Pool:
     def __init__(
-        self, connections: ConnectionPool | PoolQuota, role: str, metrics: Metrics, history: WalHistory | None = None
+        self,
+        connections: ConnectionPool | PoolQuota,
+        role: str,
+        metrics: Metrics,
+        history: WalHistory | None = None,
     ) -> None:
-        self._connections, self._role, self._metrics, self._history = connections, role, metrics, history
+        self._connections, self._role, self._metrics, self._history = (
+            connections,
+            role,
+            metrics,
+            history,
+        )
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
 
@@ -144,14 +173,16 @@ class Pool:
         plans: Plans = "by_key",
         turn: Hashable = None,
     ) -> AsyncIterator[Tx]:
-        """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations only. Without one
-        organization, those with an equal `turn` wait in one line for a connection.
+        """Commits at the end, rolls back on an error. Sees the tenant rows of these organizations
+        only. Without one organization, those with an equal `turn` wait in one line for a
+        connection.
 
-        `plans` says how statements are planned. "by_key": once, and through indexes whatever the tables' size.
-        "fresh": each time, by any plan, for the tables as they are now; for statements that work on many rows.
+        `plans` says how statements are planned. "by_key": once, and through indexes whatever the
+        tables' size. "fresh": each time, by any plan, for the tables as they are now; for
+        statements that work on many rows.
 
-        Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown when the connection
-        was lost during the commit.
+        Raises Unavailable when the database is unavailable and nothing was recorded, OutcomeUnknown
+        when the connection was lost during the commit.
         """
         if len(organizations) == 1:
             turn = organizations[0]
@@ -160,7 +191,11 @@ class Pool:
             await _begin(connection, organizations, read_only, isolation, plans)
             try:
                 yield connection
-                position = None if read_only or not self._history else await connection.fetchval(READ_POSITION)
+                position = (
+                    None
+                    if read_only or not self._history
+                    else await connection.fetchval(READ_POSITION)
+                )
             except BaseException as error:
                 await _rollback(connection, error)
                 raise
@@ -208,7 +243,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """`stream` has the service's role and connections of its own, so that reading history delays no request.
+    """`stream` has the service's role and connections of its own, so that reading history delays no
+    request.
     `marking` is the worker's, and also there when a server has lost a tail."""
 
     service: Pool
@@ -232,13 +268,18 @@ async def open_database(
     needs_worker: bool = True,
     history: WalHistory | None = None,
 ) -> AsyncIterator[Database]:
-    """Connects once as every role and refuses a server or role that could lose or show what it must not.
+    """Connects once as every role and refuses a server or role that could lose or show what it must
+    not.
 
     Without `worker_url` one login becomes both roles.
     """
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, history, True))
-        stream = await stack.enter_async_context(open_pool(url, SERVICE_ROLE, pool_size, metrics, history))
+        service = await stack.enter_async_context(
+            open_pool(url, SERVICE_ROLE, pool_size, metrics, history, True)
+        )
+        stream = await stack.enter_async_context(
+            open_pool(url, SERVICE_ROLE, pool_size, metrics, history)
+        )
         worker = marking = None
         if needs_worker:
             login = (worker_url or url, WORKER_ROLE)
@@ -263,7 +304,12 @@ def explain_refusals(settings: str) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def open_pool(
-    url: Secret, role: str, size: int, metrics: Metrics, history: WalHistory | None = None, is_fair: bool = False
+    url: Secret,
+    role: str,
+    size: int,
+    metrics: Metrics,
+    history: WalHistory | None = None,
+    is_fair: bool = False,
 ) -> AsyncIterator[Pool]:
     async def connect() -> Any:
         connection = await asyncpg.connect(
@@ -299,22 +345,31 @@ async def _init_session(connection: Any, role: str) -> None:
     """
     row = await connection.fetchrow(query, OWNER_ROLE)
     if row["mighty"]:
-        raise StartupRefused(f"database role {role} is a superuser, has BYPASSRLS or is {OWNER_ROLE}: take that away")
+        raise StartupRefused(
+            f"database role {role} is a superuser, has BYPASSRLS or is {OWNER_ROLE}: take that away"
+        )
     if row["version"] < OLDEST_SERVER_VERSION:
         raise StartupRefused("the database is older than PostgreSQL 15")
     for setting in ("fsync", "synchronous_commit"):
         if row[setting] == "off":
-            raise StartupRefused(f"the database has {setting} off and could forget what it confirmed: turn it on")
+            raise StartupRefused(
+                f"the database has {setting} off and could forget what it confirmed: turn it on"
+            )
 
 
 async def show_organizations(tx: Tx, organizations: Sequence[UUID]) -> None:
-    """Lets the transaction see the rows of these tenants: for one that creates the organization itself."""
+    """Lets the transaction see the rows of these tenants: for one that creates the organization
+    itself."""
     ids = ",".join(organization.hex for organization in organizations)
     await tx.execute("SELECT set_config('trading_intents.organizations', $1, true)", f"{{{ids}}}")
 
 
 async def _begin(
-    connection: Any, organizations: Sequence[UUID], read_only: bool, isolation: Isolation, plans: Plans
+    connection: Any,
+    organizations: Sequence[UUID],
+    read_only: bool,
+    isolation: Isolation,
+    plans: Plans,
 ) -> None:
     # One round trip. The hex of a UUID needs no quoting.
     ids = ",".join(organization.hex for organization in organizations)
@@ -340,15 +395,22 @@ async def _rollback(connection: Any, cause: BaseException) -> None:
         raise DiskFailed from cause
     if _is_lost(connection, cause) or isinstance(cause, asyncpg.InsufficientResourcesError):
         connection.terminate()
-        raise Unavailable("the connection to the database was lost; nothing was recorded") from cause
+        raise Unavailable(
+            "the connection to the database was lost; nothing was recorded"
+        ) from cause
     try:
         await _to_the_end(connection, "ROLLBACK", ROLLBACK_LIMIT_SECONDS)
     except Exception:
         connection.terminate()
     if isinstance(cause, asyncpg.LockNotAvailableError):
-        raise Unavailable("the database is busy: another transaction holds a lock for too long") from cause
-    if isinstance(cause, asyncpg.InvalidCachedStatementError):  # the connection's statements are prepared anew
-        raise Unavailable("the database's schema has changed; nothing was recorded, try again") from cause
+        raise Unavailable(
+            "the database is busy: another transaction holds a lock for too long"
+        ) from cause
+    # The connection's statements are prepared anew.
+    if isinstance(cause, asyncpg.InvalidCachedStatementError):
+        raise Unavailable(
+            "the database's schema has changed; nothing was recorded, try again"
+        ) from cause
 
 
 async def _commit(connection: Any, read_only: bool) -> None:
@@ -357,7 +419,9 @@ async def _commit(connection: Any, read_only: bool) -> None:
     try:
         tag = await _to_the_end(connection, "COMMIT", COMMAND_LIMIT_SECONDS)
     except asyncpg.LockNotAvailableError as error:  # of a deferred trigger
-        raise Unavailable("the database is busy: another transaction holds a lock for too long") from error
+        raise Unavailable(
+            "the database is busy: another transaction holds a lock for too long"
+        ) from error
     except DISK_FAILED as error:  # the server has rolled it back
         raise DiskFailed from error
     except Exception as error:
@@ -367,13 +431,17 @@ async def _commit(connection: Any, read_only: bool) -> None:
         lost = Unavailable("the connection to the database was lost; nothing was recorded")
         raise (lost if read_only else OutcomeUnknown()) from error
     if tag != "COMMIT":
-        raise AssertionError("a failed statement's error was swallowed inside a transaction, which then rolled back")
+        raise AssertionError(
+            "a failed statement's error was swallowed inside a transaction, which then rolled back"
+        )
 
 
 async def _to_the_end(connection: Any, command: str, limit_seconds: float) -> str:
-    """Lets the command finish if the caller is cancelled. If the caller is cancelled again, the connection is not
-    reused."""
-    task: asyncio.Task[str] = asyncio.ensure_future(connection.execute(command, timeout=limit_seconds))
+    """Lets the command finish if the caller is cancelled. If the caller is cancelled again, the
+    connection is not reused."""
+    task: asyncio.Task[str] = asyncio.ensure_future(
+        connection.execute(command, timeout=limit_seconds)
+    )
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,5 +1,6 @@
-"""Group commits: items that wait are written in one transaction, whose reads are one round trip, and whose writes and
-COMMIT another. Asks how a commit ended whose answer was lost. Knows no table."""
+"""Group commits: items that wait are written in one transaction, whose reads are one round trip,
+and whose writes and COMMIT another. Asks how a commit ended whose answer was lost. Knows no
+table."""
 
 import asyncio
 import contextlib
@@ -30,17 +31,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("ROLLBACK")
-TRANSACTION_ID = Statement("SELECT pg_current_xact_id_if_assigned()::text")  # NULL before the first write
+# NULL before the first write.
+TRANSACTION_ID = Statement("SELECT pg_current_xact_id_if_assigned()::text")
 
 
 class StatementRunner(Protocol):
-    """An open transaction that runs statements. A statement for every kind of it returns texts only."""
+    """An open transaction that runs statements. A statement for every kind of it returns texts
+    only."""
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]: ...
 
 
 class PoolTransaction:
-    """A pool's transaction as a StatementRunner. Parameters are cast from text in the statements."""
+    """A pool's transaction as a StatementRunner. Parameters are cast from text in the
+    statements."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -49,7 +53,10 @@ class PoolTransaction:
         replies = []
         for sql, arguments in statements:
             rows = await self._tx.fetch(sql, *arguments)
-            texts = [tuple(None if each is None else str(each).encode() for each in row.values()) for row in rows]
+            texts = [
+                tuple(None if each is None else str(each).encode() for each in row.values())
+                for row in rows
+            ]
             replies.append(Reply("", texts))
         return replies
 
@@ -60,17 +67,21 @@ class PipelinedTransaction:
         self.has_begun = self.has_ended = False
 
     async def run(self, statements: Sequence[Statement]) -> list[Reply]:
-        """Runs statements in one round trip. StatementRefused: the transaction is over, and nothing was recorded."""
+        """Runs statements in one round trip. StatementRefused: the transaction is over, and nothing
+        was recorded."""
         try:
             if self.has_begun:
                 return await self._connection.run(statements)
             self.has_begun = True
             return (await self._connection.run([BEGIN, *statements]))[1:]
         except ConnectionLost:
-            raise Unavailable("the connection to the database was lost; nothing was recorded") from None
+            raise Unavailable(
+                "the connection to the database was lost; nothing was recorded"
+            ) from None
 
     async def commit(self, statements: Sequence[Statement] = ()) -> list[Reply]:
-        """Runs the last statements and COMMIT. OutcomeUnknown: the connection was lost, perhaps after the commit."""
+        """Runs the last statements and COMMIT. OutcomeUnknown: the connection was lost, perhaps
+        after the commit."""
         if self._connection.lost:
             raise Unavailable("the connection to the database was lost; nothing was recorded")
         begin = () if self.has_begun else (BEGIN,)
@@ -79,7 +90,9 @@ class PipelinedTransaction:
             replies = await self._connection.run([*begin, *statements, COMMIT])
         except ConnectionLost:
             raise OutcomeUnknown from None
-        assert replies[-1].tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
+        assert replies[-1].tag == "COMMIT", (
+            "an error was swallowed inside a transaction, which then rolled back"
+        )
         self.has_ended = True
         return replies[len(begin) : -1]
 
@@ -120,9 +133,9 @@ async def has_committed(
     limit_seconds: float,
     log: Log,
 ) -> bool | None:
-    """Asks for so long how a transaction ended whose COMMIT was not answered. None: the server did not say. `proof`
-    finds rows that only this transaction can have written: a server that crashed may use transaction ids again that it
-    had not yet saved."""
+    """Asks for so long how a transaction ended whose COMMIT was not answered. None: the server did
+    not say. `proof` finds rows that only this transaction can have written: a server that crashed
+    may use transaction ids again that it had not yet saved."""
 
     async def ask() -> bool | None:
         try:
@@ -130,7 +143,8 @@ async def has_committed(
                 status = await tx.fetchval("SELECT pg_xact_status($1::text::xid8)", transaction_id)
                 if status == "committed":
                     return proof is None or bool(await tx.fetch(proof.sql, *proof.arguments))
-                return False if status == "aborted" else None  # else in progress, or too old for the server to know
+                # Else in progress, or too old for the server to know.
+                return False if status == "aborted" else None
         except asyncpg.InvalidParameterValueError:
             return False  # the id is in the future: the server crashed and has forgotten it
         except (PlatformError, TimeoutError):
@@ -150,9 +164,10 @@ async def has_committed(
 
 
 class GroupCommit(Generic[Item, Result]):
-    """Collects items while a batch is written. A batch that fails is retried item by item, so that a bad item fails
-    alone, and on a new connection, without its prepared statements. It is not retried when the database is unavailable
-    or the commit's outcome unknown. Its size is bounded by its callers, each of which waits."""
+    """Collects items while a batch is written. A batch that fails is retried item by item, so that
+    a bad item fails alone, and on a new connection, without its prepared statements. It is not
+    retried when the database is unavailable or the commit's outcome unknown. Its size is bounded by
+    its callers, each of which waits."""
 
     def __init__(
         self,
@@ -182,7 +197,9 @@ class GroupCommit(Generic[Item, Result]):
                 weight += self._weigh(batch[-1][0])
             await self._settle(batch)
 
-    async def _settle(self, batch: list[tuple[Item, asyncio.Future[Result]]], is_second: bool = False) -> None:
+    async def _settle(
+        self, batch: list[tuple[Item, asyncio.Future[Result]]], is_second: bool = False
+    ) -> None:
         batch = [each for each in batch if not each[1].done()]
         if not batch:
             return

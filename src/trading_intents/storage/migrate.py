@@ -1,5 +1,5 @@
-"""Brings a database up to the numbered SQL files: makes the roles, then applies each file once. Never changes an
-applied one."""
+"""Brings a database up to the numbered SQL files: makes the roles, then applies each file once.
+Never changes an applied one."""
 
 import asyncio
 import contextlib
@@ -24,9 +24,11 @@ CONNECT_LIMIT_SECONDS = 5.0
 TURN_LIMIT_SECONDS, TURN_PAUSE_SECONDS = 300, 0.1
 STATEMENT_LIMIT_SECONDS = 300
 STEP_LIMIT_SECONDS = 86_400.0  # an index of a large table takes long, and locks nobody out
-# Others wait behind who waits for a lock: it is asked for briefly, and often. An autovacuum may hold it for minutes.
+# Others wait behind who waits for a lock: it is asked for briefly, and often. An autovacuum may
+# hold it for minutes.
 LOCK_LIMIT_MILLIS, LOCK_PAUSE_SECONDS, LOCK_TRIES = 500, 1.0, 200
-ANSWER_LIMIT_SECONDS = 310.0  # of a statement: longer than the server's own limits, if it does not answer at all
+# Of a statement: longer than the server's own limits, if it does not answer at all.
+ANSWER_LIMIT_SECONDS = 310.0
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
@@ -34,7 +36,8 @@ STEPS = "-- In steps"  # begins a file that is applied step by step
 
 _CHANGED_ROWS = re.compile(r"(INSERT 0|UPDATE|DELETE) [1-9]")  # in the answer to a statement
 _NO_STATEMENT = re.compile(r"--[^\n]*|'[^']*'|\$(\w*)\$.*?\$\1\$", re.DOTALL)
-# What statements lock of a table that is there before, the strongest first. Rows that are written are locked besides.
+# What statements lock of a table that is there before, the strongest first. Rows that are written
+# are locked besides.
 _LOCKS = {
     "ACCESS EXCLUSIVE": r"(?:ALTER|DROP) TABLE (?:IF EXISTS |ONLY )*(\w+)\b(?! VALIDATE| SET \()"
     r"|DROP INDEX (?!CONCURRENTLY)(\w+)|(?:CREATE|ALTER|DROP) POLICY \w+ ON (\w+)|DROP TRIGGER \w+ ON (\w+)"
@@ -58,15 +61,24 @@ class Migration(FrozenStruct, frozen=True):
 
     @property
     def steps(self) -> list[str]:
-        """Its statements, if each is to commit before the next begins, and an INSERT, UPDATE or DELETE to run until it
-        changes nothing. Empty: one transaction has them all."""
-        return re.findall(r"^\w.*?;$", self.text, re.DOTALL | re.MULTILINE) if self.text.startswith(STEPS) else []
+        """Its statements, if each is to commit before the next begins, and an INSERT, UPDATE or
+        DELETE to run until it changes nothing. Empty: one transaction has them all."""
+        return (
+            re.findall(r"^\w.*?;$", self.text, re.DOTALL | re.MULTILINE)
+            if self.text.startswith(STEPS)
+            else []
+        )
 
     def locks(self) -> dict[str, str]:
-        """The strongest lock that it takes of each table, or of an index with its table, until it has committed; not of
-        those that it makes itself."""
+        """The strongest lock that it takes of each table, or of an index with its table, until it
+        has committed; not of those that it makes itself."""
         statements = " ".join(_NO_STATEMENT.sub("''", self.text).split())
-        made = set(re.findall(r"CREATE (?:TABLE|(?:UNIQUE )?INDEX CONCURRENTLY) (?:IF NOT EXISTS )?(\w+)", statements))
+        made = set(
+            re.findall(
+                r"CREATE (?:TABLE|(?:UNIQUE )?INDEX CONCURRENTLY) (?:IF NOT EXISTS )?(\w+)",
+                statements,
+            )
+        )
         found = dict[str, str]()
         for mode, pattern in _LOCKS.items():
             for match in re.finditer(rf"\b(?:{pattern})", statements):
@@ -84,17 +96,22 @@ async def migrate(
     needs_worker: bool = True,
     may_create: bool = True,
 ) -> list[str]:
-    """Makes the roles and applies what is missing; gives the names applied. Safe to run from many processes at once.
+    """Makes the roles and applies what is missing; gives the names applied. Safe to run from many
+    processes at once.
 
     Without `may_create` some migrations must have been applied before.
     """
     files = read_files(folder)
     applied: list[str] = []
     login_name = await _name_of(login_url, "DATABASE_URL")
-    worker_name = await _name_of(worker_url or login_url, "DATABASE_WORKER_URL") if needs_worker else None
+    worker_name = (
+        await _name_of(worker_url or login_url, "DATABASE_WORKER_URL") if needs_worker else None
+    )
     async with connected(owner_url) as owner:
         if not may_create and not await _applied(owner):
-            raise DatabaseMissing("the database has no tables of ours: `trading-intents migrate` makes them")
+            raise DatabaseMissing(
+                "the database has no tables of ours: `trading-intents migrate` makes them"
+            )
         await _prepare(owner, login_name, worker_name, migrating=bool(await _missing(owner, files)))
         while await _missing(owner, files):
             name = await _apply_next(owner, files)
@@ -104,7 +121,8 @@ async def migrate(
         if applied:
             log.info("database migrated", migrations=len(applied))
         if len(await _applied(owner)) > len(files):
-            # During a rolling deploy, newer code may have migrated already; its migrations keep older code working.
+            # During a rolling deploy, newer code may have migrated already; its migrations keep
+            # older code working.
             log.warning("database newer than this program")
     return applied
 
@@ -124,10 +142,15 @@ async def list_missing(url: Secret, folder: Path = FOLDER) -> Sequence[Migration
 
 
 def read_files(folder: Path) -> list[Migration]:
-    files = [Migration(_version(path), path.name, path.read_text()) for path in sorted(folder.glob("*.sql"))]
+    files = [
+        Migration(_version(path), path.name, path.read_text())
+        for path in sorted(folder.glob("*.sql"))
+    ]
     for position, file in enumerate(files, 1):
         if file.version != position:
-            raise StartupRefused(f"migration {file.name} should have number {position:04}: there is a gap or a double")
+            raise StartupRefused(
+                f"migration {file.name} should have number {position:04}: there is a gap or a double"
+            )
     return files
 
 
@@ -142,15 +165,21 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
     rows = await _applied(connection)
     for row, file in zip(rows, files, strict=False):
         if row["version"] != file.version:
-            raise StartupRefused(f"the database lacks migration {file.name} but has later ones: restore it")
+            raise StartupRefused(
+                f"the database lacks migration {file.name} but has later ones: restore it"
+            )
         if row["sha256"] != file.sha256:
-            raise StartupRefused(f"migration {file.name} was changed after it was applied: put it back, add a new one")
+            raise StartupRefused(
+                f"migration {file.name} was changed after it was applied: put it back, add a new one"
+            )
     return files[len(rows) :]
 
 
 async def _applied(connection: Any) -> Sequence[database.Row]:
     # Not to_regclass: it reads a cache, which waiting for the advisory lock does not refresh.
-    if not await connection.fetchval("SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE):
+    if not await connection.fetchval(
+        "SELECT count(*) FROM pg_tables WHERE (schemaname, tablename) = ($1, $2)", *TABLE
+    ):
         return ()
     rows: list[database.Row] = await connection.fetch(
         "SELECT version, sha256 FROM public.schema_migrations ORDER BY version"
@@ -171,7 +200,9 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
         if file.steps:  # rows that a policy hides would look like rows that are done
             await owner.execute("SET statement_timeout = 0; SET row_security = off")
         for step in file.steps:
-            while _CHANGED_ROWS.match(await _patiently(owner.execute, step, timeout=STEP_LIMIT_SECONDS)):
+            while _CHANGED_ROWS.match(
+                await _patiently(owner.execute, step, timeout=STEP_LIMIT_SECONDS)
+            ):
                 pass
         await _patiently(_finish, owner, file)
     await owner.execute(f"RESET ROLE; RESET ALL; SELECT pg_advisory_unlock({ADVISORY_LOCK})")
@@ -182,7 +213,9 @@ async def _finish(owner: Any, file: Migration) -> None:
     async with owner.transaction():
         if not file.steps:
             # The server's limit is for each statement.
-            await owner.execute(file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";")))
+            await owner.execute(
+                file.text, timeout=ANSWER_LIMIT_SECONDS * (1 + file.text.count(";"))
+            )
         query = "INSERT INTO public.schema_migrations (version, name, sha256) VALUES ($1, $2, $3)"
         await owner.execute(query, file.version, file.name, file.sha256)
 
@@ -196,19 +229,21 @@ async def _patiently(work: Callable[..., Awaitable[Any]], *arguments: Any, **nam
 
 
 async def _take_turn(owner: Any) -> None:
-    """Asks again and again: who waits for the lock has a snapshot, and CREATE INDEX CONCURRENTLY would wait for that.
-    The lock is given back with the connection, if not before."""
+    """Asks again and again: who waits for the lock has a snapshot, and CREATE INDEX CONCURRENTLY
+    would wait for that. The lock is given back with the connection, if not before."""
     try:
         async with asyncio.timeout(TURN_LIMIT_SECONDS):
             while not await owner.fetchval(f"SELECT pg_try_advisory_lock({ADVISORY_LOCK})"):  # noqa: ASYNC110 - nothing signals it
                 await asyncio.sleep(TURN_PAUSE_SECONDS)
     except TimeoutError:
-        raise Unavailable("another process has been migrating the database for minutes; start again later") from None
+        raise Unavailable(
+            "another process has been migrating the database for minutes; start again later"
+        ) from None
 
 
 async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) -> None:
-    """Makes the roles. They belong to the whole server, so another database's migration may be making them at the same
-    time."""
+    """Makes the roles. They belong to the whole server, so another database's migration may be
+    making them at the same time."""
     for attempt in range(1, PREPARE_ATTEMPTS + 1):
         statements = await _unprepared(owner, login, worker, migrating)
         try:
@@ -217,14 +252,21 @@ async def _prepare(owner: Any, login: str, worker: str | None, migrating: bool) 
             return
         except asyncpg.InsufficientPrivilegeError as error:
             sql = "\n".join(f"{statement};" for statement in statements)
-            raise StartupRefused(f"{_may_not(error)}, or let an administrator run in this database\n{sql}") from error
-        except (asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError, asyncpg.InternalServerError):
+            raise StartupRefused(
+                f"{_may_not(error)}, or let an administrator run in this database\n{sql}"
+            ) from error
+        except (
+            asyncpg.DuplicateObjectError,
+            asyncpg.UniqueViolationError,
+            asyncpg.InternalServerError,
+        ):
             if attempt == PREPARE_ATTEMPTS:
                 raise
 
 
 async def _unprepared(owner: Any, login: str, worker: str | None, migrating: bool) -> list[str]:
-    """Gives the statements that are still needed, so that a login without rights can start when there are none."""
+    """Gives the statements that are still needed, so that a login without rights can start when
+    there are none."""
     query = """
         WITH roles (role, member) AS (
             VALUES ($1, session_user::text), ($2, $4), ($3, $6)
@@ -249,14 +291,21 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
         SELECT statement FROM statements WHERE needed ORDER BY step, statement
     """
     rows = await owner.fetch(
-        query, database.OWNER_ROLE, database.SERVICE_ROLE, database.WORKER_ROLE, login, migrating, worker
+        query,
+        database.OWNER_ROLE,
+        database.SERVICE_ROLE,
+        database.WORKER_ROLE,
+        login,
+        migrating,
+        worker,
     )
     return [row["statement"] for row in rows]
 
 
 @contextlib.asynccontextmanager
 async def connected(url: Secret) -> AsyncIterator[Any]:
-    """A connection of its own. Each failure becomes an error of ours, whose text has no part of the URL."""
+    """A connection of its own. Each failure becomes an error of ours, whose text has no part of the
+    URL."""
     with database.explain_refusals("TRADING_INTENTS_DATABASE_URL"):
         connection = await asyncpg.connect(
             url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=ANSWER_LIMIT_SECONDS
@@ -266,7 +315,9 @@ async def connected(url: Secret) -> AsyncIterator[Any]:
     except asyncpg.InsufficientPrivilegeError as error:
         raise StartupRefused(_may_not(error)) from error
     except database.LOST as error:
-        raise Unavailable("the connection to the database was lost; nothing was recorded") from error
+        raise Unavailable(
+            "the connection to the database was lost; nothing was recorded"
+        ) from error
     finally:
         with contextlib.suppress(*CONNECTION_ERRORS):  # an error from before is the one to raise
             await connection.close(timeout=CONNECT_LIMIT_SECONDS)

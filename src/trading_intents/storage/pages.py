@@ -1,4 +1,5 @@
-"""Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides what is shown."""
+"""Reads pages of lists in both orders: by any unique key, or by the seq of a log. Never decides
+what is shown."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -9,10 +10,11 @@ from trading_intents.clock import TimeRange
 from trading_intents.storage.database import Row, Tx
 
 FIRST_SEQ, NO_END = 1, 2**63 - 1
-# Times of a log follow its seqs, but for a clock that was set back and for transactions that ran side by side: so much
-# around a bound is read as well.
+# Times of a log follow its seqs, but for a clock that was set back and for transactions that ran
+# side by side: so much around a bound is read as well.
 TIME_MARGIN = timedelta(seconds=5)
-# PostgreSQL makes the texts of `amount_text` and `rfc3339` in a fraction of the event loop's time for them.
+# PostgreSQL makes the texts of `amount_text` and `rfc3339` in a fraction of the event loop's time
+# for them.
 _TEXTS = {
     "numeric": "trim_scale({0})::text AS {0}",
     "timestamptz": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {0}""",
@@ -20,7 +22,8 @@ _TEXTS = {
 
 
 class PageRequest(Protocol):
-    """Asks for a page of a list. A page reads one row more than its limit, which says that there is a next page."""
+    """Asks for a page of a list. A page reads one row more than its limit, which says that there is
+    a next page."""
 
     @property
     def after(self) -> Any:
@@ -34,13 +37,14 @@ class PageRequest(Protocol):
 
 
 def shown_columns(types: Mapping[str, str]) -> str:
-    """The columns of these names and types, with amounts and times in the form in which the platform sends them."""
+    """The columns of these names and types, with amounts and times in the form in which the
+    platform sends them."""
     return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
 
 async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
-    """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and leads to them by an
-    index."""
+    """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and
+    leads to them by an index."""
     number = len(args) + 1
     beyond, after = beyond_cursor(page, key, number + 1)
     order = f"ORDER BY {key} {direction_of(page)} LIMIT ${number}"
@@ -52,14 +56,16 @@ def direction_of(page: PageRequest) -> str:
 
 
 def beyond_cursor(page: PageRequest, key: str, number: int) -> tuple[str, tuple[Any, ...]]:
-    """The condition that leaves out what the caller has, and its argument; nothing at the list's beginning."""
+    """The condition that leaves out what the caller has, and its argument; nothing at the list's
+    beginning."""
     if page.after is None:
         return "", ()
     return f"AND {key} {'<' if page.is_descending else '>'} ${number}", (page.after,)
 
 
 class SeqLog(NamedTuple):
-    """A table of accounts' rows with a seq, and a time that follows it but for rows that `condition` leaves out."""
+    """A table of accounts' rows with a seq, and a time that follows it but for rows that
+    `condition` leaves out."""
 
     table: str
     seq: str
@@ -74,8 +80,11 @@ class SeqRange(NamedTuple):
     end: int
 
 
-async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, page: PageRequest) -> SeqRange:
-    """The seqs beyond the cursor that may be within these times, which the statement itself is to check."""
+async def find_range(
+    tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, page: PageRequest
+) -> SeqRange:
+    """The seqs beyond the cursor that may be within these times, which the statement itself is to
+    check."""
     first, end = FIRST_SEQ, NO_END
     if times != TimeRange():
         rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)
@@ -83,11 +92,15 @@ async def find_range(tx: Tx, log: SeqLog, account_id: UUID, times: TimeRange, pa
         first, end = max(found.get("start", FIRST_SEQ), FIRST_SEQ), found.get("end", end)
     if page.after is None:
         return SeqRange(first, end)
-    return SeqRange(first, min(end, page.after)) if page.is_descending else SeqRange(max(first, page.after + 1), end)
+    return (
+        SeqRange(first, min(end, page.after))
+        if page.is_descending
+        else SeqRange(max(first, page.after + 1), end)
+    )
 
 
-# By bisection: an index of times would cost every row that is appended. The server adds the margin, as its years go
-# further than ours.
+# By bisection: an index of times would cost every row that is appended. The server adds the margin,
+# as its years go further than ours.
 _FIND_SEQS = """
     WITH RECURSIVE search (name, time, low, high) AS (
         SELECT bounds.*, ends.* FROM (

@@ -1,5 +1,5 @@
-"""One connection whose statements are sent together and answered together: libpq's pipeline mode on asyncio. Without it
-the writer would wait for the server seven times a batch."""
+"""One connection whose statements are sent together and answered together: libpq's pipeline mode on
+asyncio. Without it the writer would wait for the server seven times a batch."""
 
 import asyncio
 import traceback
@@ -29,11 +29,12 @@ RECONNECT_PAUSE_SECONDS = 0.1
 _TIMEZONE = "SET TimeZone = 'UTC'"
 _TEXT, _BINARY = 0, 1
 
-# The server ends the connection with these: it stops, changes its role, or a limit was reached (25P03: idle in a
-# transaction, 25P04: the transaction's time).
+# The server ends the connection with these: it stops, changes its role, or a limit was reached
+# (25P03: idle in a transaction, 25P04: the transaction's time).
 FATAL_SQLSTATES = ("57P", "08", "25P03", "25P04")
 _LACKS_RESOURCES, _DISK_FAILED = "53", ("53100", "58")  # classes of errors, and disk_full
-# lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the same connection.
+# lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the
+# same connection.
 _CONTENTION = ("55P03", "40P01", "40001")
 
 
@@ -63,30 +64,43 @@ _TYPES: Mapping[object, str] = {
 def column_types(struct: type[msgspec.Struct], *left_out: str) -> dict[str, str]:
     """The type of the column in which each field is stored; tuples are of texts without commas."""
     hints = {name: hint for name, hint in get_type_hints(struct).items() if name not in left_out}
-    kinds = {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint for name, hint in hints.items()}
-    types = {name: "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text") for name, kind in kinds.items()}
+    kinds = {
+        name: get_args(hint)[0] if isinstance(hint, UnionType) else hint
+        for name, hint in hints.items()
+    }
+    types = {
+        name: "text[]" if get_origin(kind) is tuple else _TYPES.get(kind, "text")
+        for name, kind in kinds.items()
+    }
     return {name: types[name] for name in struct.__struct_fields__ if name in types}
 
 
 class RowParameters:
-    """Parameters of many rows: an array for each column, which PostgreSQL parses faster than JSON."""
+    """Parameters of many rows: an array for each column, which PostgreSQL parses faster than
+    JSON."""
 
     def __init__(self, types: Mapping[str, str], first: int = 1) -> None:
-        """`rows` goes into FROM: it has these columns, and `ordinality`. Parameters are numbered from `first`."""
+        """`rows` goes into FROM: it has these columns, and `ordinality`. Parameters are numbered
+        from `first`."""
         self._types, self.columns = list(types.values()), ", ".join(types)
         casts = [f"::{kind}[]".replace("text[][]", "text[]") for kind in self._types]
         sent = enumerate(zip(types, casts, strict=True), first)
         self._arrays = {name: (f"from_column(${number})", cast) for number, (name, cast) in sent}
         arrays = ", ".join(array + cast for array, cast in self._arrays.values())
-        values = [f"string_to_array({name}, ',') AS {name}" if types[name] == "text[]" else name for name in types]
+        values = [
+            f"string_to_array({name}, ',') AS {name}" if types[name] == "text[]" else name
+            for name in types
+        ]
         unnested = f"unnest({arrays}) WITH ORDINALITY AS sent ({self.columns}, ordinality)"
         self.rows = f"(SELECT {', '.join(values)}, ordinality FROM {unnested})"  # noqa: S608 - our own names
 
     def any_of(self, alias: str, *names: str) -> str:
-        """The condition that an UPDATE names beside its join, so that its rows are probed, whatever the planner thinks
-        of the table's size. An array is read once, not for each row."""
+        """The condition that an UPDATE names beside its join, so that its rows are probed, whatever
+        the planner thinks of the table's size. An array is read once, not for each row."""
         arrays = [(name, *self._arrays[name]) for name in names]
-        return " AND ".join(f"{alias}.{name} = ANY ((SELECT {array}{cast}){cast})" for name, array, cast in arrays)
+        return " AND ".join(
+            f"{alias}.{name} = ANY ((SELECT {array}{cast}){cast})" for name, array, cast in arrays
+        )
 
     def pack(self, rows: Iterable[Sequence[Any]]) -> tuple[str | None, ...]:
         """The parameters. Without a row each is NULL, of which unnest makes none."""
@@ -120,7 +134,8 @@ class Reply(NamedTuple):
 class StatementRefused(Exception):
     """The server answered with an error, and ran neither that statement nor those after it.
 
-    The connection is closed, since its prepared statements may be the reason, unless `is_contention`.
+    The connection is closed, since its prepared statements may be the reason, unless
+    `is_contention`.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -130,7 +145,8 @@ class StatementRefused(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection ended, or was closed since no answer came in time. What was sent may have been run."""
+    """The connection ended, or was closed since no answer came in time. What was sent may have been
+    run."""
 
 
 class ConnectionDropped(ConnectionLost):
@@ -152,14 +168,14 @@ class PipelineRequest:
     def append_statements(self, statements: Sequence[Statement], more: bool = False) -> None:
         """Sends more statements of a request that was sent with `more`.
 
-        If one of its statements was refused, these are refused too, and COMMIT rolls back. But if BEGIN itself was
-        refused they are run: send none that must not be.
+        If one of its statements was refused, these are refused too, and COMMIT rolls back. But if
+        BEGIN itself was refused they are run: send none that must not be.
         """
         self._connection.add(self, statements, more)
 
     async def all_replies(self) -> list[Reply]:
-        """Waits for all answers. Raises StatementRefused, ConnectionLost, or Unavailable when the server lacks disk or
-        memory."""
+        """Waits for all answers. Raises StatementRefused, ConnectionLost, or Unavailable when the
+        server lacks disk or memory."""
         await self._ended
         if self.error:
             raise self.error
@@ -176,12 +192,22 @@ class PipelineRequest:
 
 
 class Pipeline:
-    """A connection that is opened by its first use and again after every loss. For one caller at a time."""
+    """A connection that is opened by its first use and again after every loss. For one caller at a
+    time."""
 
     def __init__(
-        self, url: Secret, role: str, lock_limit_seconds: float = LOCK_LIMIT_SECONDS, history: WalHistory | None = None
+        self,
+        url: Secret,
+        role: str,
+        lock_limit_seconds: float = LOCK_LIMIT_SECONDS,
+        history: WalHistory | None = None,
     ) -> None:
-        self._url, self._role, self._lock_limit_seconds, self._history = url, role, lock_limit_seconds, history
+        self._url, self._role, self._lock_limit_seconds, self._history = (
+            url,
+            role,
+            lock_limit_seconds,
+            history,
+        )
         self._connection: PipelineConnection | None = None
         self._away_until_seconds = 0.0
 
@@ -189,8 +215,8 @@ class Pipeline:
         return Pipeline(self._url, self._role, self._lock_limit_seconds, self._history)
 
     async def connect(self) -> "PipelineConnection":
-        """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the server cannot be
-        reached."""
+        """Gives the open connection, for a transaction to stay on, or opens one. Unavailable: the
+        server cannot be reached."""
         connection = self.open_connection
         if connection is None:
             connection = self._connection = await self._open()
@@ -234,18 +260,23 @@ class Pipeline:
         except BaseException as error:
             if connection:
                 connection.close()
-            # Whoever keeps the error keeps the driver's frames, and they the socket of an attempt that was given up.
+            # Whoever keeps the error keeps the driver's frames, and they the socket of an attempt
+            # that was given up.
             traceback.clear_frames(error.__traceback__)
             raise
 
 
 class PipelineConnection:
-    def __init__(self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None) -> None:
-        self._owner, self._history = connection, history  # kept because the connection closes when it is collected
+    def __init__(
+        self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None
+    ) -> None:
+        # Kept because the connection closes when it is collected.
+        self._owner, self._history = connection, history
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
         self._pgconn.enter_pipeline_mode()
-        self._fd = connection.pgconn.socket  # kept because libpq forgets it when the connection ends
+        # Kept because libpq forgets it when the connection ends.
+        self._fd = connection.pgconn.socket
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self._receive)
         self._names: dict[str, bytes] = {}
@@ -279,15 +310,19 @@ class PipelineConnection:
             if statements or not more:
                 self._send_request(request, statements, more)
 
-    def _send_request(self, request: PipelineRequest, statements: Sequence[Statement], more: bool) -> None:
-        """Sends a Sync at the end: without it the server's limit on idle transactions does not apply."""
+    def _send_request(
+        self, request: PipelineRequest, statements: Sequence[Statement], more: bool
+    ) -> None:
+        """Sends a Sync at the end: without it the server's limit on idle transactions does not
+        apply."""
         request.is_whole = not more
         request.open_syncs += 1
         try:
             for statement in statements:
                 if self._history and statement.sql == "COMMIT":
                     self._send(Statement(READ_POSITION))  # whose reply is taken from the others
-                    # By itself: where it is refused, as after another refusal, the COMMIT must still be run.
+                    # By itself: where it is refused, as after another refusal, the COMMIT must
+                    # still be run.
                     self._pgconn.pipeline_sync()
                     request.open_syncs += 1
                 self._send(statement)
@@ -314,11 +349,15 @@ class PipelineConnection:
         if name is None:
             self._prepared += 1
             # The name's first word is for readers of the server's log.
-            name = self._names[sql] = f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
+            name = self._names[sql] = (
+                f"{sql.split(maxsplit=1)[0].lower()}_{self._prepared}".encode()
+            )
             pgconn.send_prepare(name, sql.encode())
         if arguments:
             values = [each.encode() if isinstance(each, str) else each for each in arguments]
-            pgconn.send_query_prepared(name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments])
+            pgconn.send_query_prepared(
+                name, values, [_BINARY if type(each) is bytes else _TEXT for each in arguments]
+            )
         else:
             pgconn.send_query_prepared(name, None)
 
@@ -338,7 +377,8 @@ class PipelineConnection:
         try:
             pgconn.consume_input()
             if not self._requests:
-                raise psycopg.OperationalError  # no answer is expected, so this is the end of the connection
+                # No answer is expected, so this is the end of the connection.
+                raise psycopg.OperationalError
             at_end = False
             while self._requests and not pgconn.is_busy():
                 result = pgconn.get_result()
@@ -370,7 +410,10 @@ class PipelineConnection:
         match result.status:
             case pq.ExecStatus.TUPLES_OK:
                 columns = range(result.nfields)
-                rows = [tuple([result.get_value(row, c) for c in columns]) for row in range(result.ntuples)]
+                rows = [
+                    tuple([result.get_value(row, c) for c in columns])
+                    for row in range(result.ntuples)
+                ]
                 request.replies.append(Reply("", rows))
             case pq.ExecStatus.COMMAND_OK:
                 # A prepared statement has a result without a tag.
@@ -380,7 +423,9 @@ class PipelineConnection:
                     request.replies.append(Reply(tag.decode(), []))
             case pq.ExecStatus.FATAL_ERROR if request.error is None:
                 code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-                message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+                message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(
+                    errors="replace"
+                )
                 # An error without a code is not the server's: the connection is lost.
                 is_last = not code or code.startswith(FATAL_SQLSTATES)
                 refused = StatementRefused(code, message)
@@ -395,6 +440,10 @@ def _unavailable(refused: StatementRefused) -> PlatformError | None:
     """The error of a server without disk or memory, for which the statement is not to blame."""
     if not refused.code.startswith((_LACKS_RESOURCES, *_DISK_FAILED)):
         return None
-    error = DiskFailed() if refused.code.startswith(_DISK_FAILED) else Unavailable("the database lacks resources")
+    error = (
+        DiskFailed()
+        if refused.code.startswith(_DISK_FAILED)
+        else Unavailable("the database lacks resources")
+    )
     error.__cause__ = refused
     return error

@@ -1,5 +1,5 @@
-"""Wake-ups between processes, by one connection that listens and notifies. A wake-up may be lost; it is never the only
-record."""
+"""Wake-ups between processes, by one connection that listens and notifies. A wake-up may be lost;
+it is never the only record."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,16 @@ CLOSE_LIMIT_SECONDS = 1.0
 CHECK_SECONDS = 10.0  # a dead connection is noticed after this long
 NOTIFY_PAUSE_SECONDS = 0.01  # so that a busy process notifies 100 times a second, not once a commit
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
-MAX_NAMED = 100  # organizations in a notification, which has 8,000 bytes at most; of more everybody is woken
+# Organizations in a notification, which has 8,000 bytes at most; of more everybody is woken.
+MAX_NAMED = 100
 
 Callback = Callable[[], None]
 Concerns = Callable[[str], bool]  # whether an organization's commits are of interest
 
 
 class Signals:
-    """Call `notify` after a commit: inside a transaction NOTIFY takes a lock on the whole database."""
+    """Call `notify` after a commit: inside a transaction NOTIFY takes a lock on the whole
+    database."""
 
     def __init__(self, url: Secret, log: Log) -> None:
         self._url, self._log = url, log
@@ -34,19 +36,23 @@ class Signals:
         self._waiting: dict[str, set[str]] = {}  # organizations by channel; an empty name: all
         self._wakeup = asyncio.Event()
 
-    def subscribe(self, channel: str, callback: Callback, concerns: Concerns = lambda _: True) -> None:
-        """`callback` runs after a `notify` here or in another process that concerns it, and whenever one may have been
-        missed."""
+    def subscribe(
+        self, channel: str, callback: Callback, concerns: Concerns = lambda _: True
+    ) -> None:
+        """`callback` runs after a `notify` here or in another process that concerns it, and
+        whenever one may have been missed."""
         self._callbacks.setdefault(channel, []).append((callback, concerns))
         self._wakeup.set()
 
     def unsubscribe(self, channel: str, callback: Callback) -> None:
         """Does nothing if it is not subscribed."""
-        self._callbacks[channel] = [each for each in self._callbacks.get(channel, ()) if each[0] != callback]
+        self._callbacks[channel] = [
+            each for each in self._callbacks.get(channel, ()) if each[0] != callback
+        ]
 
     def notify(self, channel: str, organizations: Collection[str] = ()) -> None:
-        """Calls this process's subscribers at once. Other processes are notified soon, by one NOTIFY for many calls.
-        Without organizations it concerns everybody."""
+        """Calls this process's subscribers at once. Other processes are notified soon, by one
+        NOTIFY for many calls. Without organizations it concerns everybody."""
         self._call(channel, organizations)
         self._waiting.setdefault(channel, set()).update(organizations or [""])
         self._wakeup.set()
@@ -57,7 +63,9 @@ class Signals:
         while True:
             try:
                 connection = await asyncpg.connect(
-                    self._url.reveal(), timeout=CONNECT_LIMIT_SECONDS, command_timeout=COMMAND_LIMIT_SECONDS
+                    self._url.reveal(),
+                    timeout=CONNECT_LIMIT_SECONDS,
+                    command_timeout=COMMAND_LIMIT_SECONDS,
                 )
                 failures = 0
                 await self._use(connection)
@@ -97,7 +105,10 @@ class Signals:
         waiting, self._waiting = self._waiting, {}
         if not waiting:
             return False
-        named = ["" if "" in each or len(each) > MAX_NAMED else " ".join(each) for each in waiting.values()]
+        named = [
+            "" if "" in each or len(each) > MAX_NAMED else " ".join(each)
+            for each in waiting.values()
+        ]
         try:
             statement = "SELECT pg_notify(c, o) FROM unnest($1::text[], $2::text[]) AS named (c, o)"
             await connection.execute(statement, list(waiting), named)
@@ -130,4 +141,5 @@ async def open_signals(url: Secret, log: Log) -> AsyncIterator[Signals]:
         yield signals
     finally:
         await stop_tasks(running)
-        await asyncio.sleep(0)  # a terminated connection closes its socket in the loop's next iteration
+        # A terminated connection closes its socket in the loop's next iteration.
+        await asyncio.sleep(0)

@@ -1,4 +1,5 @@
-"""A cache of reads. A value's age counts from before its read, and callers share a read that is under way."""
+"""A cache of reads. A value's age counts from before its read, and callers share a read that is
+under way."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -13,7 +14,8 @@ V = TypeVar("V")
 
 
 class TtlCache(Generic[K, V]):
-    """Values that are None are not cached: new rows are found at once, and guessed keys take no memory."""
+    """Values that are None are not cached: new rows are found at once, and guessed keys take no
+    memory."""
 
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
         self._clock, self._max_age_seconds, self._max_entries = clock, max_age_seconds, max_entries
@@ -33,7 +35,8 @@ class TtlCache(Generic[K, V]):
         return await asyncio.shield(entry[1])
 
     def get_cached(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
-        """The value that `get` would give without a read, else None. An older one is refreshed in the background."""
+        """The value that `get` would give without a read, else None. An older one is refreshed in
+        the background."""
         entry, now = self._entries.get(key), self._clock.monotonic()
         if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None

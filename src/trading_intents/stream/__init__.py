@@ -1,1 +1,2 @@
-"""The event stream: its messages, and the log, which has every event before any subscriber gets it."""
+"""The event stream: its messages, and the log, which has every event before any subscriber gets
+it."""

@@ -1,6 +1,13 @@
-"""The stream over HTTP: text/event-stream, written straight to the connection. Encodes nothing for each subscriber."""
+"""The stream over HTTP: text/event-stream, written straight to the connection. Encodes nothing for
+each subscriber."""
 
-from trading_intents.errors import CursorExpired, InternalError, LimitReached, ValidationFailed, either
+from trading_intents.errors import (
+    CursorExpired,
+    InternalError,
+    LimitReached,
+    ValidationFailed,
+    either,
+)
 from trading_intents.identity.access import Gate
 from trading_intents.stream.log import open_cursor
 from trading_intents.stream.model import EventType
@@ -11,7 +18,8 @@ from trading_intents.web.request import Answer, Request, ResponseWriter
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 EVENT_STREAM = b"text/event-stream"
-HEADERS = [(b"x-accel-buffering", b"no")]  # proxies must not collect events before they pass them on
+# Proxies must not collect events before they pass them on.
+HEADERS = [(b"x-accel-buffering", b"no")]
 LAST_EVENT_ID = Parameter(
     "last-event-id",
     "The cursor to go on after.",
@@ -79,7 +87,9 @@ def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
             except ValidationFailed:
                 await streams.find_account(request, account_id)  # 404 and 403 come first
                 raise
-            requested = SubscribeRequest(account_id, kinds, resume_after=request.header(b"last-event-id") or "")
+            requested = SubscribeRequest(
+                account_id, kinds, resume_after=request.header(b"last-event-id") or ""
+            )
             await streams.subscribe(feed.stream, requested)
         except BaseException:
             feed.close()
@@ -93,5 +103,7 @@ def _kinds(text: str | None) -> frozenset[EventType]:
     names = DEFAULT_KINDS if text is None else tuple(text.split(","))
     unknown = next((name for name in names if name not in KINDS), None)
     if unknown is not None:
-        raise ValidationFailed.at("?kinds", f"found {unknown[:40]!r}; use {either(KINDS)}, separated by commas")
+        raise ValidationFailed.at(
+            "?kinds", f"found {unknown[:40]!r}; use {either(KINDS)}, separated by commas"
+        )
     return frozenset(KINDS[name] for name in names)

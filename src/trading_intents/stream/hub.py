@@ -1,5 +1,5 @@
-"""Reads the log of each followed organization once, however many subscribers it has. Hands on only committed events,
-skips none of them, and lets no subscriber wait for another."""
+"""Reads the log of each followed organization once, however many subscribers it has. Hands on only
+committed events, skips none of them, and lets no subscriber wait for another."""
 
 import asyncio
 from collections import Counter, deque
@@ -28,12 +28,13 @@ MAX_PAGES = 16
 RECENT_EVENTS, RECENT_BYTES = 1_000, 1024 * 1024
 TICK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
-STUCK_SECONDS = 60.0  # a connection that takes nothing for so long is ended, however little it is behind
+# A connection that takes nothing for so long is ended, however little it is behind.
+STUCK_SECONDS = 60.0
 CHECK_SECONDS = 2.0
 MAX_CHECKS = 4
 MAX_STREAMS_PER_CALLER = 100
-# An organization is not read while all of its subscribers that still take events have this much waiting: this process
-# is the slow one then, and events wait better in the log than in memory.
+# An organization is not read while all of its subscribers that still take events have this much
+# waiting: this process is the slow one then, and events wait better in the log than in memory.
 BACKLOG_EVENTS, BACKLOG_BYTES = 2_000, 2 * 1024 * 1024
 STOPPED_SECONDS = 2.0
 BACKLOG_PAUSE_SECONDS = 0.02
@@ -41,8 +42,8 @@ BACKLOG_PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The caller of a stream. `check` raises once its credential is no longer valid; streams with the same one share a
-    check."""
+    """The caller of a stream. `check` raises once its credential is no longer valid; streams with
+    the same one share a check."""
 
     transport: str
     caller: str
@@ -60,12 +61,13 @@ class OrganizationFeed:
     position: int
     members: set[Subscriber] = field(default_factory=set)
     _wanted: dict[Subscriber, frozenset[Subscription]] = field(default_factory=dict)
-    _groups: dict[frozenset[Subscription], tuple[SubscriptionFilter, dict[Subscriber, None]]] = field(
-        default_factory=dict
+    _groups: dict[frozenset[Subscription], tuple[SubscriptionFilter, dict[Subscriber, None]]] = (
+        field(default_factory=dict)
     )
     _recent: deque[LoggedEvent] = field(default_factory=deque)
     _recent_bytes: int = 0
-    _moved: asyncio.Event = field(default_factory=asyncio.Event)  # each page sets it and makes another
+    # Each page sets it and makes another.
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def oldest_buffered_seq(self) -> int:
@@ -116,20 +118,36 @@ class OrganizationFeed:
 
     def is_backlogged(self, now: float) -> bool:
         taking = [one for one in self._wanted if now - one.moved_at < STOPPED_SECONDS]
-        return bool(taking) and all(one.events > BACKLOG_EVENTS or one.bytes > BACKLOG_BYTES for one in taking)
+        return bool(taking) and all(
+            one.events > BACKLOG_EVENTS or one.bytes > BACKLOG_BYTES for one in taking
+        )
 
 
 class Hub:
     def __init__(
-        self, pool: Pool, max_streams: int, per_organization: int, clock: Clock, metrics: Metrics, log: Log
+        self,
+        pool: Pool,
+        max_streams: int,
+        per_organization: int,
+        clock: Clock,
+        metrics: Metrics,
+        log: Log,
     ) -> None:
         """`per_organization` 0: a quarter of the streams."""
-        self._max_streams, self._per_organization = max_streams, per_organization or max(1, max_streams // 4)
+        self._max_streams, self._per_organization = (
+            max_streams,
+            per_organization or max(1, max_streams // 4),
+        )
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
         make_series(metrics.stream_subscribers, TRANSPORTS)
-        make_series(metrics.stream_ended, TRANSPORTS, (LEFT, *{error.code for error in errors.wire_errors()}))
+        make_series(
+            metrics.stream_ended,
+            TRANSPORTS,
+            (LEFT, *{error.code for error in errors.wire_errors()}),
+        )
         self._sessions: dict[Subscriber, Session] = {}
-        self._callers: Counter[Hashable] = Counter()  # streams of each caller, and of each organization
+        # Streams of each caller, and of each organization.
+        self._callers: Counter[Hashable] = Counter()
         self._feeds: dict[OrganizationId, OrganizationFeed] = {}
         self._follows: dict[Subscriber, OrganizationFeed] = {}
         self._epoch: UUID | None = None
@@ -148,7 +166,9 @@ class Hub:
             detail = f"the organization has {self._per_organization} streams, which is the limit; close some"
             raise errors.RateLimited("organization", detail, {"retry-after": "1"})
         if len(self._sessions) >= self._max_streams:
-            raise errors.Unavailable("this process has reached its limit of streams; try another, or again")
+            raise errors.Unavailable(
+                "this process has reached its limit of streams; try another, or again"
+            )
         subscriber = Subscriber(notify)
         self._sessions[subscriber] = session
         self._callers.update((session.caller, session.organization_id))
@@ -162,7 +182,9 @@ class Hub:
             if not self._callers[counted]:
                 del self._callers[counted]
         self._metrics.stream_subscribers.labels(session.transport).dec()
-        self._metrics.stream_ended.labels(session.transport, subscriber.error.code if subscriber.error else LEFT).inc()
+        self._metrics.stream_ended.labels(
+            session.transport, subscriber.error.code if subscriber.error else LEFT
+        ).inc()
         feed = self._follows.pop(subscriber, None)
         if feed is not None:
             feed.change(subscriber, frozenset())
@@ -192,12 +214,16 @@ class Hub:
     def drain(self) -> None:
         self.draining = True
         for subscriber in list(self._sessions):
-            subscriber.end(errors.Unavailable("this process is shutting down; try another, or again"))
+            subscriber.end(
+                errors.Unavailable("this process is shutting down; try another, or again")
+            )
 
     async def run(self) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(repeat(self._advance, POLL_SECONDS, self._log_failed_read, self._wakeup))
+            group.create_task(
+                repeat(self._advance, POLL_SECONDS, self._log_failed_read, self._wakeup)
+            )
             group.create_task(repeat(self._tick, TICK_SECONDS, self._log_failed_upkeep))
             group.create_task(repeat(self._check, CHECK_SECONDS, self._log_failed_upkeep))
 
@@ -211,14 +237,22 @@ class Hub:
         """Hands on new events, page by page. Gives how long to wait for a wake-up after that."""
         while self._feeds:
             now = asyncio.get_running_loop().time()
-            waiting = {f.organization_id: f for f in self._feeds.values() if not f.is_backlogged(now)}
+            waiting = {
+                f.organization_id: f for f in self._feeds.values() if not f.is_backlogged(now)
+            }
             async with self._pool.transaction(list(waiting), read_only=True) as tx:
                 epoch, heads = await event_log.read_heads(tx, list(waiting))
-                behind = [f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position][:MAX_PAGES]
-                if behind and len(behind) < len(waiting):  # a page reads faster the fewer the transaction names
+                behind = [
+                    f for f in waiting.values() if heads.get(f.organization_id, 0) != f.position
+                ][:MAX_PAGES]
+                # A page reads faster the fewer the transaction names.
+                if behind and len(behind) < len(waiting):
                     await show_organizations(tx, [f.organization_id for f in behind])
                 pages = [
-                    await event_log.read_after(tx, epoch, f.organization_id, f.position, PAGE_EVENTS) for f in behind
+                    await event_log.read_after(
+                        tx, epoch, f.organization_id, f.position, PAGE_EVENTS
+                    )
+                    for f in behind
                 ]
             if epoch != self._epoch:
                 self._forget(epoch)
@@ -234,7 +268,8 @@ class Hub:
         return POLL_SECONDS
 
     def _hand_on(self, feed: OrganizationFeed, page: list[LoggedEvent]) -> None:
-        # A gap means that this process was stopped for longer than events are kept, or that rows of the log are lost.
+        # A gap means that this process was stopped for longer than events are kept, or that rows of
+        # the log are lost.
         if not event_log.is_dense(page, feed.position):
             self._metrics.stream_holes.inc()
             self._log.error(
@@ -255,7 +290,8 @@ class Hub:
         self._epoch = epoch
 
     def _requeue(self, feed: OrganizationFeed) -> None:
-        """Moves it behind the others, so that a busy organization does not keep the rest from being read."""
+        """Moves it behind the others, so that a busy organization does not keep the rest from being
+        read."""
         if self._feeds.get(feed.organization_id) is feed:
             self._feeds[feed.organization_id] = self._feeds.pop(feed.organization_id)
 
@@ -288,7 +324,9 @@ class Hub:
         checks = {session.credential: session.check for session in self._sessions.values()}
         waiting = iter(checks.items())
         while some := list(islice(waiting, MAX_CHECKS)):
-            await asyncio.gather(*(self._check_one(credential, check) for credential, check in some))
+            await asyncio.gather(
+                *(self._check_one(credential, check) for credential, check in some)
+            )
 
     async def _check_one(self, credential: Hashable, check: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -1,4 +1,5 @@
-"""The event log: transactions append their events to it, the hub reads it. An event is never changed."""
+"""The event log: transactions append their events to it, the hub reads it. An event is never
+changed."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,8 @@ FEW = 4
 
 
 async def append(tx: Tx, events: Sequence[Event]) -> None:
-    """Appends events in this order. It must be the transaction's last statement: it locks the organizations' heads
-    until the commit."""
+    """Appends events in this order. It must be the transaction's last statement: it locks the
+    organizations' heads until the commit."""
     statement = appending(events)
     await tx.execute(statement.sql, *statement.arguments)
 
@@ -71,7 +72,9 @@ def _appending_few(events: Sequence[Event]) -> Statement:
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
         FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
     """  # noqa: S608 - numbers of our own
-    values = (value for event in events for value in (str(int(event.kind)), event.symbol, event.payload))
+    values = (
+        value for event in events for value in (str(int(event.kind)), event.symbol, event.payload)
+    )
     return Statement(sql, (first.organization_id, first.account_id, first.environment, *values))
 
 
@@ -100,10 +103,12 @@ _APPEND = """
 
 
 def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event], list[int]]:
-    """Gives how many events each organization gets, an event of each account, and each event as one packed number.
+    """Gives how many events each organization gets, an event of each account, and each event as one
+    packed number.
 
-    The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its kind. With it an
-    event is three values to encode instead of seven, which halves the cost of a batch.
+    The number is its account's (from 1) << 40, how far its seq is below the new head << 8, and its
+    kind. With it an event is three values to encode instead of seven, which halves the cost of a
+    batch.
     """
     counts: dict[str, int] = {}
     numbers: dict[str, int] = {}
@@ -122,8 +127,9 @@ def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event],
 
 
 class LoggedEvent(NamedTuple):
-    """An event of the log, ready to be sent: the same object for every subscriber. Without an account it is of the
-    organization itself and goes to every scope and environment. `kind` is an EventType, or one of a later version."""
+    """An event of the log, ready to be sent: the same object for every subscriber. Without an
+    account it is of the organization itself and goes to every scope and environment. `kind` is an
+    EventType, or one of a later version."""
 
     seq: int
     account_id: UUID | None
@@ -133,14 +139,16 @@ class LoggedEvent(NamedTuple):
     message: Message
 
 
-async def read_after(tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: int, limit: int) -> list[LoggedEvent]:
-    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost. The epoch is part
-    of their cursors.
+async def read_after(
+    tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: int, limit: int
+) -> list[LoggedEvent]:
+    """Reads the events that follow that seq. If there is a gap, events are no longer kept, or lost.
+    The epoch is part of their cursors.
 
     The service's role sees the organizations that its transaction names.
     """
-    # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and LIMIT, a plan made for
-    # a young partition read and sorted all that followed, for every page.
+    # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and
+    # LIMIT, a plan made for a young partition read and sorted all that followed, for every page.
     query = """
         SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload FROM stream_events
         WHERE organization_id = $1 AND seq > $2 AND seq <= $3
@@ -161,18 +169,24 @@ async def read_after(tx: Tx, epoch: UUID, organization_id: OrganizationId, seq: 
 
 
 def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
-    """Whether the page begins right after that seq and leaves none out: an organization's seqs have no holes."""
+    """Whether the page begins right after that seq and leaves none out: an organization's seqs have
+    no holes."""
     return bool(page) and all(event.seq == seq for seq, event in enumerate(page, after + 1))
 
 
-async def read_heads(tx: Tx, organizations: Sequence[OrganizationId]) -> tuple[UUID, Mapping[OrganizationId, int]]:
-    """Gives the epoch, and each organization's last seq; organizations without an event are left out."""
+async def read_heads(
+    tx: Tx, organizations: Sequence[OrganizationId]
+) -> tuple[UUID, Mapping[OrganizationId, int]]:
+    """Gives the epoch, and each organization's last seq; organizations without an event are left
+    out."""
     query = """
         SELECT epoch, organization_id, seq
         FROM stream_epoch LEFT JOIN stream_heads ON organization_id = ANY ($1::uuid[])
     """
     rows = await tx.fetch(query, organizations)
-    return rows[0]["epoch"], {OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]}
+    return rows[0]["epoch"], {
+        OrganizationId(row["organization_id"]): row["seq"] for row in rows if row["seq"]
+    }
 
 
 async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
@@ -193,8 +207,11 @@ async def read_epoch(tx: Tx) -> UUID:
 
 
 async def lock_lost_tail(tx: Tx) -> str | None:
-    """Gives what a process reported of a server that has lost committed work, until the epoch is renewed."""
-    lost: str | None = await tx.fetchval("SELECT lost_tail FROM stream_epoch WHERE lost_tail IS NOT NULL FOR UPDATE")
+    """Gives what a process reported of a server that has lost committed work, until the epoch is
+    renewed."""
+    lost: str | None = await tx.fetchval(
+        "SELECT lost_tail FROM stream_epoch WHERE lost_tail IS NOT NULL FOR UPDATE"
+    )
     return lost
 
 
@@ -210,7 +227,8 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
 
 
 class Cursor(FrozenStruct, frozen=True):
-    """A position in the log. A cursor from another epoch than the log's is invalid: its events are gone."""
+    """A position in the log. A cursor from another epoch than the log's is invalid: its events are
+    gone."""
 
     epoch: UUID
     seq: int
@@ -241,5 +259,8 @@ async def make_partitions(tx: Tx) -> bool:
 
 
 async def drop_partitions(tx: Tx) -> bool:
-    """Drops the days that were kept long enough, in a transaction of its own: see make_partitions."""
-    return not await tx.fetchval("SELECT late FROM stream_drop_partitions($1)", KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS)
+    """Drops the days that were kept long enough, in a transaction of its own: see
+    make_partitions."""
+    return not await tx.fetchval(
+        "SELECT late FROM stream_drop_partitions($1)", KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS
+    )

@@ -28,8 +28,8 @@ class EventType(IntEnum):
 class Event(FrozenStruct, frozen=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give.
 
-    An event of the organization itself has the organization's id in place of an account's: every scope gets it, in both
-    environments. `symbol` is empty where the event has none.
+    An event of the organization itself has the organization's id in place of an account's: every
+    scope gets it, in both environments. `symbol` is empty where the event has none.
     """
 
     organization_id: str
@@ -46,9 +46,12 @@ def _numbers(enum: Any) -> Mapping[str | None, int | None]:
     return {value.name.removeprefix(prefix): value.number for value in enum.values} | {None: None}
 
 
-# The name of the kind's field in TradingEvent, and which fields of its message are enums, and which are times.
+# The name of the kind's field in TradingEvent, and which fields of its message are enums, and which
+# are times.
 _FIELDS: Any = trading_pb2.TradingEvent.DESCRIPTOR.fields_by_name
-_MESSAGES = {kind: (kind.name.lower(), _FIELDS[kind.name.lower()].message_type.fields) for kind in EventType}
+_MESSAGES = {
+    kind: (kind.name.lower(), _FIELDS[kind.name.lower()].message_type.fields) for kind in EventType
+}
 _ENUMS = {
     kind: [(each.name, _numbers(each.enum_type)) for each in fields if each.enum_type]
     for kind, (_, fields) in _MESSAGES.items()
@@ -67,8 +70,8 @@ def _moment(at: datetime) -> Timestamp:
 
 
 def make_payload(kind: EventType, **fields: Any) -> bytes:
-    """Fields are named as in the message; enums have their names in REST, times are datetimes, and None leaves a field
-    out."""
+    """Fields are named as in the message; enums have their names in REST, times are datetimes, and
+    None leaves a field out."""
     for name, numbers in _ENUMS[kind]:
         fields[name] = numbers[fields.get(name)]
     for name in _TIMES[kind]:

@@ -1,4 +1,5 @@
-"""Use cases of the stream: open one, subscribe and unsubscribe within it, close it. Knows no transport."""
+"""Use cases of the stream: open one, subscribe and unsubscribe within it, close it. Knows no
+transport."""
 
 import asyncio
 import contextlib
@@ -19,23 +20,32 @@ from trading_intents.stream.hub import PAGE_EVENTS, Hub, OrganizationFeed, Sessi
 from trading_intents.stream.log import Cursor, make_cursor, open_cursor
 from trading_intents.stream.model import Event, EventType
 from trading_intents.stream.subscriber import EventBatch, Subscriber, primed, status
-from trading_intents.stream.subscription_filter import NARROWED, EventPage, Subscription, SubscriptionFilter
+from trading_intents.stream.subscription_filter import (
+    NARROWED,
+    EventPage,
+    Subscription,
+    SubscriptionFilter,
+)
 from trading_intents.stream.text import Message
 from trading_intents.telemetry import Log
 from trading_intents.trading import SYMBOL_RULE, Environment, FrozenStruct, parse_symbol
 from trading_intents.web.request import Request
 
 MAX_READS = 4  # of history, so that connections are left for live events
-MAX_PRIMINGS = 4  # in a process: each holds a connection with a snapshot until the retained state is handed over
+# In a process: each holds a connection with a snapshot until the retained state is handed over.
+MAX_PRIMINGS = 4
 TURN_SECONDS = 60.0
-# While it is primed, a reader must make room for a page within this time, which is less than a transaction may be idle.
-# In all, it may keep its snapshot waiting for the seconds at the start, and one more for each so many events.
+# While it is primed, a reader must make room for a page within this time, which is less than a
+# transaction may be idle. In all, it may keep its snapshot waiting for the seconds at the start,
+# and one more for each so many events.
 PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
 MAX_SCOPES = 1_000
 
-# Reads the working orders or open positions, and those finished within the hour, a page at a time. None: of all
-# accounts, of both environments.
-Retained = Callable[[Tx, OrganizationId, UUID | None, Environment | None], AsyncIterator[Sequence[Event]]]
+# Reads the working orders or open positions, and those finished within the hour, a page at a time.
+# None: of all accounts, of both environments.
+Retained = Callable[
+    [Tx, OrganizationId, UUID | None, Environment | None], AsyncIterator[Sequence[Event]]
+]
 
 
 class SubscribeRequest(FrozenStruct, frozen=True):
@@ -50,9 +60,8 @@ class SubscribeRequest(FrozenStruct, frozen=True):
     def check(self) -> None:
         """Raises InvalidRequest for a request that no caller may make."""
         if not self.kinds:
-            names = errors.either(
-                f"EVENT_TYPE_{kind.name}" for kind in EventType
-            )  # as in the proto: HTTP checks its own
+            # As in the proto: HTTP checks its own.
+            names = errors.either(f"EVENT_TYPE_{kind.name}" for kind in EventType)
             raise errors.InvalidRequest(f"subscriptions names no known kind of event; use {names}")
         if self.account is not None and self.symbol and parse_symbol(self.symbol) is None:
             raise errors.InvalidRequest(f"instrument_key {SYMBOL_RULE}")
@@ -62,7 +71,8 @@ class SubscribeRequest(FrozenStruct, frozen=True):
 
 @dataclass(eq=False, slots=True)
 class StreamScope:
-    """A subscription of a stream. `after` is the last seq that was handed to it, None before there is one."""
+    """A subscription of a stream. `after` is the last seq that was handed to it, None before there
+    is one."""
 
     wanted: Subscription
     after: int | None = None
@@ -82,22 +92,39 @@ class Stream:
 
 class Streams:
     def __init__(
-        self, pool: Pool, hub: Hub, accounts: Accounts, gate: Gate, retained: Mapping[EventType, Retained], log: Log
+        self,
+        pool: Pool,
+        hub: Hub,
+        accounts: Accounts,
+        gate: Gate,
+        retained: Mapping[EventType, Retained],
+        log: Log,
     ) -> None:
-        self._pool, self._hub, self._accounts, self._gate, self._log = pool, hub, accounts, gate, log
+        self._pool, self._hub, self._accounts, self._gate, self._log = (
+            pool,
+            hub,
+            accounts,
+            gate,
+            log,
+        )
         self._retained = retained
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # live events need connections too
         self._reads, self._snapshots = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(primings)
-        self._of_organization = max(1, primings // 2)  # so that one organization leaves room for another
+        # So that one organization leaves room for another.
+        self._of_organization = max(1, primings // 2)
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
-        self._readers: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = WeakValueDictionary()
+        self._readers: WeakValueDictionary[OrganizationId, asyncio.Semaphore] = (
+            WeakValueDictionary()
+        )
 
     def open(self, transport: str, request: Request, notify: Callable[[], None]) -> Stream:
-        """Opens a stream for a caller that the gate has identified; the hub repeats both checks of the gate."""
+        """Opens a stream for a caller that the gate has identified; the hub repeats both checks of
+        the gate."""
 
         async def check() -> None:
             await self._gate.identify(request)
-            if stream.scopes:  # else its first request is still to be read, and that comes before the permission
+            # Else its first request is still to be read, and that comes before the permission.
+            if stream.scopes:
                 self._gate.permit(request)
 
         caller = caller_of(request)
@@ -114,14 +141,16 @@ class Streams:
         self._hub.close(stream.subscriber)
 
     async def subscribe(self, stream: Stream, requested: SubscribeRequest) -> None:
-        """Returns once the subscription is accepted; its first events follow. It replaces an earlier one of the same
-        scope."""
+        """Returns once the subscription is accepted; its first events follow. It replaces an
+        earlier one of the same scope."""
         caller = caller_of(stream.request)
         requested.check()
         cursor = open_cursor(requested.resume_after) if requested.resume_after else None
         wanted = await self._wanted(stream.request, requested)
         if wanted.account_id not in stream.scopes and len(stream.scopes) >= MAX_SCOPES:
-            raise errors.LimitReached(f"the stream has {MAX_SCOPES} subscriptions, which is the limit")
+            raise errors.LimitReached(
+                f"the stream has {MAX_SCOPES} subscriptions, which is the limit"
+            )
         before = self._leave(stream, wanted.account_id)
         scope = stream.scopes[wanted.account_id] = StreamScope(wanted)
         primed = NARROWED if requested.orders_primed else NARROWED - {EventType.BROKER_ORDER}
@@ -183,9 +212,14 @@ class Streams:
         accepted: "asyncio.Future[None]",
     ) -> None:
         try:
-            due = before if before is not None and before.after is not None and cursor is None else None
+            due = (
+                before
+                if before is not None and before.after is not None and cursor is None
+                else None
+            )
             if due is not None:
-                # First hand over what the replaced subscription had not got yet, so that no event is missed in between.
+                # First hand over what the replaced subscription had not got yet, so that no event
+                # is missed in between.
                 async with self._snapshot(organization_id, None) as tx:
                     last = await event_log.read_head(tx, organization_id)
                 await self._catch_up(stream, due, *last)
@@ -195,8 +229,12 @@ class Streams:
                     self._snapshot(organization_id, stream.request if kinds else None)
                 )
                 epoch, head = await event_log.read_head(tx, organization_id)
-                if cursor is not None and not await _leads_on(tx, organization_id, cursor, epoch, head):
-                    raise errors.CursorExpired("the events after the cursor are no longer kept; subscribe without it")
+                if cursor is not None and not await _leads_on(
+                    tx, organization_id, cursor, epoch, head
+                ):
+                    raise errors.CursorExpired(
+                        "the events after the cursor are no longer kept; subscribe without it"
+                    )
                 if not kinds:
                     await snapshot.aclose()
                 stream.feed = self._hub.follow(stream.subscriber, organization_id, epoch, head)
@@ -207,18 +245,26 @@ class Streams:
                     if not accepted.done():
                         accepted.set_result(None)
                     await stream.subscriber.offer([status("subscribed")])
-                await self._prime(tx, stream, scope.wanted, organization_id, kinds, make_cursor(epoch, head))
+                await self._prime(
+                    tx, stream, scope.wanted, organization_id, kinds, make_cursor(epoch, head)
+                )
             await self._join(stream, scope, epoch)
         except errors.PlatformError as error:
             _fail(stream, accepted, error)
         except Exception as error:
             self._log.error("stream subscription failed", exc_info=error)
-            _fail(stream, accepted, errors.InternalError("an error of the platform; its log has the details"))
+            _fail(
+                stream,
+                accepted,
+                errors.InternalError("an error of the platform; its log has the details"),
+            )
         finally:
             accepted.cancel()
 
     @contextlib.asynccontextmanager
-    async def _snapshot(self, organization_id: OrganizationId, primed_for: Request | None) -> AsyncIterator[Tx]:
+    async def _snapshot(
+        self, organization_id: OrganizationId, primed_for: Request | None
+    ) -> AsyncIterator[Tx]:
         """Opens a transaction whose reads, the stream's head too, are all as of one moment."""
         async with contextlib.AsyncExitStack() as turns:
             try:
@@ -226,17 +272,28 @@ class Streams:
                     for each in self._turns(organization_id, primed_for):
                         await turns.enter_async_context(each)
             except TimeoutError:
-                raise errors.Unavailable("this process has too many subscriptions to begin; try again") from None
-            transaction = self._pool.transaction([organization_id], read_only=True, isolation="repeatable read")
+                raise errors.Unavailable(
+                    "this process has too many subscriptions to begin; try again"
+                ) from None
+            transaction = self._pool.transaction(
+                [organization_id], read_only=True, isolation="repeatable read"
+            )
             yield await turns.enter_async_context(transaction)
 
-    def _turns(self, organization_id: OrganizationId, primed_for: Request | None) -> tuple[asyncio.Semaphore, ...]:
-        """The semaphores of a read or a priming. An organization has half of them at most, so that it leaves room for
-        another. A caller's streams are primed one after the other, so slow ones delay only their own caller."""
+    def _turns(
+        self, organization_id: OrganizationId, primed_for: Request | None
+    ) -> tuple[asyncio.Semaphore, ...]:
+        """The semaphores of a read or a priming. An organization has half of them at most, so that
+        it leaves room for another. A caller's streams are primed one after the other, so slow ones
+        delay only their own caller."""
         if primed_for is None:
-            return self._readers.setdefault(organization_id, asyncio.Semaphore(MAX_READS // 2)), self._reads
+            return self._readers.setdefault(
+                organization_id, asyncio.Semaphore(MAX_READS // 2)
+            ), self._reads
         own = self._primings.setdefault(caller_of(primed_for).limit_key, asyncio.Semaphore(1))
-        shared = self._primings.setdefault(organization_id, asyncio.Semaphore(self._of_organization))
+        shared = self._primings.setdefault(
+            organization_id, asyncio.Semaphore(self._of_organization)
+        )
         return own, shared, self._snapshots
 
     async def _prime(
@@ -250,12 +307,20 @@ class Streams:
     ) -> None:
         loop, handed, waited_seconds = asyncio.get_running_loop(), 0, 0.0
         for kind in kinds:
-            async for page in self._retained[kind](tx, organization_id, wanted.account_id, wanted.environment):
+            async for page in self._retained[kind](
+                tx, organization_id, wanted.account_id, wanted.environment
+            ):
                 began = loop.time()
-                slack_seconds = PRIMING_START_SECONDS + handed / MIN_PRIMED_PER_SECOND - waited_seconds
+                slack_seconds = (
+                    PRIMING_START_SECONDS + handed / MIN_PRIMED_PER_SECOND - waited_seconds
+                )
                 async with _keeping_up(min(PAGE_SECONDS, slack_seconds)):
                     await stream.subscriber.offer(
-                        [Message(event.payload) for event in page if wanted.symbol in (None, event.symbol)]
+                        [
+                            Message(event.payload)
+                            for event in page
+                            if wanted.symbol in (None, event.symbol)
+                        ]
                     )
                 if stream.subscriber.error is not None:
                     raise stream.subscriber.error
@@ -265,7 +330,8 @@ class Streams:
                 await stream.subscriber.offer([primed(kind, cursor)])
 
     async def _join(self, stream: Stream, scope: StreamScope, epoch: UUID) -> None:
-        """Reads history at the reader's own pace until it reaches the live events, then joins the other subscribers."""
+        """Reads history at the reader's own pace until it reaches the live events, then joins the
+        other subscribers."""
         feed = stream.feed
         assert feed is not None
         assert scope.after is not None
@@ -282,19 +348,34 @@ class Streams:
         self._change(stream)
 
     async def _catch_up(
-        self, stream: Stream, scope: StreamScope, epoch: UUID, until: int, snapshot: Tx | None = None
+        self,
+        stream: Stream,
+        scope: StreamScope,
+        epoch: UUID,
+        until: int,
+        snapshot: Tx | None = None,
     ) -> None:
         feed, subscription_filter = stream.feed, SubscriptionFilter([scope.wanted])
         assert feed is not None
         assert scope.after is not None
         while scope.after < until:
             limit = min(PAGE_EVENTS, until - scope.after)
-            reading = contextlib.nullcontext(snapshot) if snapshot else self._snapshot(feed.organization_id, None)
+            reading = (
+                contextlib.nullcontext(snapshot)
+                if snapshot
+                else self._snapshot(feed.organization_id, None)
+            )
             async with reading as tx:
-                page = await event_log.read_after(tx, epoch, feed.organization_id, scope.after, limit)
+                page = await event_log.read_after(
+                    tx, epoch, feed.organization_id, scope.after, limit
+                )
             if not event_log.is_dense(page, scope.after):
-                raise errors.CursorExpired("the events after the cursor are no longer kept; subscribe without it")
-            await stream.subscriber.offer([event.message for event in subscription_filter.select(EventPage(page))])
+                raise errors.CursorExpired(
+                    "the events after the cursor are no longer kept; subscribe without it"
+                )
+            await stream.subscriber.offer(
+                [event.message for event in subscription_filter.select(EventPage(page))]
+            )
             scope.after = page[-1].seq
 
 
@@ -310,10 +391,14 @@ async def _keeping_up(limit_seconds: float | None) -> AsyncIterator[None]:
 
 def _credential(request: Request) -> Hashable:
     """Streams with the same credential are checked together."""
-    return tuple(request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id"))
+    return tuple(
+        request.header(name) for name in (b"x-api-key", b"authorization", b"x-organization-id")
+    )
 
 
-async def _leads_on(tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int) -> bool:
+async def _leads_on(
+    tx: Tx, organization_id: OrganizationId, cursor: Cursor, epoch: UUID, head: int
+) -> bool:
     if cursor.epoch != epoch or cursor.seq > head:
         return False
     return cursor.seq == head or await event_log.is_kept(tx, organization_id, cursor.seq + 1)

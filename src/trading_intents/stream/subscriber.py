@@ -1,5 +1,5 @@
-"""The events that a connection is still to be sent, bounded. The hub fills it, a transport empties it; neither waits
-for the other."""
+"""The events that a connection is still to be sent, bounded. The hub fills it, a transport empties
+it; neither waits for the other."""
 
 import asyncio
 from collections import deque
@@ -14,7 +14,8 @@ from trading_intents.stream.text import Message
 
 MAX_EVENTS_BEHIND = 10_000
 MAX_BYTES_BEHIND = 8 * 1024 * 1024
-# History and retained state are handed over only while less than this waits, at the reader's own pace.
+# History and retained state are handed over only while less than this waits, at the reader's own
+# pace.
 FREE_EVENTS = 1_000
 FREE_BYTES = 1024 * 1024
 
@@ -32,8 +33,8 @@ class EventBatch:
 
 
 class Subscriber:
-    """One connection's queue. `notify` signals its transport that there are events to take, or that the stream has
-    ended."""
+    """One connection's queue. `notify` signals its transport that there are events to take, or that
+    the stream has ended."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify = notify
@@ -45,10 +46,14 @@ class Subscriber:
         self.error: PlatformError | None = None
 
     def put(self, batch: EventBatch) -> None:
-        """Queues live events. A reader that is too far behind is ended; it can resume from the log."""
+        """Queues live events. A reader that is too far behind is ended; it can resume from the
+        log."""
         if self.error is not None:
             return
-        if self.events + len(batch.messages) > MAX_EVENTS_BEHIND or self.bytes + batch.size > MAX_BYTES_BEHIND:
+        if (
+            self.events + len(batch.messages) > MAX_EVENTS_BEHIND
+            or self.bytes + batch.size > MAX_BYTES_BEHIND
+        ):
             self.end(LimitReached("the reader is too far behind: resume after the last cursor"))
             return
         if not self.events:
@@ -92,14 +97,21 @@ def heartbeat(now: datetime) -> Message:
 
 
 def status(text: str) -> Message:
-    return Message(trading_pb2.TradingEvent(status=trading_pb2.Status(message=text)).SerializeToString())
+    return Message(
+        trading_pb2.TradingEvent(status=trading_pb2.Status(message=text)).SerializeToString()
+    )
 
 
 def failure(text: str) -> Message:
-    return Message(trading_pb2.TradingEvent(error=trading_pb2.Error(message=text)).SerializeToString())
+    return Message(
+        trading_pb2.TradingEvent(error=trading_pb2.Error(message=text)).SerializeToString()
+    )
 
 
 def primed(kind: EventType, cursor: str) -> Message:
-    """Says that the retained state of this kind has been sent; live events follow after the cursor."""
+    """Says that the retained state of this kind has been sent; live events follow after the
+    cursor."""
     message = trading_pb2.Primed(event_type=trading_pb2.EventType.Name(kind))
-    return Message(trading_pb2.TradingEvent(primed=message).SerializeToString() + cursor_field(cursor))
+    return Message(
+        trading_pb2.TradingEvent(primed=message).SerializeToString() + cursor_field(cursor)
+    )

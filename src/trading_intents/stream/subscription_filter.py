@@ -8,11 +8,13 @@ from trading_intents.stream.log import LoggedEvent
 from trading_intents.stream.model import EventType
 from trading_intents.trading import Environment, FrozenStruct
 
-NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})  # the kinds that a symbol narrows
+# The kinds that a symbol narrows.
+NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})
 
 
 class Subscription(FrozenStruct, frozen=True):
-    """One subscription. Its scope is the account, or without one the organization (an API key's environment of it)."""
+    """One subscription. Its scope is the account, or without one the organization (an API key's
+    environment of it)."""
 
     account_id: UUID | None
     environment: Environment | None
@@ -53,7 +55,8 @@ class EventPage:
 
 
 class SubscriptionFilter:
-    """All that one connection wants. An event that several of its subscriptions want is selected once."""
+    """All that one connection wants. An event that several of its subscriptions want is selected
+    once."""
 
     def __init__(self, wanted: Iterable[Subscription]) -> None:
         self._by_scope: dict[UUID | None, Subscription] = {one.account_id: one for one in wanted}

@@ -1,4 +1,5 @@
-"""An event as the text of a text/event-stream: JSON by protobuf's own rules, with the field names of the proto."""
+"""An event as the text of a text/event-stream: JSON by protobuf's own rules, with the field names
+of the proto."""
 
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -28,22 +29,29 @@ class Message:
 
 
 def event_text(message: bytes) -> bytes:
-    """Encodes a heartbeat as a comment; every other event with its kind and, if it is from the log, its cursor as
-    id."""
+    """Encodes a heartbeat as a comment; every other event with its kind and, if it is from the log,
+    its cursor as id."""
     event = TradingEvent.FromString(message)
     kind = event.WhichOneof("event")
     if kind == "heartbeat":
         return HEARTBEAT
     id_line = b"id: %s\n" % event.cursor.encode() if event.cursor else b""
-    # JSON has no raw line breaks, so the data are one line. But some clients take these two characters for line breaks.
-    data = msgspec.json.encode(_fields(event)).replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    # JSON has no raw line breaks, so the data are one line. But some clients take these two
+    # characters for line breaks.
+    data = (
+        msgspec.json.encode(_fields(event))
+        .replace(b"\xe2\x80\xa8", b"\\u2028")
+        .replace(b"\xe2\x80\xa9", b"\\u2029")
+    )
     return b"event: %s\n%sdata: %s\n\n" % (str(kind).encode(), id_line, data)
 
 
 def _fields(message: ProtobufMessage) -> dict[str, Any]:
     """Leaves absent fields out: absent means unknown."""
     return {
-        field.name: [_value(field, item) for item in value] if field.is_repeated else _value(field, value)
+        field.name: [_value(field, item) for item in value]
+        if field.is_repeated
+        else _value(field, value)
         for field, value in message.ListFields()
     }
 

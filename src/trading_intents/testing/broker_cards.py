@@ -1,4 +1,5 @@
-"""The cards: what is done at a venue, and what a broker integration must report. Numbers are never reused."""
+"""The cards: what is done at a venue, and what a broker integration must report. Numbers are never
+reused."""
 
 from decimal import Decimal
 
@@ -7,13 +8,26 @@ from msgspec.structs import replace
 from trading_intents.brokers import port
 from trading_intents.brokers.port import Absent, CommandResult, Outcome
 from trading_intents.testing import broker_suite as suite
-from trading_intents.testing.broker_suite import KEEPS_FILLED, Card, CardRun, Sent, StageFault, deadline, offers, total
+from trading_intents.testing.broker_suite import (
+    KEEPS_FILLED,
+    Card,
+    CardRun,
+    Sent,
+    StageFault,
+    deadline,
+    offers,
+    total,
+)
 from trading_intents.testing.linked_cards import LINKED_CARDS
 from trading_intents.testing.session_cards import SESSION_CARDS
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
 
 _E = port.EventKind
-_IOC, _FOK, _GTC = TimeInForce.IMMEDIATE_OR_CANCEL, TimeInForce.FILL_OR_KILL, TimeInForce.GOOD_TILL_CANCEL
+_IOC, _FOK, _GTC = (
+    TimeInForce.IMMEDIATE_OR_CANCEL,
+    TimeInForce.FILL_OR_KILL,
+    TimeInForce.GOOD_TILL_CANCEL,
+)
 
 
 async def fills_market(run: CardRun) -> None:
@@ -118,8 +132,8 @@ async def refuses(run: CardRun) -> None:
 
 
 async def never_takes_an_id_twice(run: CardRun) -> None:
-    """If the venue takes an id twice, the adapter cannot prevent it: the card fails, and only the platform's own rule
-    is left."""
+    """If the venue takes an id twice, the adapter cannot prevent it: the card fails, and only the
+    platform's own rule is left."""
     sent = await run.buy_resting("1")
     again = await run.broker.submit(sent.ticket, deadline())
     assert again.outcome is Outcome.UNKNOWN, "a known id is no refusal: the order is there"
@@ -183,7 +197,9 @@ async def keeps_its_keys(run: CardRun) -> None:
     snapshot = await run.snapshot()
     keys = {event.dedupe_key for event in streamed}
     assert len(keys) == len(streamed)
-    assert {event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)} <= keys
+    assert {
+        event.dedupe_key for event in sent.result.updates if event.kind in (_E.ACCEPTED, _E.FILL)
+    } <= keys
     assert suite.keys_of(snapshot.executions, _E.FILL) == suite.keys_of(streamed, _E.FILL)
 
 
@@ -253,7 +269,11 @@ async def refuses_to_cancel_what_is_not_there(run: CardRun) -> None:
 
 async def looks_up_a_working_order(run: CardRun) -> None:
     found = await run.found(await run.buy_resting("3"))
-    assert (found.symbol, found.side, found.quantity) == (run.stage.symbol, OrderSide.BUY, Decimal(3))
+    assert (found.symbol, found.side, found.quantity) == (
+        run.stage.symbol,
+        OrderSide.BUY,
+        Decimal(3),
+    )
     assert found.events[0].kind is _E.ACCEPTED
 
 
@@ -273,7 +293,9 @@ async def looks_up_by_the_id_of_a_replace(run: CardRun) -> None:
 
 async def finds_nothing_that_was_not_sent(run: CardRun) -> None:
     await run.buy("3", "1")
-    assert isinstance(await run.broker.lookup(run.stage.client_order_id(), None, deadline()), Absent)
+    assert isinstance(
+        await run.broker.lookup(run.stage.client_order_id(), None, deadline()), Absent
+    )
 
 
 async def has_open_orders(run: CardRun) -> None:
@@ -299,36 +321,113 @@ _ORDER_CARDS = (
     Card(10, "a market order is filled", fills_market, offers(_K.MARKET)),
     Card(11, "what was bought can be sold", sells_what_was_bought, offers(_K.MARKET)),
     Card(12, "a limit order rests", rests, offers(_K.LIMIT)),
-    Card(13, "a marketable limit order is filled, not worse than its limit", fills_marketable_limit, offers(_K.LIMIT)),
-    Card(14, "a resting limit order is filled when the market comes", fills_resting_limit, offers(_K.LIMIT)),
+    Card(
+        13,
+        "a marketable limit order is filled, not worse than its limit",
+        fills_marketable_limit,
+        offers(_K.LIMIT),
+    ),
+    Card(
+        14,
+        "a resting limit order is filled when the market comes",
+        fills_resting_limit,
+        offers(_K.LIMIT),
+    ),
     Card(15, "an order is filled in parts, which add up", fills_in_parts, offers(_K.LIMIT)),
     Card(16, "a stop order becomes a market order", triggers_stop, offers(_K.STOP)),
-    Card(17, "a stop-limit order becomes a limit order", triggers_stop_limit, offers(_K.STOP_LIMIT)),
-    Card(18, "IOC: what is not filled at once is cancelled", cancels_rest_of_ioc, offers(_K.LIMIT, _IOC)),
+    Card(
+        17, "a stop-limit order becomes a limit order", triggers_stop_limit, offers(_K.STOP_LIMIT)
+    ),
+    Card(
+        18,
+        "IOC: what is not filled at once is cancelled",
+        cancels_rest_of_ioc,
+        offers(_K.LIMIT, _IOC),
+    ),
     Card(19, "FOK: all or nothing", kills_fok, offers(_K.LIMIT, _FOK)),
     Card(20, "FOK: all", fills_fok, offers(_K.LIMIT, _FOK)),
     Card(21, "GTC rests", keeps_gtc, offers(_K.LIMIT, _GTC)),
     Card(22, "a refusal is definite and says why", refuses, offers(_K.LIMIT)),
-    Card(23, "a used id makes no second order, and is not called a refusal", never_takes_an_id_twice, offers(_K.LIMIT)),
-    Card(24, "a command that is too old, or out of time, is not sent", sends_nothing_stale, offers(_K.MARKET)),
+    Card(
+        23,
+        "a used id makes no second order, and is not called a refusal",
+        never_takes_an_id_twice,
+        offers(_K.LIMIT),
+    ),
+    Card(
+        24,
+        "a command that is too old, or out of time, is not sent",
+        sends_nothing_stale,
+        offers(_K.MARKET),
+    ),
     Card(25, "an event has the same key in every source", keeps_its_keys, offers(_K.MARKET)),
-    Card(26, "an id that was used is refused for ever", refuses_a_used_id_for_ever, suite.REFUSES_USED_IDS),
-    Card(27, "a SELL of a position that is not held is refused", sells_nothing_that_is_not_held, offers(_K.MARKET)),
-    Card(28, "a filled order whose fill is busted stays final", ends_with_its_fill, KEEPS_FILLED, StageFault.BUST_FILL),
+    Card(
+        26,
+        "an id that was used is refused for ever",
+        refuses_a_used_id_for_ever,
+        suite.REFUSES_USED_IDS,
+    ),
+    Card(
+        27,
+        "a SELL of a position that is not held is refused",
+        sells_nothing_that_is_not_held,
+        offers(_K.MARKET),
+    ),
+    Card(
+        28,
+        "a filled order whose fill is busted stays final",
+        ends_with_its_fill,
+        KEEPS_FILLED,
+        StageFault.BUST_FILL,
+    ),
     Card(30, "an order is replaced", replaces_quantity, suite.REPLACES),
-    Card(31, "a replaced order goes on from what was filled", fills_a_replaced_order, suite.REPLACES),
-    Card(32, "a replace to no more than what is filled buys nothing more", replaces_to_what_is_filled, suite.REPLACES),
-    Card(33, "a REPLACE of a finished order is refused", refuses_to_replace_what_is_over, suite.REPLACES),
+    Card(
+        31, "a replaced order goes on from what was filled", fills_a_replaced_order, suite.REPLACES
+    ),
+    Card(
+        32,
+        "a replace to no more than what is filled buys nothing more",
+        replaces_to_what_is_filled,
+        suite.REPLACES,
+    ),
+    Card(
+        33,
+        "a REPLACE of a finished order is refused",
+        refuses_to_replace_what_is_over,
+        suite.REPLACES,
+    ),
     Card(40, "an order is cancelled", cancels, offers(_K.LIMIT)),
     Card(41, "what is left of an order is cancelled", cancels_what_is_left, offers(_K.LIMIT)),
-    Card(42, "an order is cancelled by its client order id alone", cancels_by_client_id, offers(_K.LIMIT)),
-    Card(43, "a CANCEL of a finished order is refused", refuses_to_cancel_what_is_over, offers(_K.MARKET)),
+    Card(
+        42,
+        "an order is cancelled by its client order id alone",
+        cancels_by_client_id,
+        offers(_K.LIMIT),
+    ),
+    Card(
+        43,
+        "a CANCEL of a finished order is refused",
+        refuses_to_cancel_what_is_over,
+        offers(_K.MARKET),
+    ),
     Card(44, "a CANCEL of an unknown order is refused", refuses_to_cancel_what_is_not_there),
     Card(50, "a working order is found", looks_up_a_working_order, suite.looks_up),
     Card(51, "a finished order is found", looks_up_what_is_over, suite.looks_up_for_ever),
-    Card(52, "an order is found by the id of its replace", looks_up_by_the_id_of_a_replace, suite.LOOKS_UP_REPLACES),
-    Card(53, "an order that was never sent is absent", finds_nothing_that_was_not_sent, suite.looks_up_for_ever),
+    Card(
+        52,
+        "an order is found by the id of its replace",
+        looks_up_by_the_id_of_a_replace,
+        suite.LOOKS_UP_REPLACES,
+    ),
+    Card(
+        53,
+        "an order that was never sent is absent",
+        finds_nothing_that_was_not_sent,
+        suite.looks_up_for_ever,
+    ),
     Card(60, "a snapshot has open orders and executions", has_open_orders, offers(_K.LIMIT)),
-    Card(61, "a snapshot has positions, if the broker reports any", has_positions, offers(_K.MARKET)),
+    Card(
+        61, "a snapshot has positions, if the broker reports any", has_positions, offers(_K.MARKET)
+    ),
 )
 CARDS = tuple(sorted((*_ORDER_CARDS, *SESSION_CARDS, *LINKED_CARDS), key=lambda card: card.number))

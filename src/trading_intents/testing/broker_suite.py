@@ -1,5 +1,6 @@
-"""Rules of broker integrations, as numbered cards that are played against it. An author writes a Stage for the
-venue, or a simulator of it, and runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
+"""Rules of broker integrations, as numbered cards that are played against it. An author writes a
+Stage for the venue, or a simulator of it, and runs `play` for each card of `broker_cards.CARDS`.
+Needs no test framework."""
 
 import asyncio
 import time
@@ -14,7 +15,14 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from trading_intents.brokers import port
-from trading_intents.brokers.port import BrokerAdapter, BrokerEvent, Capabilities, EventKind, OrderTicket, Outcome
+from trading_intents.brokers.port import (
+    BrokerAdapter,
+    BrokerEvent,
+    Capabilities,
+    EventKind,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, Symbol, TimeInForce
 
 CALL_SECONDS = 3.5
@@ -22,7 +30,12 @@ WAIT_SECONDS = 5.0
 # Reported by some venues and not by others, about a state that ends by itself.
 PASSING = frozenset(
     {
-        *(EventKind.PENDING_CANCEL, EventKind.PENDING_REPLACE, EventKind.STATUS, EventKind.TRIGGERED),
+        *(
+            EventKind.PENDING_CANCEL,
+            EventKind.PENDING_REPLACE,
+            EventKind.STATUS,
+            EventKind.TRIGGERED,
+        ),
         *(EventKind.POSITION, EventKind.FEE),
     }
 )
@@ -33,8 +46,10 @@ class StageFault(StrEnum):
     LOSE_COMMAND = "lose_command"  # the next command never arrives, and no answer comes
     BREAK_LINK = "break_link"  # the connection breaks after the next command
     BUST_FILL = "bust_fill"  # at once: the last execution is taken back
-    REFUSE_UPDATES = "refuse_updates"  # from now on: sessions are opened, and their update streams refused
-    GARBLE = "garble"  # the next execution is reported by rows that cannot be read, in the stream and in lists
+    # From now on: sessions are opened, and their update streams refused.
+    REFUSE_UPDATES = "refuse_updates"
+    # The next execution is reported by rows that cannot be read, in the stream and in lists.
+    GARBLE = "garble"
 
 
 class Stage(Protocol):
@@ -47,8 +62,9 @@ class Stage(Protocol):
     def client_order_id(self) -> str: ...
 
     async def connect(self) -> BrokerAdapter:
-        """A new session of the account, not opened, as another process would make it after a restart: of earlier
-        sessions there is nothing left but what the venue keeps. Made by the integration's own `connect`."""
+        """A new session of the account, not opened, as another process would make it after a
+        restart: of earlier sessions there is nothing left but what the venue keeps. Made by the
+        integration's own `connect`."""
 
     async def now(self) -> datetime:
         """The venue's clock."""
@@ -186,12 +202,16 @@ class CardRun:
         return sent
 
     async def replace(self, sent: Sent, quantity: str, limit: str | None = None) -> Sent:
-        terms = self.ticket(sent.ticket.side, quantity, limit, time_in_force=sent.ticket.time_in_force)
+        terms = self.ticket(
+            sent.ticket.side, quantity, limit, time_in_force=sent.ticket.time_in_force
+        )
         ticket = self._about(sent, terms)
         return Sent(ticket, await self.broker.replace(ticket, deadline()))
 
     async def cancel(self, sent: Sent, with_broker_id: bool = True) -> Sent:
-        ticket = self._about(sent, replace(sent.ticket, client_order_id=self.stage.client_order_id(), legs=()))
+        ticket = self._about(
+            sent, replace(sent.ticket, client_order_id=self.stage.client_order_id(), legs=())
+        )
         if not with_broker_id:
             ticket = replace(ticket, broker_order_id=None)
         return Sent(ticket, await self.broker.cancel(ticket, deadline()))
@@ -205,7 +225,9 @@ class CardRun:
 
     async def found(self, sent: Sent) -> port.OrderSnapshot:
         """Looks the order up; the card fails unless it is found."""
-        order = await self.broker.lookup(sent.ticket.client_order_id, sent.result.broker_order_id, deadline())
+        order = await self.broker.lookup(
+            sent.ticket.client_order_id, sent.result.broker_order_id, deadline()
+        )
         assert isinstance(order, port.OrderSnapshot), order
         return order
 
@@ -219,14 +241,17 @@ class CardRun:
         found = {
             event.dedupe_key: event
             for event in self.received
-            if (event.client_order_id in clients or event.broker_order_id in numbers) and event.kind not in PASSING
+            if (event.client_order_id in clients or event.broker_order_id in numbers)
+            and event.kind not in PASSING
         }
         return list(found.values())
 
     async def expect(self, kinds: Sequence[EventKind], *sent: Sent) -> list[BrokerEvent]:
-        """Waits until the stream has reported exactly these about the order, in this order; a fill may come in
-        parts."""
-        await self.wait_until(lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended)
+        """Waits until the stream has reported exactly these about the order, in this order; a fill
+        may come in parts."""
+        await self.wait_until(
+            lambda: _folded(self.reported(*sent)) == list(kinds) or self.has_ended
+        )
         events = self.reported(*sent)
         assert _folded(events) == list(kinds), f"expected {list(kinds)}, reported {_folded(events)}"
         return events
@@ -263,14 +288,18 @@ def keys_of(events: Iterable[BrokerEvent], kind: EventKind) -> set[str]:
 
 
 def total(events: Iterable[BrokerEvent]) -> Decimal:
-    return sum((each.quantity or Decimal(0) for each in events if each.kind is EventKind.FILL), Decimal(0))
+    return sum(
+        (each.quantity or Decimal(0) for each in events if each.kind is EventKind.FILL), Decimal(0)
+    )
 
 
 def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
     """The kinds of events, with consecutive fills as one."""
     kinds = [event.kind for event in events]
     return [
-        kind for index, kind in enumerate(kinds) if kind is not EventKind.FILL or kinds[:index][-1:] != [EventKind.FILL]
+        kind
+        for index, kind in enumerate(kinds)
+        if kind is not EventKind.FILL or kinds[:index][-1:] != [EventKind.FILL]
     ]
 
 
@@ -301,7 +330,9 @@ def looks_up_for_ever(broker: Capabilities) -> bool:
 
 
 REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace)
-LOOKS_UP_REPLACES = offers(OrderKind.LIMIT, can=lambda broker: broker.native_replace and looks_up(broker))
+LOOKS_UP_REPLACES = offers(
+    OrderKind.LIMIT, can=lambda broker: broker.native_replace and looks_up(broker)
+)
 REPORTS_BALANCES = offers(OrderKind.MARKET, can=lambda broker: broker.tells_balances)
 KEEPS_FILLED = offers(OrderKind.MARKET, can=lambda broker: not broker.bust_reopens)
 REFUSES_USED_IDS = offers(OrderKind.LIMIT, can=lambda broker: broker.unique_order_ids)
@@ -310,4 +341,6 @@ LINKS_PAIRS = offers(OrderKind.MARKET, can=lambda broker: broker.one_cancels_oth
 # Not ours: its rows may be anything.
 HAS_OWN_VENUE = offers(OrderKind.LIMIT, can=lambda broker: broker.credential_fields)
 # What its updates say is found by look-ups too: it can do without them for a while.
-HAS_OTHER_SOURCES = offers(OrderKind.LIMIT, can=lambda broker: broker.credential_fields and looks_up_for_ever(broker))
+HAS_OTHER_SOURCES = offers(
+    OrderKind.LIMIT, can=lambda broker: broker.credential_fields and looks_up_for_ever(broker)
+)

@@ -6,7 +6,15 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerEvent, LegTicket, OrderTicket, Outcome
-from trading_intents.testing.broker_suite import LINKS_EXITS, LINKS_PAIRS, Card, CardRun, Sent, offers, total
+from trading_intents.testing.broker_suite import (
+    LINKS_EXITS,
+    LINKS_PAIRS,
+    Card,
+    CardRun,
+    Sent,
+    offers,
+    total,
+)
 from trading_intents.trading import Leg, OrderKind, OrderSide, TimeInForce, terms_of
 
 _E = port.EventKind
@@ -15,7 +23,8 @@ ENDS = {_E.CANCELLED, _E.EXPIRED, _E.REJECTED}
 
 
 async def trails(run: CardRun) -> None:
-    """The stop follows the market up, stays when it falls, and becomes a market order when it is reached."""
+    """The stop follows the market up, stays when it falls, and becomes a market order when it is
+    reached."""
     await run.buy_filled("5")
     terms = run.ticket(OrderSide.SELL, "5")
     sent = await run.send(replace(terms, kind=OrderKind.TRAILING_STOP, trail_amount=Decimal(2)))
@@ -60,7 +69,9 @@ async def fills_one_leg_of_a_jump(run: CardRun) -> None:
 
 async def ends_exits_with_an_unfilled_entry(run: CardRun) -> None:
     await run.quote("99", "100")
-    sent = await _send_with_exits(run, run.ticket(OrderSide.BUY, "5", "95", time_in_force=_GTC), "110", "90")
+    sent = await _send_with_exits(
+        run, run.ticket(OrderSide.BUY, "5", "95", time_in_force=_GTC), "110", "90"
+    )
     assert (await run.cancel(sent)).result.outcome is Outcome.ACKED
     for leg in (Leg.TAKE_PROFIT, Leg.STOP_LOSS):
         await _expect_ended(run, sent, leg)
@@ -104,12 +115,16 @@ async def cancels_the_other(run: CardRun) -> None:
 
 async def _enter(run: CardRun, profit: str | None = None, loss: str | None = None) -> Sent:
     await run.quote("99", "100")
-    sent = await _send_with_exits(run, run.ticket(OrderSide.BUY, "5", time_in_force=_GTC), profit, loss)
+    sent = await _send_with_exits(
+        run, run.ticket(OrderSide.BUY, "5", time_in_force=_GTC), profit, loss
+    )
     await run.expect_filled("5", sent)
     return sent
 
 
-async def _send_with_exits(run: CardRun, ticket: OrderTicket, profit: str | None, loss: str | None) -> Sent:
+async def _send_with_exits(
+    run: CardRun, ticket: OrderTicket, profit: str | None, loss: str | None
+) -> Sent:
     legs = []
     if profit:
         legs.append(_leg(run, ticket, Leg.TAKE_PROFIT, limit=profit))
@@ -120,7 +135,9 @@ async def _send_with_exits(run: CardRun, ticket: OrderTicket, profit: str | None
     return sent
 
 
-def _leg(run: CardRun, entry: OrderTicket, leg: Leg, limit: str | None = None, stop: str | None = None) -> LegTicket:
+def _leg(
+    run: CardRun, entry: OrderTicket, leg: Leg, limit: str | None = None, stop: str | None = None
+) -> LegTicket:
     terms = run.ticket(OrderSide.SELL, str(entry.quantity), limit, stop, time_in_force=_GTC)
     return LegTicket(
         leg=leg,
@@ -133,24 +150,32 @@ def _leg(run: CardRun, entry: OrderTicket, leg: Leg, limit: str | None = None, s
 
 
 def _of_leg(run: CardRun, sent: Sent, leg: Leg) -> list[BrokerEvent]:
-    """The events of the leg, each once, from the stream and the answer: by its id, or through the entry. The stream may
-    report it by its id alone before the answer names it."""
+    """The events of the leg, each once, from the stream and the answer: by its id, or through the
+    entry. The stream may report it by its id alone before the answer names it."""
     reported = [*sent.result.updates, *run.received]
     named = {event.broker_order_id for event in reported if _is_of(event, sent, leg)} - {None}
-    found = [event for event in reported if _is_of(event, sent, leg) or event.broker_order_id in named]
+    found = [
+        event for event in reported if _is_of(event, sent, leg) or event.broker_order_id in named
+    ]
     return list({event.dedupe_key: event for event in found}.values())
 
 
 def _is_of(event: BrokerEvent, sent: Sent, leg: Leg) -> bool:
     own = {each.client_order_id for each in sent.ticket.legs if each.leg is leg}
-    return event.client_order_id in own or (event.parent == sent.ticket.client_order_id and event.leg is leg)
+    return event.client_order_id in own or (
+        event.parent == sent.ticket.client_order_id and event.leg is leg
+    )
 
 
 def _leg_sent(run: CardRun, sent: Sent, leg: Leg) -> Sent:
     """The leg as if it had been sent by itself, under the venue's names for it."""
     (ticket,) = (each for each in sent.ticket.legs if each.leg is leg)
-    broker_order_id = next(event.broker_order_id for event in _of_leg(run, sent, leg) if event.broker_order_id)
-    alone = run.ticket(ticket.side, "5", str(ticket.limit_price), time_in_force=ticket.time_in_force)
+    broker_order_id = next(
+        event.broker_order_id for event in _of_leg(run, sent, leg) if event.broker_order_id
+    )
+    alone = run.ticket(
+        ticket.side, "5", str(ticket.limit_price), time_in_force=ticket.time_in_force
+    )
     alone = replace(alone, client_order_id=ticket.client_order_id, broker_order_id=broker_order_id)
     return Sent(alone, port.CommandResult(outcome=Outcome.ACKED, broker_order_id=broker_order_id))
 
@@ -167,13 +192,25 @@ async def _expect_ended(run: CardRun, sent: Sent, leg: Leg) -> None:
 
 
 LINKED_CARDS = (
-    Card(80, "a trailing stop follows the market, and never goes back", trails, offers(OrderKind.TRAILING_STOP)),
+    Card(
+        80,
+        "a trailing stop follows the market, and never goes back",
+        trails,
+        offers(OrderKind.TRAILING_STOP),
+    ),
     Card(81, "an exit that takes the profit ends the other", takes_profit, LINKS_EXITS),
     Card(82, "an exit that stops the loss ends the other", stops_loss, LINKS_EXITS),
     Card(83, "an entry has one exit", protects_with_one_exit, LINKS_EXITS),
     Card(84, "a market that jumps over both exits fills one", fills_one_leg_of_a_jump, LINKS_EXITS),
-    Card(85, "an entry that ends unfilled ends its exits", ends_exits_with_an_unfilled_entry, LINKS_EXITS),
+    Card(
+        85,
+        "an entry that ends unfilled ends its exits",
+        ends_exits_with_an_unfilled_entry,
+        LINKS_EXITS,
+    ),
     Card(86, "an exit is replaced, and stays linked", replaces_a_leg, LINKS_EXITS),
     Card(87, "a snapshot names the exits as the stream did", names_legs_again, LINKS_EXITS),
-    Card(88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, LINKS_PAIRS),
+    Card(
+        88, "one cancels other: the stop fills, and ends the limit", cancels_the_other, LINKS_PAIRS
+    ),
 )

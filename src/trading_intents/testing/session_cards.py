@@ -1,4 +1,5 @@
-"""The cards about the session itself: it closes, works again after a restart, and reports lost events."""
+"""The cards about the session itself: it closes, works again after a restart, and reports lost
+events."""
 
 from trading_intents.brokers import port
 from trading_intents.brokers.port import BrokerBalance, Outcome
@@ -42,7 +43,9 @@ async def goes_on_after_a_restart(run: CardRun) -> None:
     await run.quote("99", "100")
     second = await run.buy("2", "100")
     after = await run.expect([_E.ACCEPTED, _E.FILL], second)
-    assert {event.dedupe_key for event in before}.isdisjoint(event.dedupe_key for event in after), "a key came again"
+    assert {event.dedupe_key for event in before}.isdisjoint(event.dedupe_key for event in after), (
+        "a key came again"
+    )
     assert first.result.broker_order_id != second.result.broker_order_id
     snapshot = await run.snapshot()
     assert total(snapshot.executions) == 3
@@ -87,8 +90,8 @@ async def works_without_updates(run: CardRun) -> None:
 
 
 async def leaves_out_unreadable(run: CardRun) -> None:
-    """The others are reported, before and after; the session goes on, and a snapshot or the stream says what is left
-    out."""
+    """The others are reported, before and after; the session goes on, and a snapshot or the stream
+    says what is left out."""
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1", "100"))
     await run.stage.fault(_F.GARBLE)
@@ -126,11 +129,38 @@ SESSION_CARDS = (
     Card(1, "a closed session sends nothing, and its stream has ended", closes),
     Card(2, "a session can be opened again", opens_again, _MARKET),
     Card(62, "fills from while the session was closed are reported", reports_missed_fills, _LIMIT),
-    Card(63, "after a restart no key comes again, and nothing is forgotten", goes_on_after_a_restart, _LIMIT),
-    Card(64, "a snapshot has the balance, which moves with the fills", reports_balance, suite.REPORTS_BALANCES),
+    Card(
+        63,
+        "after a restart no key comes again, and nothing is forgotten",
+        goes_on_after_a_restart,
+        _LIMIT,
+    ),
+    Card(
+        64,
+        "a snapshot has the balance, which moves with the fills",
+        reports_balance,
+        suite.REPORTS_BALANCES,
+    ),
     Card(70, "a lost answer is unknown", survives_a_lost_answer, _LIMIT, _F.DROP_ANSWER),
     Card(71, "a lost command is unknown", doubts_a_lost_command, _LIMIT, _F.LOSE_COMMAND),
-    Card(72, "a lost connection ends the stream, or is a gap", reports_a_lost_connection, fault=_F.BREAK_LINK),
-    Card(73, "a row that cannot be read ends no session", leaves_out_unreadable, suite.HAS_OWN_VENUE, _F.GARBLE),
-    Card(74, "commands are sent without updates", works_without_updates, suite.HAS_OTHER_SOURCES, _F.REFUSE_UPDATES),
+    Card(
+        72,
+        "a lost connection ends the stream, or is a gap",
+        reports_a_lost_connection,
+        fault=_F.BREAK_LINK,
+    ),
+    Card(
+        73,
+        "a row that cannot be read ends no session",
+        leaves_out_unreadable,
+        suite.HAS_OWN_VENUE,
+        _F.GARBLE,
+    ),
+    Card(
+        74,
+        "commands are sent without updates",
+        works_without_updates,
+        suite.HAS_OTHER_SOURCES,
+        _F.REFUSE_UPDATES,
+    ),
 )

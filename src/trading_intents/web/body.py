@@ -1,4 +1,5 @@
-"""Strict JSON: a body that cannot be read is 400, one that breaks a rule is 422 and names its field. Never guesses."""
+"""Strict JSON: a body that cannot be read is 400, one that breaks a rule is 422 and names its
+field. Never guesses."""
 
 import functools
 import re
@@ -19,14 +20,18 @@ E = TypeVar("E", bound=StrEnum)
 MAX_BODY_BYTES = 64 * 1024
 MAX_DEPTH = 16
 MAX_PARTS = 4_096  # lists and objects: making 30,000 takes the loop 5 ms
-MAX_VALUES = 10_000  # in lists and objects: reading 16,000 numbers and writing them again takes the loop as long
-MAX_DIGITS = 64  # of a number: the time that Python takes for one grows with the square of its length
+# In lists and objects: reading 16,000 numbers and writing them again takes the loop as long.
+MAX_VALUES = 10_000
+# Of a number: the time that Python takes for one grows with the square of its length.
+MAX_DIGITS = 64
 MAX_TEXT_CHARACTERS = 128
 MAX_REFERENCE_CHARACTERS = 64
 
-# Invisible characters and those that change the direction of text: they make a text look like another one.
+# Invisible characters and those that change the direction of text: they make a text look like
+# another one.
 INVISIBLE = r"\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-# One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last line break pass.
+# One line: no control characters (PostgreSQL cannot hold NUL). Python's $ alone would let a last
+# line break pass.
 _LINE = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029{INVISIBLE}]*$(?!\n)"
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARACTERS, pattern=_LINE)]
@@ -35,15 +40,18 @@ Amount = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": trading.AMOUN
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 
 # Pairs of brackets, at most MAX_DEPTH within each other. Nothing is tried twice (the + after *).
-_NESTED = re.compile(functools.reduce(lambda inner, _: rb"(?:\[" + inner + rb"\])*+", range(MAX_DEPTH), b""))
+_NESTED = re.compile(
+    functools.reduce(lambda inner, _: rb"(?:\[" + inner + rb"\])*+", range(MAX_DEPTH), b"")
+)
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def read_json(data: bytes) -> Any:
-    """Reads the document as plain Python values; refuses repeated keys, deep nesting and long numbers, which msgspec
-    accepts, and too many parts. Each step is a few passes in C, so that no shape of 64 KiB takes long."""
+    """Reads the document as plain Python values; refuses repeated keys, deep nesting and long
+    numbers, which msgspec accepts, and too many parts. Each step is a few passes in C, so that no
+    shape of 64 KiB takes long."""
     structure = _without_strings(data)
     if structure.count(b"[") + structure.count(b"{") > MAX_PARTS:
         raise InvalidJson(f"the body has more than {MAX_PARTS} lists and objects")
@@ -57,15 +65,17 @@ def read_json(data: bytes) -> Any:
         raise InvalidJson(f"a number has more than {MAX_DIGITS} digits")
     if not _NESTED.fullmatch(structure.translate(_BRACKETS, _NO_BRACKETS)):
         raise InvalidJson(f"the body is nested deeper than {MAX_DEPTH} levels")
-    # The tree, written again, has as many colons, within strings and after keys, unless a key was repeated.
+    # The tree, written again, has as many colons, within strings and after keys, unless a key was
+    # repeated.
     if _count_colons(data) != msgspec.json.encode(tree).count(b":"):
         raise InvalidJson("a key is repeated within one object")
     return tree
 
 
 def convert(tree: Any, kind: type[T], amounts: Collection[str] = ()) -> T:
-    """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer. A caller that sent a JSON number
-    in a field of `amounts` is refused with the reason why amounts are strings."""
+    """Converts the document to `kind`, or raises ValidationFailed with a JSON pointer. A caller
+    that sent a JSON number in a field of `amounts` is refused with the reason why amounts are
+    strings."""
     try:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
@@ -84,17 +94,21 @@ def read_symbol(pointer: str, text: str) -> trading.Symbol:
 
 
 def read_reference(pointer: str, text: str) -> str:
-    """Refuses control characters, so that the plain encoding of a record with the reference is its canonical one."""
+    """Refuses control characters, so that the plain encoding of a record with the reference is its
+    canonical one."""
     if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
         raise ValidationFailed.at(
-            pointer, f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character"
+            pointer,
+            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
         )
     return text
 
 
 def read_choice(pointer: str, text: str, kind: type[E]) -> E:
     if text not in set(kind):
-        raise ValidationFailed.at(pointer, f"found {text[:MAX_FOUND_CHARACTERS]!r}; use {either(kind)}")
+        raise ValidationFailed.at(
+            pointer, f"found {text[:MAX_FOUND_CHARACTERS]!r}; use {either(kind)}"
+        )
     return kind(text)
 
 

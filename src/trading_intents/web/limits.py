@@ -1,4 +1,5 @@
-"""Rate limits: token buckets for each principal and each organization, by kind of request, in this process only."""
+"""Rate limits: token buckets for each principal and each organization, by kind of request, in this
+process only."""
 
 import ipaddress
 import math
@@ -32,18 +33,25 @@ class Bucket(StrEnum):
 
 
 _OF_CALLERS = (Bucket.SUBMITS, Bucket.CANCELS, Bucket.WRITES, Bucket.READS)
-_SETTINGS = {bucket: bucket for bucket in _OF_CALLERS} | {Bucket.MESSAGES: Bucket.READS}  # the setting of each's rate
+# The setting of each's rate.
+_SETTINGS = {bucket: bucket for bucket in _OF_CALLERS} | {Bucket.MESSAGES: Bucket.READS}
 
 
 def rates(settings: Settings) -> dict[Bucket, Rate]:
     """For each principal, or address."""
     own = {bucket: getattr(settings, f"rate_limit_{name}") for bucket, name in _SETTINGS.items()}
-    return own | {Bucket.FAILURES: settings.rate_limit_failures, Bucket.VERIFICATIONS: LATE_VERIFICATIONS}
+    return own | {
+        Bucket.FAILURES: settings.rate_limit_failures,
+        Bucket.VERIFICATIONS: LATE_VERIFICATIONS,
+    }
 
 
 def organization_rates(settings: Settings) -> dict[Bucket, Rate]:
     """For all principals of an organization and environment together."""
-    return {bucket: getattr(settings, f"rate_limit_organization_{name}") for bucket, name in _SETTINGS.items()}
+    return {
+        bucket: getattr(settings, f"rate_limit_organization_{name}")
+        for bucket, name in _SETTINGS.items()
+    }
 
 
 class Verifier(Protocol):
@@ -62,20 +70,31 @@ class Limits:
     """`organization` is None for a caller without an organization."""
 
     def __init__(
-        self, rates: Mapping[Bucket, Rate], organizations: Mapping[Bucket, Rate], clock: Clock, limited: Counter
+        self,
+        rates: Mapping[Bucket, Rate],
+        organizations: Mapping[Bucket, Rate],
+        clock: Clock,
+        limited: Counter,
     ) -> None:
         self._clock = clock
-        self._buckets = {bucket: TokenBuckets(bucket.value, rate, limited) for bucket, rate in rates.items()}
+        self._buckets = {
+            bucket: TokenBuckets(bucket.value, rate, limited) for bucket, rate in rates.items()
+        }
         self._organizations = {
             bucket: TokenBuckets(f"organization_{bucket.value}", rate, limited)
             for bucket, rate in organizations.items()
         }
 
     def take(
-        self, bucket: Bucket, principal: str, organization: str | None, limit: str = "principal", tokens: int = 1
+        self,
+        bucket: Bucket,
+        principal: str,
+        organization: str | None,
+        limit: str = "principal",
+        tokens: int = 1,
     ) -> Headers:
-        """Takes the tokens of each bucket, or of neither and raises RateLimited; gives the headers that say what is
-        left. `limit` says whose the first bucket is."""
+        """Takes the tokens of each bucket, or of neither and raises RateLimited; gives the headers
+        that say what is left. `limit` says whose the first bucket is."""
         now, buckets = self._clock.monotonic(), self._buckets[bucket]
         left, cost = buckets.left(principal, now), buckets.cost(tokens)
         if organization is None:
@@ -102,8 +121,9 @@ class Limits:
         )
 
     def reserve(self, bucket: Bucket, principal: str, organization: str | None) -> float:
-        """Takes the next token of each bucket, and gives the seconds until both are there. Each caller waits for its
-        own token, so that many that wait do not all look again for the same one."""
+        """Takes the next token of each bucket, and gives the seconds until both are there. Each
+        caller waits for its own token, so that many that wait do not all look again for the same
+        one."""
         now = self._clock.monotonic()
         own_seconds = self._buckets[bucket].reserve(principal, now)
         if organization is None:
@@ -111,35 +131,47 @@ class Limits:
         return max(own_seconds, self._organizations[bucket].reserve(organization, now))
 
     async def identify(
-        self, verifier: Verifier, request: Request, bucket: Bucket | None, verifies_late: bool = False
+        self,
+        verifier: Verifier,
+        request: Request,
+        bucket: Bucket | None,
+        verifies_late: bool = False,
     ) -> None:
-        """Identifies the caller. A credential takes a token of its address before it is looked up and gives it back
-        unless it fails, so that requests side by side cannot share one. A credential that was verified lately needs
-        none. A caller who is known, and refused, counts in its own `bucket`."""
-        is_token_taken = not verifier.is_verified(request) and self._take_failure(verifier, request, verifies_late)
+        """Identifies the caller. A credential takes a token of its address before it is looked up
+        and gives it back unless it fails, so that requests side by side cannot share one. A
+        credential that was verified lately needs none. A caller who is known, and refused, counts
+        in its own `bucket`."""
+        is_token_taken = not verifier.is_verified(request) and self._take_failure(
+            verifier, request, verifies_late
+        )
         is_failed = False
         try:
             await verifier.identify(request)
         except (Unauthorized, InvalidRequest) as error:
             is_failed = request.caller is None and isinstance(error, Unauthorized)
             if (caller := request.caller) and bucket:
-                request.headers_out += self.take(bucket, caller.limit_key, caller.organization_limit_key)
+                request.headers_out += self.take(
+                    bucket, caller.limit_key, caller.organization_limit_key
+                )
             raise
         finally:
             if is_token_taken and not is_failed:
                 self._buckets[Bucket.FAILURES].give_back(request.address)
 
     def _take_failure(self, verifier: Verifier, request: Request, verifies_late: bool) -> bool:
-        """Whether it took a token of FAILURES. When that is empty, and the endpoint stops trading, a well-formed key is
-        verified by a second bucket."""
+        """Whether it took a token of FAILURES. When that is empty, and the endpoint stops trading,
+        a well-formed key is verified by a second bucket."""
         is_empty = not self.has(Bucket.FAILURES, request.address, None)
         is_late = verifies_late and is_empty and verifier.has_well_formed_key(request)
-        self.take(Bucket.VERIFICATIONS if is_late else Bucket.FAILURES, request.address, None, "address")
+        self.take(
+            Bucket.VERIFICATIONS if is_late else Bucket.FAILURES, request.address, None, "address"
+        )
         return not is_late
 
 
 class TokenBuckets:
-    """All callers' buckets of one kind. Each is kept as the moment at which it will be full again."""
+    """All callers' buckets of one kind. Each is kept as the moment at which it will be full
+    again."""
 
     def __init__(self, name: str, rate: Rate, limited: Counter) -> None:
         self._rate, self._full_at = rate, dict[str, float]()
@@ -161,7 +193,9 @@ class TokenBuckets:
         full_at = self._full_at.get(key)
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
-        self._full_at[key] = (now if full_at is None or full_at < now else full_at) + tokens * self._token_seconds
+        self._full_at[key] = (
+            now if full_at is None or full_at < now else full_at
+        ) + tokens * self._token_seconds
 
     def give_back(self, key: str) -> None:
         if key in self._full_at:
@@ -175,7 +209,9 @@ class TokenBuckets:
         self._limited.inc()
         return (1 - left) * self._token_seconds
 
-    def headers(self, left: float, shared: "TokenBuckets | None" = None, shared_left: float = 0.0) -> Headers:
+    def headers(
+        self, left: float, shared: "TokenBuckets | None" = None, shared_left: float = 0.0
+    ) -> Headers:
         """Each is a list of policies (draft-ietf-httpapi-ratelimit-headers)."""
         if shared is None:
             return [(b"ratelimit-policy", self._policy), (b"ratelimit", self._state(left))]
@@ -210,11 +246,14 @@ class TokenBuckets:
 
 
 class ClientAddress:
-    """The address that a request counts against: the peer's, or the one that a trusted proxy names."""
+    """The address that a request counts against: the peer's, or the one that a trusted proxy
+    names."""
 
     def __init__(self, trusted: tuple[str, ...]) -> None:
         try:
-            self._trusted: list[Network] = [ipaddress.ip_network(text, strict=False) for text in trusted]
+            self._trusted: list[Network] = [
+                ipaddress.ip_network(text, strict=False) for text in trusted
+            ]
         except ValueError as error:
             raise StartupRefused(f"TRADING_INTENTS_TRUSTED_PROXIES: {error}") from None
 
@@ -225,9 +264,11 @@ class ClientAddress:
         peer = incoming.peer
         if not self.trusts(peer):
             return peer
-        forwarded = b",".join(value for name, value in incoming.headers if name == b"x-forwarded-for")
-        # From the right: each trusted proxy names the one before it; the first address that is not trusted is the
-        # caller's.
+        forwarded = b",".join(
+            value for name, value in incoming.headers if name == b"x-forwarded-for"
+        )
+        # From the right: each trusted proxy names the one before it; the first address that is not
+        # trusted is the caller's.
         hops = forwarded.decode("latin-1").split(",")[-MAX_HOPS:]
         while hops and self.trusts(peer) and _is_address(hop := hops.pop().strip()):
             peer = hop
@@ -241,7 +282,8 @@ class ClientAddress:
 
 
 def limited_address(text: str) -> str:
-    """The form in which limits count an address: IPv6 by its /64, as one client may have all of it."""
+    """The form in which limits count an address: IPv6 by its /64, as one client may have all of
+    it."""
     if ":" not in text or not _is_address(text):
         return text
     address = ipaddress.IPv6Address(text)

@@ -1,4 +1,5 @@
-"""The endpoints that every process has: liveness, readiness, metrics, and the description of the rest."""
+"""The endpoints that every process has: liveness, readiness, metrics, and the description of the
+rest."""
 
 import asyncio
 import functools
@@ -29,7 +30,8 @@ async def read_metrics(url: str, limit_seconds: float) -> str | None:
     try:
         async with (
             asyncio.timeout(limit_seconds),
-            # Certificates are not read: what is sent is no secret, and they name the host that callers know.
+            # Certificates are not read: what is sent is no secret, and they name the host that
+            # callers know.
             httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501 - for this reason
         ):
             return (await client.get(f"{url}/metrics")).raise_for_status().text
@@ -57,10 +59,13 @@ class _Cached(Generic[T]):
 
 
 def operations_routes(
-    policy: Policy, missing: Callable[[], Awaitable[str]], render: Callable[[], Awaitable[bytes]], clock: Clock
+    policy: Policy,
+    missing: Callable[[], Awaitable[str]],
+    render: Callable[[], Awaitable[bytes]],
+    clock: Clock,
 ) -> tuple[Route, ...]:
-    """`missing` says what this process's roles lack now; an empty text means that it is ready. `render` gives the
-    metrics."""
+    """`missing` says what this process's roles lack now; an empty text means that it is ready.
+    `render` gives the metrics."""
     text = CONTENT_TYPE_LATEST.encode()
     lacking, rendered = _Cached(missing, clock), _Cached(render, clock)
 
@@ -91,13 +96,17 @@ def operations_routes(
 def make_request_series(requests: Requests, routes: Sequence[Route]) -> None:
     for route in routes:
         requests.make_series(
-            route.path, [route.operation.status, *map(route.operation.error_shape.status_of, errors_of(route))]
+            route.path,
+            [route.operation.status, *map(route.operation.error_shape.status_of, errors_of(route))],
         )
     requests.make_series("none", UNROUTED_STATUSES)
 
 
-def description_routes(policy: Policy, described: Sequence[Route], version: str, url: str) -> tuple[Route, ...]:
-    """/, /docs and /openapi.json describe `described` and themselves; `url` is where their examples find us."""
+def description_routes(
+    policy: Policy, described: Sequence[Route], version: str, url: str
+) -> tuple[Route, ...]:
+    """/, /docs and /openapi.json describe `described` and themselves; `url` is where their examples
+    find us."""
 
     def describe() -> tuple[bytes, dict[str, StaticFile]]:
         document = build_openapi((*described, *routes), version, url)
@@ -105,7 +114,8 @@ def description_routes(policy: Policy, described: Sequence[Route], version: str,
 
     @functools.cache
     def description() -> asyncio.Future[tuple[bytes, dict[str, StaticFile]]]:
-        """Made when somebody asks for it, because that takes a third of a start, and beside other requests."""
+        """Made when somebody asks for it, because that takes a third of a start, and beside other
+        requests."""
         return asyncio.ensure_future(asyncio.to_thread(describe))
 
     async def answer_page(path: str, request: Request) -> Answer:

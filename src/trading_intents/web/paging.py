@@ -1,5 +1,5 @@
-"""Lists: limit, order, times, opaque cursor, and the answer's envelope, or its rows as CSV. A cursor belongs to one
-list, its filters and its order, and only moves within it."""
+"""Lists: limit, order, times, opaque cursor, and the answer's envelope, or its rows as CSV. A
+cursor belongs to one list, its filters and its order, and only moves within it."""
 
 import base64
 import binascii
@@ -52,15 +52,23 @@ class Page(FrozenStruct, frozen=True):
         ordered = sorted(rows, key=key, reverse=self.is_descending)
         if self.after is not None:
             ordered = [
-                row for row in ordered if key(row) != self.after and (key(row) < self.after) == self.is_descending
+                row
+                for row in ordered
+                if key(row) != self.after and (key(row) < self.after) == self.is_descending
             ]
         return ordered[: self.limit + 1]
 
-    def answer(self, rows: Sequence[R], position: Callable[[R], str], show: Callable[[R], T]) -> "Listing[T]":
-        """Rows read with `limit + 1` become one page; the extra one only says that there is more."""
+    def answer(
+        self, rows: Sequence[R], position: Callable[[R], str], show: Callable[[R], T]
+    ) -> "Listing[T]":
+        """Rows read with `limit + 1` become one page; the extra one only says that there is
+        more."""
         shown = rows[: self.limit]
         more = len(rows) > self.limit
-        return Listing([show(row) for row in shown], make_cursor(self.list_name, position(shown[-1])) if more else None)
+        return Listing(
+            [show(row) for row in shown],
+            make_cursor(self.list_name, position(shown[-1])) if more else None,
+        )
 
 
 class Listing(msgspec.Struct, Generic[T]):
@@ -69,7 +77,8 @@ class Listing(msgspec.Struct, Generic[T]):
 
 
 def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = str) -> Page:
-    """`list_name` names the list, its owner and its filters; `parse` makes a row's key of its text."""
+    """`list_name` names the list, its owner and its filters; `parse` makes a row's key of its
+    text."""
     order = read_choice("?order", request.query.get("order", ListOrder.ASC), ListOrder)
     is_descending = order is ListOrder.DESC
     if is_descending:
@@ -86,14 +95,19 @@ def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = st
 def prefers_csv(request: Request) -> bool:
     """Whether `Accept` gives text/csv a higher quality than JSON."""
     ranges = dict[str, Decimal]()
-    for part in b",".join(value for name, value in request.incoming.headers if name == b"accept").split(b","):
+    for part in b",".join(
+        value for name, value in request.incoming.headers if name == b"accept"
+    ).split(b","):
         media, *parameters = (each.strip(" \t") for each in part.decode("latin-1").split(";"))
         given = [each for each in parameters if each[:2].lower() == "q="]
         qualities = [match[1] for each in given if (match := _QUALITY.match(each))]
         if len(given) == len(qualities):
             ranges[media.lower()] = Decimal(qualities[0] if qualities else 1)
     csv_quality, json_quality = (
-        next((ranges[each] for each in (f"{kind}/{name}", f"{kind}/*", "*/*") if each in ranges), Decimal(0))
+        next(
+            (ranges[each] for each in (f"{kind}/{name}", f"{kind}/*", "*/*") if each in ranges),
+            Decimal(0),
+        )
         for kind, name in (("text", "csv"), ("application", "json"))
     )
     return csv_quality > json_quality
@@ -132,7 +146,11 @@ def read_times(request: Request) -> TimeRange:
 
 def name_times(times: TimeRange) -> str:
     """For the list's name: a cursor fits no other times."""
-    return "" if times == TimeRange() else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
+    return (
+        ""
+        if times == TimeRange()
+        else ":" + "/".join("" if time is None else rfc3339(time) for time in times)
+    )
 
 
 def query_time(request: Request, name: str) -> datetime | None:
@@ -149,7 +167,9 @@ def read_time(pointer: str, text: str) -> datetime:
 
 
 def make_cursor(list_name: str, position: str) -> str:
-    return base64.urlsafe_b64encode(_tag(list_name, position) + position.encode()).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(_tag(list_name, position) + position.encode()).decode().rstrip("=")
+    )
 
 
 def open_cursor(list_name: str, cursor: str) -> str:
@@ -165,7 +185,9 @@ def read_cursor(cursor: str) -> str:
     if len(cursor) > MAX_CURSOR_CHARACTERS:
         raise InvalidCursor
     try:
-        raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        raw = base64.b64decode(
+            cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True
+        )
         position = raw[_TAG_BYTES:].decode()
     except (binascii.Error, UnicodeError):
         raise InvalidCursor from None
@@ -178,7 +200,9 @@ def read_limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit()):
-        raise InvalidRequest("limit must be a whole number, zero or more; 1 to 100 rows are answered")
+        raise InvalidRequest(
+            "limit must be a whole number, zero or more; 1 to 100 rows are answered"
+        )
     digits = text.lstrip("0") or "0"
     return MAX_LIMIT if len(digits) > 9 else max(1, min(MAX_LIMIT, int(digits)))
 
@@ -212,6 +236,10 @@ def time_parameters(column: str) -> tuple[Parameter, ...]:
     """For lists of what happened, by the time in this field."""
     schema = {"type": "string", "format": "date-time"}
     return (
-        Parameter("created_after", f"Only rows with {column} at this time or later (RFC 3339).", schema),
-        Parameter("created_before", f"Only rows with {column} before this time (RFC 3339).", schema),
+        Parameter(
+            "created_after", f"Only rows with {column} at this time or later (RFC 3339).", schema
+        ),
+        Parameter(
+            "created_before", f"Only rows with {column} before this time (RFC 3339).", schema
+        ),
     )

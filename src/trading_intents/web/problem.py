@@ -1,4 +1,5 @@
-"""The form of an error in an answer: RFC 9457 problem+json; plain text or RFC 6749 where the specification says so."""
+"""The form of an error in an answer: RFC 9457 problem+json; plain text or RFC 6749 where the
+specification says so."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,12 +7,20 @@ from typing import Any
 
 import msgspec
 
-from trading_intents.errors import ControlRejected, FieldProblem, InternalError, PlatformError, RateLimited, Unavailable
+from trading_intents.errors import (
+    ControlRejected,
+    FieldProblem,
+    InternalError,
+    PlatformError,
+    RateLimited,
+    Unavailable,
+)
 from trading_intents.web.request import JSON, Answer
 
 
 class TriggeredControl(msgspec.Struct):
-    """A control that refused; `scope` has one key, which names its level. A limit adds its value and what was asked."""
+    """A control that refused; `scope` has one key, which names its level. A limit adds its value
+    and what was asked."""
 
     reason: str
     scope: dict[str, str | dict[str, str]]
@@ -63,7 +72,15 @@ def _encode_problem(error: PlatformError, request_id: str) -> bytes:
     limit = error.limit if isinstance(error, RateLimited) else ""
     kind = f"/docs#{error.code}"
     problem = Problem(
-        kind, error.title, error.status, error.detail, error.code, request_id, list(error.errors), triggered, limit
+        kind,
+        error.title,
+        error.status,
+        error.detail,
+        error.code,
+        request_id,
+        list(error.errors),
+        triggered,
+        limit,
     )
     return msgspec.json.encode(problem)
 
@@ -74,8 +91,17 @@ def _encode_plain(error: PlatformError, request_id: str) -> bytes:
 
 
 def _encode_token_error(error: PlatformError, request_id: str) -> bytes:
-    by_status = {401: "invalid_client", 429: "temporarily_unavailable", 500: "server_error", 503: "server_error"}
-    code = error.code if error.code in TOKEN_ERROR_CODES else by_status.get(error.status, "invalid_request")
+    by_status = {
+        401: "invalid_client",
+        429: "temporarily_unavailable",
+        500: "server_error",
+        503: "server_error",
+    }
+    code = (
+        error.code
+        if error.code in TOKEN_ERROR_CODES
+        else by_status.get(error.status, "invalid_request")
+    )
     return msgspec.json.encode(TokenError(code, error.detail))
 
 

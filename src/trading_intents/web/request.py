@@ -31,10 +31,15 @@ FORM = b"application/x-www-form-urlencoded"
 NO_STORE = (b"cache-control", b"no-store")
 
 # This look-up takes a third of the time of isinstance. The encoder renders ids by itself.
-_FORMS: dict[type, Callable[[Any], str]] = {Decimal: amount_text, datetime: rfc3339, time: time.isoformat}
+_FORMS: dict[type, Callable[[Any], str]] = {
+    Decimal: amount_text,
+    datetime: rfc3339,
+    time: time.isoformat,
+}
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}\Z")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}\Z")  # only as we send it: a tag is compared as a text
-_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")  # parse_qsl keeps these as they are, and takes long to find each
+# Parse_qsl keeps these as they are, and takes long to find each.
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
@@ -48,7 +53,8 @@ class Incoming(msgspec.Struct, frozen=True):
     keep_alive: bool
     taken: bool = True  # False: it began after the process began to stop
     named: dict[bytes, bytes] | None = None  # the headers by name, of two with one name the last
-    refusal: errors.PlatformError | None = None  # it could not be read as a request; this is its answer
+    # It could not be read as a request; this is its answer.
+    refusal: errors.PlatformError | None = None
 
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
@@ -57,7 +63,9 @@ class Incoming(msgspec.Struct, frozen=True):
             ("query", len(self.query_string), MAX_QUERY_BYTES),
         ):
             if size > limit:
-                raise errors.UriTooLong(f"the {what} has more than {limit} bytes, which is the limit")
+                raise errors.UriTooLong(
+                    f"the {what} has more than {limit} bytes, which is the limit"
+                )
 
 
 class PendingRequest(Protocol):
@@ -84,7 +92,8 @@ class ResponseWriter(Protocol):
     def write(self, data: bytes) -> None: ...
 
     def end(self) -> None:
-        """Closes the connection after what was written has been sent, or at once if that takes too long."""
+        """Closes the connection after what was written has been sent, or at once if that takes too
+        long."""
 
 
 class StreamingBody(Protocol):
@@ -108,7 +117,8 @@ class Answer(msgspec.Struct):
     content_type: bytes = JSON
     headers: Headers = []
     feed: StreamingBody | None = None
-    failure: tuple[str, errors.PlatformError] | None = None  # for the log: the request's id and the platform's error
+    # For the log: the request's id and the platform's error.
+    failure: tuple[str, errors.PlatformError] | None = None
 
 
 def answer_json(value: Any, status: int = 200, version: int | None = None) -> Answer:
@@ -118,14 +128,24 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
 
 
 def render(kind: type[S], source: object = None, **values: object) -> S:
-    """The struct that shows `source`: its attributes of the fields' names, or the `values` that are given, each in the
-    form in which the platform sends it."""
-    shown = {name: values[name] if name in values else getattr(source, name) for name in kind.__struct_fields__}
-    return kind(**{name: form(each) if (form := _FORMS.get(type(each))) else each for name, each in shown.items()})
+    """The struct that shows `source`: its attributes of the fields' names, or the `values` that are
+    given, each in the form in which the platform sends it."""
+    shown = {
+        name: values[name] if name in values else getattr(source, name)
+        for name in kind.__struct_fields__
+    }
+    return kind(
+        **{
+            name: form(each) if (form := _FORMS.get(type(each))) else each
+            for name, each in shown.items()
+        }
+    )
 
 
 def request_id(given: bytes | None) -> str:
-    return given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
+    return (
+        given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
+    )
 
 
 Expected = frozenset[int] | None  # the versions that If-Match accepts
@@ -144,7 +164,18 @@ class AnyVersion(frozenset[int]):
 
 
 class Request:
-    __slots__ = ("_headers", "_query", "address", "caller", "form", "headers_out", "id", "incoming", "json", "params")
+    __slots__ = (
+        "_headers",
+        "_query",
+        "address",
+        "caller",
+        "form",
+        "headers_out",
+        "id",
+        "incoming",
+        "json",
+        "params",
+    )
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
         self.incoming, self.params, self.address = incoming, params, address
@@ -163,12 +194,15 @@ class Request:
             return None
         repeated = len(self._headers) != len(self.incoming.headers)
         if repeated and sum(key == name for key, _ in self.incoming.headers) > 1:
-            raise errors.InvalidRequest(f"the header {name.decode()} is sent more than once; send it once")
+            raise errors.InvalidRequest(
+                f"the header {name.decode()} is sent more than once; send it once"
+            )
         return value.decode("latin-1").strip(" \t")
 
     @property
     def tokens(self) -> int:
-        """The cost in tokens of a rate limit: a body of 64 KiB is as much work as many small ones."""
+        """The cost in tokens of a rate limit: a body of 64 KiB is as much work as many small
+        ones."""
         body = self.incoming.body
         size = MAX_BODY_BYTES + 1 if body is None else len(body)
         return max(1, -(-size // TOKEN_BYTES))
@@ -189,17 +223,26 @@ class Request:
             given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
                 shown = given[:MAX_SHOWN_CHARACTERS] or "none"
-                raise errors.UnsupportedMediaType(f"found content-type {shown}; send {content_type.decode()}")
-        if b"content-encoding" in self._headers and (self.header(b"content-encoding") or "").lower() != "identity":
-            raise errors.UnsupportedMediaType("the body is compressed; send it without content-encoding")
+                raise errors.UnsupportedMediaType(
+                    f"found content-type {shown}; send {content_type.decode()}"
+                )
+        if (
+            b"content-encoding" in self._headers
+            and (self.header(b"content-encoding") or "").lower() != "identity"
+        ):
+            raise errors.UnsupportedMediaType(
+                "the body is compressed; send it without content-encoding"
+            )
         body = self.incoming.body
         if body is None or len(body) > max_bytes:
-            raise errors.PayloadTooLarge(f"the body has more than {max_bytes} bytes, which is the limit")
+            raise errors.PayloadTooLarge(
+                f"the body has more than {max_bytes} bytes, which is the limit"
+            )
         return body
 
     def read_json(self, max_bytes: int = MAX_BODY_BYTES, is_optional: bool = False) -> None:
-        """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s. An optional body that
-        is left out is an empty object."""
+        """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s.
+        An optional body that is left out is an empty object."""
         is_left_out = is_optional and self.incoming.body == b""
         self.json = {} if is_left_out else read_json(self.read_body(JSON, max_bytes))
 
@@ -235,7 +278,9 @@ def _read_fields(raw: bytes, is_form: bool) -> dict[str, str]:
         ) from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise errors.InvalidRequest(f"a field of the {what} is given more than once; give each once")
+        raise errors.InvalidRequest(
+            f"a field of the {what} is given more than once; give each once"
+        )
     return fields
 
 
@@ -246,7 +291,9 @@ def check_entity_tags(text: str) -> None:
 def _entity_tags(text: str) -> Iterator[str]:
     parts = text.split(",", MAX_ENTITY_TAGS)
     if len(parts) > MAX_ENTITY_TAGS:
-        raise errors.InvalidRequest(f"If-Match has more than {MAX_ENTITY_TAGS} entity tags, which is the limit")
+        raise errors.InvalidRequest(
+            f"If-Match has more than {MAX_ENTITY_TAGS} entity tags, which is the limit"
+        )
     for part in parts:
         match = _ETAG.match(part)
         if not match:

@@ -9,13 +9,21 @@ from trading_intents.errors import PlatformError
 from trading_intents.web.body import MAX_BODY_BYTES
 from trading_intents.web.limits import Bucket, Verifier
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, Answer, Incoming, PendingRequest, Request, check_entity_tags
+from trading_intents.web.request import (
+    JSON,
+    Answer,
+    Incoming,
+    PendingRequest,
+    Request,
+    check_entity_tags,
+)
 
 Handler = Callable[[Request], Awaitable[Answer]]
 H = TypeVar("H", bound=Callable[..., Awaitable[Answer]])
 Respond = Callable[[Answer], None]
-# The fast path of a route: the same checks in the same order, without an await, for a request that passes all of them.
-# It calls back once. None: a check fails, or something must be read first; the handler finds out and answers.
+# The fast path of a route: the same checks in the same order, without an await, for a request that
+# passes all of them. It calls back once. None: a check fails, or something must be read first; the
+# handler finds out and answers.
 FastHandler = Callable[[Incoming, str, Respond], PendingRequest | None]
 
 
@@ -58,7 +66,8 @@ class Parameter:
     meaning: str
     schema: dict[str, Any]
     where: str = "query"
-    check: Callable[[str], object] | None = None  # raises InvalidRequest when the value cannot be read
+    # Raises InvalidRequest when the value cannot be read.
+    check: Callable[[str], object] | None = None
 
 
 IF_MATCH = Parameter(
@@ -72,21 +81,24 @@ IF_MATCH = Parameter(
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Decorates a handler with its endpoint's contract. The handler's name is the id by which a generated client calls
-    the endpoint; its docstring is the summary."""
+    """Decorates a handler with its endpoint's contract. The handler's name is the id by which a
+    generated client calls the endpoint; its docstring is the summary."""
 
     tag: Tag
     body: Any = field(default=None, kw_only=True)  # the msgspec type of the request body
     is_body_optional: bool = False  # no body is read as an empty object
     answer: Any = None  # the msgspec type of the success body
     status: int = 200
-    repeated_status: int | None = None  # of the same answer where the call found its work done before
+    # Of the same answer where the call found its work done before.
+    repeated_status: int | None = None
     bucket: Bucket | None = None  # None: READS of a GET, WRITES of anything else
-    is_counted_by_handler: bool = False  # the bucket then counts only requests that are refused before the handler runs
+    # The bucket then counts only requests that are refused before the handler runs.
+    is_counted_by_handler: bool = False
     parameters: tuple[Parameter, ...] = ()
     errors: tuple[type[PlatformError], ...] = ()  # beyond those that every route of its shape has
     error_shape: ErrorShape = PROBLEM
-    verifies_late: bool = False  # verifies well-formed keys, some a second, of an address that used up its failures
+    # Verifies well-formed keys, some a second, of an address that used up its failures.
+    verifies_late: bool = False
     always: bool = False  # answers while the process drains, and has no rate limit
     any_query: bool = False  # query parameters that it does not declare are ignored, not refused
     answer_media: bytes = JSON

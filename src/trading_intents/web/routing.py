@@ -13,7 +13,15 @@ from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
 from trading_intents.web.problem import PROBLEM, ErrorShape
-from trading_intents.web.request import JSON, NO_STORE, Answer, Headers, Incoming, PendingRequest, Request
+from trading_intents.web.request import (
+    JSON,
+    NO_STORE,
+    Answer,
+    Headers,
+    Incoming,
+    PendingRequest,
+    Request,
+)
 from trading_intents.web.routes import Policy, Respond, Route
 from trading_intents.web.validation import unknown_parameters
 
@@ -41,9 +49,13 @@ class App:
         self._table = _Table(self.routes)
         self._limits, self.client_address, self._clock = limits, client_address, clock
         self.metrics, self._log, self._find_account = metrics, log, find_account
-        self._turns = LoopTurns[str | None]()  # of organizations, and of all requests without a caller together
+        # Of organizations, and of all requests without a caller together.
+        self._turns = LoopTurns[str | None]()
         self._in_flight: set[object] = set()
-        self._refusals_logged, self._failures_logged = _PerSecond(MAX_REFUSALS_LOGGED), _PerSecond(MAX_FAILURES_LOGGED)
+        self._refusals_logged, self._failures_logged = (
+            _PerSecond(MAX_REFUSALS_LOGGED),
+            _PerSecond(MAX_FAILURES_LOGGED),
+        )
         self._disk_failed_at = -math.inf
         self._idle = asyncio.Event()
         self.draining = False
@@ -57,7 +69,8 @@ class App:
         return not self._in_flight
 
     def enter(self, connection: object) -> bool:
-        """Registers a request that begins to arrive; whether it is served. `leave` ends all of its connection's."""
+        """Registers a request that begins to arrive; whether it is served. `leave` ends all of its
+        connection's."""
         self._in_flight.add(connection)
         return not self.draining
 
@@ -76,7 +89,9 @@ class App:
         started = self._clock.monotonic()
 
         def answered(answer: Answer) -> None:
-            self.metrics.requests.count(route.path, answer.status, self._clock.monotonic() - started)
+            self.metrics.requests.count(
+                route.path, answer.status, self._clock.monotonic() - started
+            )
             if answer.failure:
                 self._note_failure(route.path, *answer.failure)
             respond(answer)
@@ -92,7 +107,9 @@ class App:
         self.metrics.requests.count(route.path if route else "none", answer.status, seconds)
         if answer.failure and route:
             # A process that is not ready or drains has not failed to handle the request.
-            is_expected = answer.status == errors.Unavailable.status and (route.operation.always or not incoming.taken)
+            is_expected = answer.status == errors.Unavailable.status and (
+                route.operation.always or not incoming.taken
+            )
             if not is_expected:
                 self._note_failure(route.path, *answer.failure)
         return answer
@@ -105,19 +122,26 @@ class App:
                 raise incoming.refusal
             route, params = self._table.match(incoming.method, incoming.raw_path)
         except errors.PlatformError as error:
-            error.__traceback__ = None  # `incoming` keeps its refusal: with this frame in it they would keep each other
+            # `incoming` keeps its refusal: with this frame in it they would keep each other.
+            error.__traceback__ = None
             request = Request(incoming, {}, address)
             await self._turns.take(None)
             if incoming.refusal:
                 self._log_refusal(request, incoming.refusal)
-            return None, request, self._table.error_shape(incoming.raw_path).answer(error, request.id)
+            return (
+                None,
+                request,
+                self._table.error_shape(incoming.raw_path).answer(error, request.id),
+            )
         request = Request(incoming, params, address)
         try:
             answer = await self._serve(route, request)
         except errors.PlatformError as error:
             answer = route.operation.error_shape.answer(error, request.id)
         except Exception as error:
-            fault = errors.InternalError("an error of the platform; its log has the details under the request id")
+            fault = errors.InternalError(
+                "an error of the platform; its log has the details under the request id"
+            )
             fault.__cause__ = error
             answer = route.operation.error_shape.answer(fault, request.id)
         return route, request, answer
@@ -132,13 +156,23 @@ class App:
         if isinstance(error, errors.DiskFailed):
             self._disk_failed_at = now
         if error.status == errors.InternalError.status:
-            self._log.error("request failed", request_id=request_id, route=route, exc_info=cause or error)
+            self._log.error(
+                "request failed", request_id=request_id, route=route, exc_info=cause or error
+            )
         elif self._failures_logged.has_room(now):
-            fields = {"request_id": request_id, "route": route, "code": error.code, "reason": error.detail}
-            self._log.warning("request not served", **fields, cause=None if cause is None else repr(cause))
+            fields = {
+                "request_id": request_id,
+                "route": route,
+                "code": error.code,
+                "reason": error.detail,
+            }
+            self._log.warning(
+                "request not served", **fields, cause=None if cause is None else repr(cause)
+            )
 
     def _log_refusal(self, request: Request, error: errors.PlatformError) -> None:
-        """Logs a limited number a second, so that a flood does not fill the disk. The metrics count all."""
+        """Logs a limited number a second, so that a flood does not fill the disk. The metrics count
+        all."""
         if error.__cause__ is not None:
             self._note_failure("none", request.id, error)
         elif self._refusals_logged.has_room(self._clock.monotonic()):
@@ -157,7 +191,9 @@ class App:
             request.headers_out += self._take(bucket, request)
         if not route.operation.always:
             caller = request.caller
-            await self._turns.take(None if caller is None else caller.organization_limit_key or caller.limit_key)
+            await self._turns.take(
+                None if caller is None else caller.organization_limit_key or caller.limit_key
+            )
         try:
             if unknown := self._check(route, request):
                 if self._find_account and "account_id" in request.params:
@@ -171,8 +207,8 @@ class App:
         return answer_csv(request, answer, columns) if columns and prefers_csv(request) else answer
 
     def _check(self, route: Route, request: Request) -> errors.ValidationFailed | None:
-        """Reads the request, and raises what keeps it from its handler; gives a refusal that the path's object comes
-        before."""
+        """Reads the request, and raises what keeps it from its handler; gives a refusal that the
+        path's object comes before."""
         if route.operation.body is not None and route.operation.body_media is JSON:
             request.read_json(route.operation.max_body_bytes, route.operation.is_body_optional)
         elif route.operation.body is not None:
@@ -182,7 +218,10 @@ class App:
             known = [each.name for each in route.operation.parameters if each.where == "query"]
             unknown = unknown_parameters(request.query, known)
         for parameter in route.operation.parameters:
-            if parameter.check and (given := request.parameter(parameter.where, parameter.name)) is not None:
+            if (
+                parameter.check
+                and (given := request.parameter(parameter.where, parameter.name)) is not None
+            ):
                 parameter.check(given)
         route.policy.permit(request)
         return unknown
@@ -191,15 +230,22 @@ class App:
         if route.policy.public:
             return
         if route.method == "GET":
-            # Caches take only `authorization` for a credential: by an API key, one caller would get another's answer.
+            # Caches take only `authorization` for a credential: by an API key, one caller would get
+            # another's answer.
             request.headers_out.append(NO_STORE)
-        await self._limits.identify(route.policy, request, route.limited_by, route.operation.verifies_late)
+        await self._limits.identify(
+            route.policy, request, route.limited_by, route.operation.verifies_late
+        )
 
     def _take(self, bucket: Bucket, request: Request) -> Headers:
         caller = request.caller
         if caller is None:
-            return self._limits.take(bucket, f"address:{request.address}", None, "address", request.tokens)
-        return self._limits.take(bucket, caller.limit_key, caller.organization_limit_key, tokens=request.tokens)
+            return self._limits.take(
+                bucket, f"address:{request.address}", None, "address", request.tokens
+            )
+        return self._limits.take(
+            bucket, caller.limit_key, caller.organization_limit_key, tokens=request.tokens
+        )
 
 
 class _PerSecond:
@@ -217,7 +263,8 @@ Methods = dict[str, tuple["Route", tuple[str, ...]]]  # with the names of the pa
 
 
 class _Table:
-    """Routes on the raw path: %2F stays inside its segment, and a literal segment goes before a parameter."""
+    """Routes on the raw path: %2F stays inside its segment, and a literal segment goes before a
+    parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._literal: dict[bytes, Methods] = {}
@@ -236,7 +283,8 @@ class _Table:
                 assert len(names) == 1
                 expression = re.escape(route.path).replace(re.escape(f"{{{names[0]}}}"), "([^/%]+)")
                 self._fast.append((route.method, re.compile(expression.encode()), route))
-        # One expression for all routes: the last group that closes is the shape, the groups inside are its parameters.
+        # One expression for all routes: the last group that closes is the shape, the groups inside
+        # are its parameters.
         self._shapes: dict[int, Methods] = {}
         alternatives, group = [], 1
         for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
@@ -266,14 +314,18 @@ class _Table:
         group = found.lastindex
         assert group is not None
         route, names = _pick(self._shapes[group], method)
-        return route, {name: _decode(value) for name, value in zip(names, found.groups()[group:], strict=False)}
+        return route, {
+            name: _decode(value) for name, value in zip(names, found.groups()[group:], strict=False)
+        }
 
 
 def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
         allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        raise errors.MethodNotAllowed(f"this path does not take {method}; use {allowed}", headers={"allow": allowed})
+        raise errors.MethodNotAllowed(
+            f"this path does not take {method}; use {allowed}", headers={"allow": allowed}
+        )
     return found
 
 

@@ -1,4 +1,5 @@
-"""Explains msgspec's errors about a body in plain words: where, what was found, and what is allowed."""
+"""Explains msgspec's errors about a body in plain words: where, what was found, and what is
+allowed."""
 
 import difflib
 import functools
@@ -16,10 +17,14 @@ MAX_SUGGESTED_CHARACTERS = 64  # longer names get no suggestion: comparing them 
 
 _AT_PATH = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?\Z", re.DOTALL)
 _STEP = re.compile(r"\.(?P<key>[^.\[]+)|\[(?P<index>[^\[\]]*)\]")
-_NAMED = re.compile(r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL)
+_NAMED = re.compile(
+    r"Object (?P<how>contains unknown|missing required) field `(?P<field>.*)`\Z", re.DOTALL
+)
 _VALUE = re.compile(r"Invalid (?:enum )?value (?P<found>.*)\Z", re.DOTALL)
 _KIND = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<found>[^`]*)`\Z")
-_LENGTH = re.compile(r"Expected `(?P<kind>str|array|object)` of length (?P<sign><=|>=) (?P<limit>\d+)\Z")
+_LENGTH = re.compile(
+    r"Expected `(?P<kind>str|array|object)` of length (?P<sign><=|>=) (?P<limit>\d+)\Z"
+)
 _BOUND = re.compile(r"Expected `\w+` (?P<sign><=|>=) (?P<limit>-?\d+)\Z")
 _PATTERN = re.compile(r"Expected `str` matching regex (?P<pattern>.*)\Z", re.DOTALL)
 
@@ -42,7 +47,10 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     """`message` is msgspec's error when it converted the tree to `kind`."""
     found = _AT_PATH.match(_cut(message))
     assert found
-    what, steps = found["what"], [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")]
+    what, steps = (
+        found["what"],
+        [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")],
+    )
     near = ""
     if named := _NAMED.match(what):
         if named["how"] == "missing required":
@@ -51,7 +59,9 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
             near, detail = _unknown_field(named["field"], _fields(_types_at(kind, tree, steps)))
         steps.append(named["field"])
     elif value := _VALUE.match(what):
-        allowed = _values(_types_at(kind, tree, steps), _types_at(kind, tree, steps[:-1]), steps[-1:])
+        allowed = _values(
+            _types_at(kind, tree, steps), _types_at(kind, tree, steps[:-1]), steps[-1:]
+        )
         detail = f"found {_short(value['found'])}; use {either(allowed)}"
     else:
         detail = _rule(what)
@@ -59,7 +69,8 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
 
 
 def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> ValidationFailed | None:
-    """Says which parameters of a query the route does not have: a mistyped filter is never ignored."""
+    """Says which parameters of a query the route does not have: a mistyped filter is never
+    ignored."""
     found: list[FieldProblem] = []
     for name in given:
         if name not in known:
@@ -117,12 +128,16 @@ def _type_of(kind: Any) -> inspect.Type:
 
 
 def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
-    """The types that a value at this path may have. For a tagged union, those with the tree's tag."""
+    """The types that a value at this path may have. For a tagged union, those with the tree's
+    tag."""
     found = _alternatives(_type_of(kind), tree)
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
         found = [
-            choice for parent in found for child in _children(parent, step) for choice in _alternatives(child, tree)
+            choice
+            for parent in found
+            for child in _children(parent, step)
+            for choice in _alternatives(child, tree)
         ]
     return found
 
@@ -157,7 +172,18 @@ def _fields(types: Sequence[inspect.Type]) -> list[str]:
     return [field.encode_name for struct in structs for field in struct.fields]
 
 
-def _values(types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]) -> list[str]:
-    members = [str(member.value) for each in types if isinstance(each, inspect.EnumType) for member in each.cls]
+def _values(
+    types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]
+) -> list[str]:
+    members = [
+        str(member.value)
+        for each in types
+        if isinstance(each, inspect.EnumType)
+        for member in each.cls
+    ]
     structs = [each for each in parents if isinstance(each, inspect.StructType)]
-    return members or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)] or ["another value"]
+    return (
+        members
+        or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)]
+        or ["another value"]
+    )

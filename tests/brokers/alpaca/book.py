@@ -1,5 +1,6 @@
-"""Alpaca's books as a test needs them: accounts, orders, a market that the test makes, trades, busts and corrections.
-Stands for Alpaca only as far as the witnesses accept it. Written from its documents; knows nothing of our adapter."""
+"""Alpaca's books as a test needs them: accounts, orders, a market that the test makes, trades,
+busts and corrections. Stands for Alpaca only as far as the witnesses accept it. Written from its
+documents; knows nothing of our adapter."""
 
 import itertools
 from collections.abc import Callable
@@ -36,12 +37,15 @@ class Account:
     blocks: dict[str, Any] = field(default_factory=dict)  # overrides of /v2/account
     orders: dict[str, Order] = field(default_factory=dict)
     by_client: dict[str, Order] = field(default_factory=dict)
-    positions: dict[str, tuple[Decimal, Decimal]] = field(default_factory=dict)  # quantity, average price
+    # Quantity, average price.
+    positions: dict[str, tuple[Decimal, Decimal]] = field(default_factory=dict)
     more_positions: list[Any] = field(default_factory=list)  # as JSON
     activities: list[dict[str, Any]] = field(default_factory=list)
-    fills: list[dict[str, Any]] = field(default_factory=list)  # as the older list of activities has them
+    # As the older list of activities has them.
+    fills: list[dict[str, Any]] = field(default_factory=list)
     fees: list[dict[str, Any]] = field(default_factory=list)  # likewise
-    arrived: list[str] = field(default_factory=list)  # client order ids of all orders that were ever taken
+    # Client order ids of all orders that were ever taken.
+    arrived: list[str] = field(default_factory=list)
     streams: list[Callable[[dict[str, Any]], None]] = field(default_factory=list)
     quotes: dict[str, Quote] = field(default_factory=dict)
     holds_replaces: bool = False  # a PATCH is taken, and not carried out until `settle`
@@ -49,7 +53,8 @@ class Account:
     is_garbling: bool = False  # the next execution is reported in a way that nobody can read
     streams_versions: bool = True  # an order that replaces another is streamed as new
     names_groups: bool = True  # orders have `group_id` and `group_role`, as since October 2026
-    stop_replaces: bool = False  # a stop that is reached replaces the limit beside it, as users report; else it cancels
+    # A stop that is reached replaces the limit beside it, as users report; else it cancels.
+    stop_replaces: bool = False
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     # Requests.
@@ -61,11 +66,19 @@ class Account:
         symbol, signed = body["symbol"], order.qty if body["side"] == "buy" else -order.qty
         held = self.positions.get(symbol, (ZERO, ZERO))[0]
         quote = self.quotes.get(symbol)
-        price = order.price("limit_price") or order.price("stop_price") or (quote.ask if quote else ZERO)
+        price = (
+            order.price("limit_price")
+            or order.price("stop_price")
+            or (quote.ask if quote else ZERO)
+        )
         if signed > 0 and order.qty * price > self.cash:
             raise Refused(403, 40310000, "insufficient buying power")
         if body.get("position_intent") == "sell_to_close" and held <= 0:
-            raise Refused(422, 42210000, "position intent mismatch, inferred: sell_to_open, specified: sell_to_close")
+            raise Refused(
+                422,
+                42210000,
+                "position intent mismatch, inferred: sell_to_open, specified: sell_to_close",
+            )
         if signed < 0 < held and -signed > held:
             text = f"insufficient qty available for order (requested: {plain(-signed)}, available: {plain(held)})"
             raise Refused(403, 40310000, text)
@@ -81,17 +94,27 @@ class Account:
         if old.json["status"] not in REPLACEABLE:
             raise Refused(422, 42210000, f"cannot replace order in {old.json['status']} status")
         groups.check_replace(old, body)
-        terms = {name: old.json[name] for name in ("symbol", "side", "type", "time_in_force", "position_intent")}
-        terms |= {name: old.json[name] for name in ("qty", "limit_price", "stop_price", "extended_hours")} | body
+        terms = {
+            name: old.json[name]
+            for name in ("symbol", "side", "type", "time_in_force", "position_intent")
+        }
+        terms |= {
+            name: old.json[name] for name in ("qty", "limit_price", "stop_price", "extended_hours")
+        } | body
         trail_by = "trail_price" if old.json["trail_price"] else "trail_percent"
         terms |= {trail_by: terms.pop("trail", old.json[trail_by]), "hwm": old.json["hwm"]}
         terms.setdefault("client_order_id", str(uuid4()))
         if "qty" in body and (Decimal(body["qty"]) % 1 or old.qty % 1):
             raise Refused(422, 42210000, "fractional orders cannot change their quantity")
-        new = make_order({k: v for k, v in terms.items() if v is not None}, self.by_client, replaces=old.json["id"])
+        new = make_order(
+            {k: v for k, v in terms.items() if v is not None},
+            self.by_client,
+            replaces=old.json["id"],
+        )
         groups.keep(old, new)
         self._take(new)
-        if old.json["status"] == "held":  # neither version was at the market, and nothing is streamed
+        # Neither version was at the market, and nothing is streamed.
+        if old.json["status"] == "held":
             self.set_status(new, "held", publish=False)
             old.json |= {"replaced_by": new.json["id"], "replaced_at": stamp()}
             self.set_status(old, "replaced", publish=False)
@@ -134,7 +157,9 @@ class Account:
         for order in list(self.orders.values()):
             if order.json["status"] == "pending_cancel":
                 self.end(order, "canceled")
-            follower = next((o for o in self.orders.values() if o.json["replaces"] == order.json["id"]), None)
+            follower = next(
+                (o for o in self.orders.values() if o.json["replaces"] == order.json["id"]), None
+            )
             if order.json["status"] == "pending_replace" and follower:
                 self._carry_out(order, follower)
 
@@ -170,20 +195,33 @@ class Account:
             self.is_garbling = False
             for row in (traded, self.activities[-1], self.fills[-1]):
                 row["qty"] = "?"
-        self._publish("fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded)
+        self._publish(
+            "fill" if is_whole else "partial_fill", order, execution_id=execution_id, **traded
+        )
         groups.on_fill(self, order)
         return execution_id
 
     def take_fee(self, symbol: str, quantity: Decimal) -> None:
-        """Takes a fee from the coin. It is listed by `list_fee`, as Alpaca does at the end of the day."""
+        """Takes a fee from the coin. It is listed by `list_fee`, as Alpaca does at the end of the
+        day."""
         held, average = self.positions[symbol]
         self.positions[symbol] = held - quantity, average
 
     def list_fee(self, symbol: str, quantity: Decimal, status: str = "executed") -> dict[str, Any]:
         now = stamp()
-        fee = {"id": f"{now[:10].translate(NO_PUNCTUATION)}000000000::{uuid4()}", "activity_type": "CFEE"}
-        fee |= {"date": now[:10], "created_at": now, "net_amount": "0", "symbol": symbol.replace("/", "")}
-        self.fees.append(fee | {"qty": plain(-quantity), "price": "100", "status": status, "currency": "USD"})
+        fee = {
+            "id": f"{now[:10].translate(NO_PUNCTUATION)}000000000::{uuid4()}",
+            "activity_type": "CFEE",
+        }
+        fee |= {
+            "date": now[:10],
+            "created_at": now,
+            "net_amount": "0",
+            "symbol": symbol.replace("/", ""),
+        }
+        self.fees.append(
+            fee | {"qty": plain(-quantity), "price": "100", "status": status, "currency": "USD"}
+        )
         return self.fees[-1]
 
     def bust(self, execution_id: str, dated: datetime | None = None) -> None:
@@ -197,7 +235,10 @@ class Account:
 
     def _amend(self, execution_id: str, quantity: Decimal, price: Decimal) -> None:
         was = next(a for a in self.activities if a["ref_id"] == execution_id)
-        order, sign = self.orders[was["details"]["order_id"]], 1 if was["details"]["side"] == "buy" else -1
+        order, sign = (
+            self.orders[was["details"]["order_id"]],
+            1 if was["details"]["side"] == "buy" else -1,
+        )
         old_quantity, old_price = Decimal(was["qty"]), Decimal(was["price"])
         order.filled += quantity - old_quantity
         order.paid += quantity * price - old_quantity * old_price
@@ -208,7 +249,9 @@ class Account:
         event, new_id = "trade_correct" if quantity else "trade_bust", str(uuid4())
         self._log(event, new_id, order, quantity or old_quantity, price or old_price, execution_id)
         traded = {"price": plain(price or old_price), "qty": plain(quantity or old_quantity)}
-        self._publish(event, order, execution_id=new_id, previous_execution_id=execution_id, **traded)
+        self._publish(
+            event, order, execution_id=new_id, previous_execution_id=execution_id, **traded
+        )
 
     # Inner workings.
 
@@ -234,12 +277,18 @@ class Account:
             groups.trigger(self, order, quote.ask if order.json["side"] == "buy" else quote.bid)
         if quote is None or order.json["status"] not in ("new", "partially_filled"):
             return
-        is_buy, limit, stop = order.json["side"] == "buy", order.price("limit_price"), order.price("stop_price")
+        is_buy, limit, stop = (
+            order.json["side"] == "buy",
+            order.price("limit_price"),
+            order.price("stop_price"),
+        )
         price, size = (quote.ask, quote.ask_size) if is_buy else (quote.bid, quote.bid_size)
         if order.json["type"] == "trailing_stop" and not order.is_triggered:
             stop = self._trail(order, price, is_buy)
         order.is_triggered |= stop is None or (price >= stop if is_buy else price <= stop)
-        if not order.is_triggered or (limit is not None and (price > limit if is_buy else price < limit)):
+        if not order.is_triggered or (
+            limit is not None and (price > limit if is_buy else price < limit)
+        ):
             return
         quantity = min(order.leaves, size)
         if quantity <= 0 or (order.json["time_in_force"] == "fok" and quantity < order.leaves):
@@ -280,15 +329,33 @@ class Account:
 
     def _publish(self, event: str, order: Order, **more: Any) -> None:
         shown = groups.order_json(self, order)
-        data = {"at": stamp(), "event_id": self._ulid(), "event": event, "timestamp": stamp(), "order": shown}
+        data = {
+            "at": stamp(),
+            "event_id": self._ulid(),
+            "event": event,
+            "timestamp": stamp(),
+            "order": shown,
+        }
         for send in list(self.streams):
             send({"stream": "trade_updates", "data": data | more})
 
     def _log(
-        self, kind: str, ref_id: str, order: Order, quantity: Decimal, price: Decimal, previous: str | None = None
+        self,
+        kind: str,
+        ref_id: str,
+        order: Order,
+        quantity: Decimal,
+        price: Decimal,
+        previous: str | None = None,
     ) -> None:
-        details = {name: order.json[name] for name in ("client_order_id", "side", "symbol", "asset_id")}
-        details |= {"order_id": order.json["id"], "order_status": order.json["status"], "execution_type": kind}
+        details = {
+            name: order.json[name] for name in ("client_order_id", "side", "symbol", "asset_id")
+        }
+        details |= {
+            "order_id": order.json["id"],
+            "order_status": order.json["status"],
+            "execution_type": kind,
+        }
         details |= {"cum_qty": plain(order.filled), "leaves_qty": plain(order.leaves)}
         activity: dict[str, Any] = {
             "event_id": self._ulid(),
@@ -296,17 +363,30 @@ class Account:
             "executed_at": stamp(),
             "activity_type": "FILL",
         }
-        activity |= {"status": "executed", "settle_date": stamp()[:10], "currency": "USD", "ref_id": ref_id}
+        activity |= {
+            "status": "executed",
+            "settle_date": stamp()[:10],
+            "currency": "USD",
+            "ref_id": ref_id,
+        }
         activity |= {"qty": plain(quantity), "price": plain(price), "details": details}
         self.activities.append(activity | ({"previous_id": previous} if previous else {}))
 
     def _list_fill(self, order: Order, quantity: Decimal, price: Decimal) -> None:
         now = stamp()
-        fill = {name: order.json[name] for name in ("symbol", "side")} | {"order_id": order.json["id"]}
+        fill = {name: order.json[name] for name in ("symbol", "side")} | {
+            "order_id": order.json["id"]
+        }
         fill |= {"id": f"{now[:23].translate(NO_PUNCTUATION)}::{uuid4()}", "activity_type": "FILL"}
         fill |= {"transaction_time": now, "type": "partial_fill" if order.leaves > 0 else "fill"}
-        fill |= {"order_status": order.json["status"], "qty": plain(quantity), "price": plain(price)}
-        self.fills.append(fill | {"cum_qty": plain(order.filled), "leaves_qty": plain(order.leaves)})
+        fill |= {
+            "order_status": order.json["status"],
+            "qty": plain(quantity),
+            "price": plain(price),
+        }
+        self.fills.append(
+            fill | {"cum_qty": plain(order.filled), "leaves_qty": plain(order.leaves)}
+        )
 
     def _ulid(self) -> str:
         number = (int(datetime.now(UTC).timestamp() * 1000) << 80) + next(self._numbers)

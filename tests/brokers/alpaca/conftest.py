@@ -1,4 +1,5 @@
-"""A simulator of Alpaca for each test, and a stage on it; with the fault proxy between where a test wants it."""
+"""A simulator of Alpaca for each test, and a stage on it; with the fault proxy between where a test
+wants it."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -34,4 +35,8 @@ async def cuts() -> AsyncIterator[tuple[AlpacaStage, CutRequests, FaultProxy]]:
             cut = CutRequests()
             proxy = FaultProxy(socket, cut)
             with proxy.running():
-                yield AlpacaStage(simulator, simulator.add(), url=f"http://127.0.0.1:{proxy.port}"), cut, proxy
+                yield (
+                    AlpacaStage(simulator, simulator.add(), url=f"http://127.0.0.1:{proxy.port}"),
+                    cut,
+                    proxy,
+                )

@@ -1,5 +1,5 @@
-"""Orders that Alpaca links: an entry with its exits (bracket, oto), a limit with a stop beside it (oco). As its
-documents say; what they do not say is as users report it."""
+"""Orders that Alpaca links: an entry with its exits (bracket, oto), a limit with a stop beside it
+(oco). As its documents say; what they do not say is as users report it."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -17,13 +17,16 @@ GROUP_FIELDS = ("order_class", "group_id", "group_role")
 
 
 def check(account: "Account", body: dict[str, Any]) -> list[str]:
-    """Gives the roles of the exits in the body, or refuses it. An oco takes its limit from its take profit."""
+    """Gives the roles of the exits in the body, or refuses it. An oco takes its limit from its take
+    profit."""
     kind = body.get("order_class") or "simple"
     if kind == "simple":
         return []
     roles = [role for role in ("take_profit", "stop_loss") if body.get(role)]
     if kind not in NEEDS or len(roles) not in NEEDS[kind]:
-        missing = next((role for role in ("take_profit", "stop_loss") if role not in roles), "order_class")
+        missing = next(
+            (role for role in ("take_profit", "stop_loss") if role not in roles), "order_class"
+        )
         raise Refused(422, 40010001, f"{kind} orders require {missing}")
     if "/" in body["symbol"] or Decimal(str(body["qty"])) % 1:
         raise Refused(422, 42210000, f"{kind} orders are for whole shares")
@@ -51,7 +54,9 @@ def _check_prices(body: dict[str, Any], closing_side: str) -> None:
         if stop is not None and base is not None:
             below = Decimal(str(base)) - Decimal(str(stop))
             if (below if closing_side == "sell" else -below) < Decimal("0.01"):
-                raise Refused(422, 42210000, "stop price must be on the other side of the base price")
+                raise Refused(
+                    422, 42210000, "stop price must be on the other side of the base price"
+                )
 
 
 def make_legs(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[Order]:
@@ -64,10 +69,22 @@ def make_legs(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[
     legs = []
     for role in roles:
         side = body["side"] if is_pair else OTHER_SIDE[body["side"]]
-        prices = {name: body[role][name] for name in ("limit_price", "stop_price") if body[role].get(name) is not None}
-        kind = "limit" if role == "take_profit" else "stop_limit" if "limit_price" in prices else "stop"
+        prices = {
+            name: body[role][name]
+            for name in ("limit_price", "stop_price")
+            if body[role].get(name) is not None
+        }
+        kind = (
+            "limit"
+            if role == "take_profit"
+            else "stop_limit"
+            if "limit_price" in prices
+            else "stop"
+        )
         terms = {name: body[name] for name in ("symbol", "qty", "time_in_force")}
-        leg = make_order(terms | prices | {"side": side, "type": kind, "position_intent": f"{side}_to_close"})
+        leg = make_order(
+            terms | prices | {"side": side, "type": kind, "position_intent": f"{side}_to_close"}
+        )
         leg.json |= dict(zip(GROUP_FIELDS, (body["order_class"], group_id, role), strict=True))
         leg.json |= {"status": "held", "submitted_at": order.json["submitted_at"]}
         legs.append(leg)
@@ -75,8 +92,11 @@ def make_legs(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[
 
 
 def check_replace(order: Order, body: dict[str, Any]) -> None:
-    """The documents say that prices of linked orders can be replaced, and that those of an oto cannot."""
-    if "group_id" in order.json and (order.json["order_class"] == "oto" or {"qty", "time_in_force"} & set(body)):
+    """The documents say that prices of linked orders can be replaced, and that those of an oto
+    cannot."""
+    if "group_id" in order.json and (
+        order.json["order_class"] == "oto" or {"qty", "time_in_force"} & set(body)
+    ):
         raise Refused(422, 42210000, "only the prices of bracket and oco orders can be replaced")
 
 
@@ -99,25 +119,39 @@ def order_json(account: "Account", order: Order) -> dict[str, Any]:
 def nested(account: "Account", order: Order) -> dict[str, Any]:
     """The order with its legs, all their versions."""
     others = [] if is_leg(order) or order.json["replaced_by"] else _others(account, order)
-    return order_json(account, order) | {"legs": [order_json(account, leg) for leg in others if is_leg(leg)] or None}
+    return order_json(account, order) | {
+        "legs": [order_json(account, leg) for leg in others if is_leg(leg)] or None
+    }
 
 
 def _others(account: "Account", order: Order) -> list[Order]:
     if "group_id" not in order.json:
         return []
-    found = [each for each in account.orders.values() if each.json.get("group_id") == order.json["group_id"]]
+    found = [
+        each
+        for each in account.orders.values()
+        if each.json.get("group_id") == order.json["group_id"]
+    ]
     return [each for each in found if each is not order]
 
 
 def on_fill(account: "Account", order: Order) -> None:
-    """Starts the exits of an entry that is filled whole. A limit that is filled ends the held stop, which is not
-    streamed; one that is filled in part leaves the stop the rest."""
+    """Starts the exits of an entry that is filled whole. A limit that is filled ends the held stop,
+    which is not streamed; one that is filled in part leaves the stop the rest."""
     for other in _others(account, order):
         role = other.json["group_role"]
-        if order.json["group_role"] == "entry" and not order.is_open and other.json["status"] == "held":
+        if (
+            order.json["group_role"] == "entry"
+            and not order.is_open
+            and other.json["status"] == "held"
+        ):
             if role == "take_profit" or other.json["order_class"] == "oto":
                 account.set_status(other, "new", execution_id=str(uuid4()))
-        elif order.json["group_role"] == "take_profit" and role == "stop_loss" and other.json["status"] == "held":
+        elif (
+            order.json["group_role"] == "take_profit"
+            and role == "stop_loss"
+            and other.json["status"] == "held"
+        ):
             if order.is_open:
                 other.qty = order.leaves
                 other.json["qty"] = plain(order.leaves)
@@ -126,7 +160,8 @@ def on_fill(account: "Account", order: Order) -> None:
 
 
 def on_end(account: "Account", order: Order) -> None:
-    """Cancels the rest of the group when one of it is cancelled; the end of a held order is not streamed."""
+    """Cancels the rest of the group when one of it is cancelled; the end of a held order is not
+    streamed."""
     for other in _others(account, order):
         if other.is_open:
             account.end(other, "canceled", publish=other.json["status"] != "held")
@@ -135,7 +170,11 @@ def on_end(account: "Account", order: Order) -> None:
 def trigger(account: "Account", stop: Order, price: Decimal) -> None:
     """Puts a held stop to the market instead of the limit beside it, once its price is reached."""
     at, is_buy = stop.price("stop_price"), stop.json["side"] == "buy"
-    limits = [each for each in _others(account, stop) if each.json["group_role"] == "take_profit" and each.is_open]
+    limits = [
+        each
+        for each in _others(account, stop)
+        if each.json["group_role"] == "take_profit" and each.is_open
+    ]
     if at is None or not limits or (price < at if is_buy else price > at):
         return
     (limit,) = limits

@@ -1,4 +1,5 @@
-"""Workers in the test's own process that trade at the simulator of Alpaca, each account with its own credential."""
+"""Workers in the test's own process that trade at the simulator of Alpaca, each account with its
+own credential."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -23,7 +24,9 @@ def integration(
     simulator: Simulator, url: str | None = None, per_minute: int | None = 200, **seconds: float
 ) -> Integration:
     """Alpaca under the paper broker's name, which is that of the accounts in these tests."""
-    capabilities = replace(CAPABILITIES, name="paper", credential_fields=(), requests_per_minute=per_minute)
+    capabilities = replace(
+        CAPABILITIES, name="paper", credential_fields=(), requests_per_minute=per_minute
+    )
 
     def connect(context: IntegrationContext) -> BrokerAdapter:
         key = str(context.account.id)
@@ -71,6 +74,8 @@ class AlpacaExecution:
 
 
 @contextlib.asynccontextmanager
-async def open_alpaca(urls: Urls, simulator: Simulator, accounts: int = 1) -> AsyncIterator[AlpacaExecution]:
+async def open_alpaca(
+    urls: Urls, simulator: Simulator, accounts: int = 1
+) -> AsyncIterator[AlpacaExecution]:
     async with open_in_process(urls, accounts) as in_process:
         yield AlpacaExecution(simulator, in_process)

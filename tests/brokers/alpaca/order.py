@@ -1,5 +1,5 @@
-"""An order as Alpaca has it in JSON, and what it refuses as none. Written from its documents; knows nothing of our
-adapter."""
+"""An order as Alpaca has it in JSON, and what it refuses as none. Written from its documents; knows
+nothing of our adapter."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -61,16 +61,27 @@ class Order:
         return Decimal(self.json[name]) if self.json[name] is not None else None
 
 
-def make_order(body: dict[str, Any], used_ids: Container[str] = (), replaces: str | None = None) -> Order:
+def make_order(
+    body: dict[str, Any], used_ids: Container[str] = (), replaces: str | None = None
+) -> Order:
     """Refuses what is no order."""
-    for name in ("symbol", "side", "type", "time_in_force", "qty", *FIELDS_BY_TYPE.get(body.get("type", ""), ())):
+    for name in (
+        "symbol",
+        "side",
+        "type",
+        "time_in_force",
+        "qty",
+        *FIELDS_BY_TYPE.get(body.get("type", ""), ()),
+    ):
         if name not in body:
             raise Refused(422, 40010001, f"{name} is required")
     if body["type"] not in FIELDS_BY_TYPE or body["time_in_force"] not in TIMES_IN_FORCE:
         raise Refused(422, 40010001, "invalid order type or time_in_force")
     trails = [name for name in ("trail_price", "trail_percent") if body.get(name) is not None]
     if len(trails) != (body["type"] == "trailing_stop"):
-        raise Refused(422, 40010001, "trailing stop orders must specify one of trail_price or trail_percent")
+        raise Refused(
+            422, 40010001, "trailing stop orders must specify one of trail_price or trail_percent"
+        )
     if trails and body["time_in_force"] not in ("day", "gtc"):
         raise Refused(422, 40010001, "trailing stop orders must be DAY or GTC")
     if body["side"] not in ("buy", "sell"):
@@ -92,7 +103,9 @@ def make_order(body: dict[str, Any], used_ids: Container[str] = (), replaces: st
         "created_at": now,
         "updated_at": now,
         "submitted_at": now,
-        **dict.fromkeys(("filled_at", "expired_at", "cancel_requested_at", "canceled_at", "failed_at")),
+        **dict.fromkeys(
+            ("filled_at", "expired_at", "cancel_requested_at", "canceled_at", "failed_at")
+        ),
         **dict.fromkeys(("replaced_at", "replaced_by")),
         "replaces": replaces,
         "asset_id": str(uuid4()),

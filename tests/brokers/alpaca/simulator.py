@@ -1,4 +1,5 @@
-"""Alpaca's REST, activity and update streams over a test's books, on loopback and on a socket for the fault proxy."""
+"""Alpaca's REST, activity and update streams over a test's books, on loopback and on a socket for
+the fault proxy."""
 
 import asyncio
 import contextlib
@@ -42,7 +43,8 @@ class Exchange:
 
 @dataclass
 class Fault:
-    """Happens to the next request of one of these methods. `takes`: the request is carried out all the same."""
+    """Happens to the next request of one of these methods. `takes`: the request is carried out all
+    the same."""
 
     kind: str  # close, half, refuse, status, page, too_many, break
     takes: bool
@@ -61,8 +63,10 @@ class Simulator:
     refuses_streams: bool = False  # every one gets 429, as a second one does
     leaves_streams_waiting: bool = False  # for an answer
     stream_moved_to: str | None = None  # a URL
-    early_frames: list[dict[str, Any] | str] = field(default_factory=list)  # sent before `listening` is
-    activities_status: int = 200  # of the activities' event stream; else it is not served, as users report
+    # Sent before `listening` is.
+    early_frames: list[dict[str, Any] | str] = field(default_factory=list)
+    # Of the activities' event stream; else it is not served, as users report.
+    activities_status: int = 200
     has_fills: bool = True  # the older list of activities is served
     has_fees: bool = True  # it knows those of coins
     unauthorized_status: int = 401  # of a credential that is refused; users report 403 too
@@ -112,9 +116,15 @@ class Simulator:
                 method, target, headers = _parse_head(head)
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 if headers.get("upgrade", "").lower() == "websocket" and self.stream_moved_to:
-                    _write(writer, f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode())
+                    _write(
+                        writer,
+                        f"HTTP/1.1 307 x\r\nLocation: {self.stream_moved_to}\r\n\r\n".encode(),
+                    )
                     return await writer.drain()
-                while headers.get("upgrade", "").lower() == "websocket" and self.leaves_streams_waiting:
+                while (
+                    headers.get("upgrade", "").lower() == "websocket"
+                    and self.leaves_streams_waiting
+                ):
                     await reader.readexactly(1)
                 if headers.get("upgrade", "").lower() == "websocket":
                     return await self._stream(reader, writer, head, headers)
@@ -127,7 +137,12 @@ class Simulator:
             writer.close()
 
     async def _answer(
-        self, writer: asyncio.StreamWriter, method: str, target: str, headers: dict[str, str], body: bytes
+        self,
+        writer: asyncio.StreamWriter,
+        method: str,
+        target: str,
+        headers: dict[str, str],
+        body: bytes,
     ) -> bool:
         """Whether the connection goes on."""
         fault = next((each for each in self.faults if method in each.methods), None)
@@ -154,14 +169,32 @@ class Simulator:
                 assert fault
                 status, answer = 429, {"message": "too many requests."}
                 reset = fault.reset_seconds
-                extra = {} if reset is None else {"X-RateLimit-Reset": str(math.ceil(time.time() + reset))}
-        content = answer if isinstance(answer, bytes) else b"" if answer is None else json.dumps(answer).encode()
+                extra = (
+                    {}
+                    if reset is None
+                    else {"X-RateLimit-Reset": str(math.ceil(time.time() + reset))}
+                )
+        content = (
+            answer
+            if isinstance(answer, bytes)
+            else b""
+            if answer is None
+            else json.dumps(answer).encode()
+        )
         kind = "text/event-stream" if isinstance(answer, bytes) else "application/json"
         date = formatdate(time.time() + self.clock_skew_seconds, usegmt=True)
         extra = {"Date": date, "Content-Type": kind, "Content-Length": str(len(content))} | extra
-        lines = [f"HTTP/1.1 {status} x", *(f"{name}: {value}" for name, value in extra.items()), "", ""]
+        lines = [
+            f"HTTP/1.1 {status} x",
+            *(f"{name}: {value}" for name, value in extra.items()),
+            "",
+            "",
+        ]
         whole = "\r\n".join(lines).encode() + content
-        _write(writer, whole[: len(whole) - len(content) // 2] if fault and fault.kind == "half" else whole)
+        _write(
+            writer,
+            whole[: len(whole) - len(content) // 2] if fault and fault.kind == "half" else whole,
+        )
         await writer.drain()
         return not (fault and fault.kind == "half")
 
@@ -173,7 +206,10 @@ class Simulator:
             return self.unauthorized_status, UNAUTHORIZED, {}
         window = self._used.setdefault(account.key, [])
         window[:] = [at for at in window if at > time.time() - 60]
-        left, reset = self.limit_per_minute - len(window), math.ceil((window or [time.time()])[0] + 60)
+        left, reset = (
+            self.limit_per_minute - len(window),
+            math.ceil((window or [time.time()])[0] + 60),
+        )
         limits = {"X-RateLimit-Limit": str(self.limit_per_minute), "X-RateLimit-Reset": str(reset)}
         if left <= 0:
             return 429, {"message": "too many requests."}, limits
@@ -187,7 +223,9 @@ class Simulator:
         self.exchanges.append(Exchange(method, parts.path, query, asked, status, answer))
         return status, answer, limits | {"X-RateLimit-Remaining": str(left - 1)}
 
-    def _route(self, account: Account, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+    def _route(
+        self, account: Account, method: str, path: str, query: dict[str, str], body: Any
+    ) -> tuple[int, Any]:
         match method, path.strip("/").split("/"):
             case "GET", ["v2", "account"]:
                 return 200, _account_json(account)
@@ -196,13 +234,21 @@ class Simulator:
                 return 200, {"timestamp": now, "is_open": True, "next_open": now, "next_close": now}
             case "GET", ["v2", "positions"]:
                 held = [symbol for symbol, (quantity, _) in account.positions.items() if quantity]
-                return 200, [*(_position_json(account, symbol) for symbol in held), *account.more_positions]
+                return 200, [
+                    *(_position_json(account, symbol) for symbol in held),
+                    *account.more_positions,
+                ]
             case "POST", ["v2", "orders"]:
-                return 200, {**groups.nested(account, account.submit(body)), "status": "pending_new"}
+                return 200, {
+                    **groups.nested(account, account.submit(body)),
+                    "status": "pending_new",
+                }
             case "GET", ["v2", "orders"]:
                 return 200, _list_orders(account, query)
             case "GET", ["v2", "orders:by_client_order_id"]:
-                return 200, groups.order_json(account, account.find_by_client_id(query["client_order_id"]))
+                return 200, groups.order_json(
+                    account, account.find_by_client_id(query["client_order_id"])
+                )
             case "GET", ["v2", "orders", order_id]:
                 show = groups.nested if _is_nested(query) else groups.order_json
                 return 200, show(account, account.find(order_id))
@@ -213,7 +259,9 @@ class Simulator:
                 return 204, None
             case "GET", ["v2beta1", "events", "activities"] if self.activities_status == 200:
                 found = _list_activities(account, query)
-                return 200, b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in found)
+                return 200, b"".join(
+                    b"data: " + json.dumps(each).encode() + b"\n\n" for each in found
+                )
             case "GET", ["v2beta1", "events", "activities"]:
                 return self.activities_status, {"message": "endpoint not found."}
             case "GET", ["v2", "account", "activities", "FILL"] if self.has_fills:
@@ -225,7 +273,11 @@ class Simulator:
         return 404, {"message": "endpoint not found."}
 
     async def _stream(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, headers: dict[str, str]
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        head: bytes,
+        headers: dict[str, str],
     ) -> None:
         protocol = ServerProtocol()
         protocol.receive_data(head)
@@ -233,15 +285,23 @@ class Simulator:
         named = self.accounts.get(headers.get("apca-api-key-id", ""))
         is_second = self.refuses_streams or (named is not None and bool(named.streams))
         assert isinstance(request, websockets.Request)
-        response = protocol.reject(429, "too many connections") if is_second else protocol.accept(request)
+        response = (
+            protocol.reject(429, "too many connections") if is_second else protocol.accept(request)
+        )
         self.refused_streams += is_second
         protocol.send_response(response)
         account: Account | None = None
 
         def send(message: dict[str, Any] | str) -> None:
-            is_sent = not self.is_mute or isinstance(message, str) or message.get("stream") != "trade_updates"
+            is_sent = (
+                not self.is_mute
+                or isinstance(message, str)
+                or message.get("stream") != "trade_updates"
+            )
             if is_sent and protocol.state is State.OPEN:
-                protocol.send_binary((message if isinstance(message, str) else json.dumps(message)).encode())
+                protocol.send_binary(
+                    (message if isinstance(message, str) else json.dumps(message)).encode()
+                )
                 _write(writer, b"".join(protocol.data_to_send()))
 
         try:
@@ -263,7 +323,10 @@ class Simulator:
                 await writer.drain()
 
     def _hear(
-        self, message: dict[str, Any], account: Account | None, send: Callable[[dict[str, Any] | str], None]
+        self,
+        message: dict[str, Any],
+        account: Account | None,
+        send: Callable[[dict[str, Any] | str], None],
     ) -> Account | None:
         match message:
             case _ if self.has_stream_errors:
@@ -309,16 +372,25 @@ def _is_nested(query: dict[str, str]) -> bool:
 
 
 def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
-    """Held orders are not among the open ones, and no leg is listed by itself where it is nested, as users report."""
+    """Held orders are not among the open ones, and no leg is listed by itself where it is nested,
+    as users report."""
     is_nested = _is_nested(query)
     found = [order for order in account.orders.values() if not (is_nested and groups.is_leg(order))]
     if query.get("status", "open") != "all":
-        found = [order for order in found if order.is_listed_open == (query.get("status", "open") == "open")]
+        found = [
+            order
+            for order in found
+            if order.is_listed_open == (query.get("status", "open") == "open")
+        ]
     if "after" in query:
         found = [order for order in found if order.json["submitted_at"] > query["after"]]
     if "after_order_id" in query:
         ids = list(account.orders)
-        found = [order for order in found if ids.index(order.json["id"]) > ids.index(query["after_order_id"])]
+        found = [
+            order
+            for order in found
+            if ids.index(order.json["id"]) > ids.index(query["after_order_id"])
+        ]
     if query.get("direction", "desc") == "desc":
         found.reverse()
     show = groups.nested if is_nested else groups.order_json
@@ -326,13 +398,18 @@ def _list_orders(account: Account, query: dict[str, str]) -> list[dict[str, Any]
 
 
 def _list_activities(account: Account, query: dict[str, str]) -> list[dict[str, Any]]:
-    """`since` and `until` compare the time that an activity bears, which may be long before it is published."""
+    """`since` and `until` compare the time that an activity bears, which may be long before it is
+    published."""
     if "since_id" in query:
-        return [a for a in account.activities if query["since_id"] <= a["event_id"] <= query["until_id"]]
+        return [
+            a for a in account.activities if query["since_id"] <= a["event_id"] <= query["until_id"]
+        ]
     return [a for a in account.activities if query["since"] <= a["at"] < query["until"]]
 
 
-def _page(activities: list[dict[str, Any]], dated: str, query: dict[str, str]) -> list[dict[str, Any]]:
+def _page(
+    activities: list[dict[str, Any]], dated: str, query: dict[str, str]
+) -> list[dict[str, Any]]:
     """Fills come without busts and corrections, and without the executions' ids."""
     found = [each for each in activities if each[dated] > query["after"]]
     if query.get("direction", "desc") == "desc":
@@ -344,11 +421,17 @@ def _page(activities: list[dict[str, Any]], dated: str, query: dict[str, str]) -
 
 def _account_json(account: Account) -> dict[str, Any]:
     prices = {symbol: (quote.bid + quote.ask) / 2 for symbol, quote in account.quotes.items()}
-    held = (quantity * prices.get(symbol, average) for symbol, (quantity, average) in account.positions.items())
+    held = (
+        quantity * prices.get(symbol, average)
+        for symbol, (quantity, average) in account.positions.items()
+    )
     equity = plain(account.cash + sum(held))
-    money = dict.fromkeys(("cash", "buying_power"), plain(account.cash)) | dict.fromkeys(EQUITIES, equity)
+    money = dict.fromkeys(("cash", "buying_power"), plain(account.cash)) | dict.fromkeys(
+        EQUITIES, equity
+    )
     blocks = dict.fromkeys(
-        ("account_blocked", "trading_blocked", "transfers_blocked", "trade_suspended_by_user"), False
+        ("account_blocked", "trading_blocked", "transfers_blocked", "trade_suspended_by_user"),
+        False,
     )
     return {
         "id": account.id,
@@ -366,7 +449,13 @@ def _account_json(account: Account) -> dict[str, Any]:
 
 def _position_json(account: Account, symbol: str) -> dict[str, Any]:
     quantity, average = account.positions[symbol]
-    zeros = ("unrealized_pl", "unrealized_plpc", "unrealized_intraday_pl", "unrealized_intraday_plpc", "change_today")
+    zeros = (
+        "unrealized_pl",
+        "unrealized_plpc",
+        "unrealized_intraday_pl",
+        "unrealized_intraday_plpc",
+        "change_today",
+    )
     prices = dict.fromkeys(("avg_entry_price", "current_price", "lastday_price"), plain(average))
     values = dict.fromkeys(("market_value", "cost_basis"), plain(quantity * average))
     return {

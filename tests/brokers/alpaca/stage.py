@@ -1,4 +1,5 @@
-"""The stage of the broker cards at the simulator of Alpaca, and what an integration is handed there."""
+"""The stage of the broker cards at the simulator of Alpaca, and what an integration is handed
+there."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -12,7 +13,12 @@ from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.proxy import Verdict
 from trading_intents.brokers.alpaca.broker import INTEGRATION, AlpacaBroker
 from trading_intents.brokers.alpaca.wire import CAPABILITIES
-from trading_intents.brokers.port import BrokerAccount, BrokerAdapter, Capabilities, IntegrationContext
+from trading_intents.brokers.port import (
+    BrokerAccount,
+    BrokerAdapter,
+    Capabilities,
+    IntegrationContext,
+)
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -46,10 +52,17 @@ class AlpacaStage:
     def context(self, external_account_id: str | None = None) -> IntegrationContext:
         url = self.url or self.simulator.url
         settings = {"ALPACA_PAPER_URL": url, "ALPACA_LIVE_URL": url}
-        secrets = {"api_key_id": Secret(self.account.key), "api_secret": Secret(self.account.secret)}
-        owner = BrokerAccount(uuid4(), OrganizationId(uuid4()), Environment.PAPER, external_account_id)
+        secrets = {
+            "api_key_id": Secret(self.account.key),
+            "api_secret": Secret(self.account.secret),
+        }
+        owner = BrokerAccount(
+            uuid4(), OrganizationId(uuid4()), Environment.PAPER, external_account_id
+        )
         nothing: Any = None
-        return IntegrationContext(owner, secrets, SystemClock(), settings, nothing, nothing, nothing, self.shared)
+        return IntegrationContext(
+            owner, secrets, SystemClock(), settings, nothing, nothing, nothing, self.shared
+        )
 
     async def now(self) -> datetime:
         return datetime.now(UTC)
@@ -68,7 +81,8 @@ class AlpacaStage:
             self.simulator.faults.append(FAULTS[fault])
 
     async def open_session(self, **options: float) -> CardRun:
-        """Opens a session and collects its events. `options` are the times of watchdog and polls."""
+        """Opens a session and collects its events. `options` are the times of watchdog and
+        polls."""
         run = CardRun(self, AlpacaBroker(self.context(), **options))
         try:
             await run.open()

@@ -1,4 +1,5 @@
-"""Orders at Alpaca through the fault proxy, while either side restarts: none twice, none lost, every fill once."""
+"""Orders at Alpaca through the fault proxy, while either side restarts: none twice, none lost,
+every fill once."""
 
 import asyncio
 import contextlib
@@ -38,7 +39,12 @@ D = Decimal
 CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
 REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET /v2/orders:by")
 REFUSED = ("REJECTED", "40310000")  # a fault's: insufficient buying power
-NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered"), ("CANCELLED", "before_send"), REFUSED}
+NEVER_SENT = {
+    ("EXPIRED", "stale"),
+    ("REJECTED", "not_delivered"),
+    ("CANCELLED", "before_send"),
+    REFUSED,
+}
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
 RECONCILE_SECONDS = 15.0
 AWAY_SECONDS, TRADE_SECONDS = 1.0, 0.05
@@ -48,7 +54,8 @@ FILL_CHANCE = 0.02  # of each working order, each time
 
 @dataclass(frozen=True)
 class Course:
-    """`mute_seconds` exceeds the delays of a busy machine: else sessions that report everything are ended."""
+    """`mute_seconds` exceeds the delays of a busy machine: else sessions that report everything are
+    ended."""
 
     orders: int
     accounts: int
@@ -92,7 +99,9 @@ class Run:
         )
         while not self.is_over:
             self.restart.clear()
-            async with executing(self.alpaca.in_process, integration=made, reconcile_seconds=RECONCILE_SECONDS):
+            async with executing(
+                self.alpaca.in_process, integration=made, reconcile_seconds=RECONCILE_SECONDS
+            ):
                 await self.restart.wait()
 
     async def send(self) -> None:
@@ -127,24 +136,30 @@ class Run:
         spec = Spec(OrderKind.LIMIT, str(self.chance.choice((8, 12, 15))), "100", None, None)
         command = self.chance.choice((Cancel(str(intent)), Replace(str(intent), spec)))
         writer = self.alpaca.in_process.in_process_writer
-        answer = await writer.submit(writer.command(account, command))  # one that is refused comes too late
+        # One that is refused comes too late.
+        answer = await writer.submit(writer.command(account, command))
         self.done[type(command).__name__ if hasattr(answer, "seq") else "too late"] += 1
 
     async def trade(self) -> None:
-        """The market: fills parts of orders, also while nobody listens, and now and then takes one back."""
+        """The market: fills parts of orders, also while nobody listens, and now and then takes one
+        back."""
         while not self.is_over:
             await asyncio.sleep(TRADE_SECONDS)
             for account in self.simulator.accounts.values():
                 for order in _working(account):
                     if self.chance.random() > FILL_CHANCE and not self.is_settling:
                         continue
-                    execution = account.fill(order, min(order.leaves, D(self.chance.choice((3, 5, 10)))), D(99))
+                    execution = account.fill(
+                        order, min(order.leaves, D(self.chance.choice((3, 5, 10)))), D(99)
+                    )
                     fate = self.chance.random()
                     if fate < 0.02 and order.is_open:
                         account.bust(execution)
                         self.done["bust"] += 1
                     elif fate < 0.04:
-                        quantity = D(next(a["qty"] for a in account.activities if a["ref_id"] == execution))
+                        quantity = D(
+                            next(a["qty"] for a in account.activities if a["ref_id"] == execution)
+                        )
                         account.correct(execution, quantity, D(98))
                         self.done["correction"] += 1
 
@@ -168,7 +183,9 @@ class Run:
         kind = self.chance.choice(("close", "half", "refuse", "status", "too_many"))
         reset = self.chance.choice((None, 2.0))
         takes = kind != "too_many" and self.chance.random() < 0.5
-        self.simulator.faults.append(Fault(kind, takes, status=self.chance.choice((500, 504)), reset_seconds=reset))
+        self.simulator.faults.append(
+            Fault(kind, takes, status=self.chance.choice((500, 504)), reset_seconds=reset)
+        )
 
     async def _half(self) -> None:
         await self._while(lambda: self.proxy.cut_after(self.chance.randrange(50, 3000)))
@@ -216,8 +233,12 @@ class Run:
         async def is_settled() -> bool:
             if self.course is SHORT:
                 await owner.execute(HURRY_PROOFS)
-            await owner.execute("UPDATE orders SET lookup_due_at = now() WHERE lookup_due_at > now() + interval '12 s'")
-            return bool(await owner.fetchval("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL"))
+            await owner.execute(
+                "UPDATE orders SET lookup_due_at = now() WHERE lookup_due_at > now() + interval '12 s'"
+            )
+            return bool(
+                await owner.fetchval("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL")
+            )
 
         try:
             await eventually_async(is_settled, SETTLE_SECONDS)
@@ -230,14 +251,17 @@ class Run:
             ) from None
 
     async def converge(self) -> None:
-        """Waits until the platform shows what Alpaca has. An order may be final by the count in an answer before its
-        execution is booked from the stream or the next snapshot; one that is lost is missing at the timeout."""
+        """Waits until the platform shows what Alpaca has. An order may be final by the count in an
+        answer before its execution is booked from the stream or the next snapshot; one that is lost
+        is missing at the timeout."""
         wrong = ""
 
         async def is_right() -> bool:
             nonlocal wrong
             try:
-                assert not any(_working(account) for account in self.simulator.accounts.values()), "orders work on"
+                assert not any(_working(account) for account in self.simulator.accounts.values()), (
+                    "orders work on"
+                )
                 await self.check()
             except AssertionError as error:
                 self.done["unequal"] += 1
@@ -264,11 +288,16 @@ class Run:
                 assert (row["order_status"], row["reason"]) in NEVER_SENT, dict(row)
                 continue
             chain = _chain(account, first)
-            found = await owner.fetch("SELECT * FROM trades WHERE order_id = $1 AND quantity > 0", intent)
+            found = await owner.fetch(
+                "SELECT * FROM trades WHERE order_id = $1 AND quantity > 0", intent
+            )
             booked = {trade["exec_id"]: (trade["quantity"], trade["price"]) for trade in found}
             assert booked == _executions(account, chain), dict(row)
             assert row["filled_quantity"] == sum((order.filled for order in chain), D(0)), dict(row)
-            assert row["order_status"] == ENDED[chain[-1].json["status"]], (dict(row), chain[-1].json)
+            assert row["order_status"] == ENDED[chain[-1].json["status"]], (
+                dict(row),
+                chain[-1].json,
+            )
         arrived = [each for account in self.simulator.accounts.values() for each in account.arrived]
         assert len(arrived) == len(set(arrived))
         for row in await owner.fetch("SELECT account_id, symbol, quantity FROM positions"):
@@ -277,7 +306,11 @@ class Run:
 
 
 def _working(account: Account) -> list[Order]:
-    return [order for order in account.orders.values() if order.json["status"] in ("new", "partially_filled")]
+    return [
+        order
+        for order in account.orders.values()
+        if order.json["status"] in ("new", "partially_filled")
+    ]
 
 
 def _chain(account: Account, order: Order) -> list[Order]:
@@ -305,12 +338,19 @@ def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal
 
 @pytest.mark.timeout(900)
 # The short one has each of the fourteen faults once, some of which last for seconds.
-@pytest.mark.parametrize("course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"])
-async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, course: Course) -> None:
+@pytest.mark.parametrize(
+    "course", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)], ids=["short", "long"]
+)
+async def test_every_order_is_sent_once_and_every_fill_booked_once(
+    urls: Urls, course: Course
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         socket, cuts = Path(folder, "s"), CutRequests()
         proxy = FaultProxy(socket, cuts)
-        async with simulating(socket) as simulator, open_alpaca(urls, simulator, course.accounts) as alpaca:
+        async with (
+            simulating(socket) as simulator,
+            open_alpaca(urls, simulator, course.accounts) as alpaca,
+        ):
             simulator.limit_per_minute = 1_000_000
             run = Run(alpaca, proxy, socket, cuts, seeded("alpaca"), course)
             with proxy.running():
@@ -323,12 +363,15 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(urls: Urls, c
                 run.is_over = True
                 run.restart.set()
                 await asyncio.gather(working, trading)
-                print(f"\nsent in {sent:.0f} s, settled in {time.monotonic() - began - sent:.0f} s: {dict(run.done)}")
+                print(
+                    f"\nsent in {sent:.0f} s, settled in {time.monotonic() - began - sent:.0f} s: {dict(run.done)}"
+                )
             await run.check()
     async with open_database(urls.login, 2, make_log("critical"), Metrics()) as database:
 
         async def are_true() -> bool:
-            with contextlib.suppress(Unavailable):  # a busy machine reads so many facts too slowly for a statement
+            # A busy machine reads so many facts too slowly for a statement.
+            with contextlib.suppress(Unavailable):
                 assert await assert_true_books(database, bust_reopens=False) == course.orders
                 return True
             return False

@@ -1,4 +1,5 @@
-"""Answers to commands: each command is written once, and an outcome is called certain only if it is."""
+"""Answers to commands: each command is written once, and an outcome is called certain only if it
+is."""
 
 import asyncio
 from dataclasses import replace as changed
@@ -64,7 +65,8 @@ async def test_an_alpaca_that_cannot_be_reached_was_sent_nothing(cuts: Cuts) -> 
     run = await stage.open_session()
     proxy.refuse()
     sent = await buy(run)
-    assert sent.result.outcome in (Outcome.NOT_SENT, Outcome.UNKNOWN)  # a kept connection, or a new one
+    # A kept connection, or a new one.
+    assert sent.result.outcome in (Outcome.NOT_SENT, Outcome.UNKNOWN)
     assert (await buy(run)).result.outcome is Outcome.NOT_SENT
     assert stage.account.arrived == []
     await run.close()
@@ -84,7 +86,9 @@ async def test_an_answer_that_never_comes_is_unknown_in_time(cuts: Cuts) -> None
 
 @pytest.mark.parametrize("takes", [True, False], ids=["taken", "not taken"])
 @pytest.mark.parametrize("kind", ["close", "half", "status"])
-async def test_what_is_not_clearly_answered_is_unknown(stage: AlpacaStage, kind: str, takes: bool) -> None:
+async def test_what_is_not_clearly_answered_is_unknown(
+    stage: AlpacaStage, kind: str, takes: bool
+) -> None:
     run = await stage.open_session()
     stage.simulator.faults.append(Fault(kind, takes))
     sent = await buy(run)
@@ -122,7 +126,10 @@ async def test_a_refusal_of_an_order_that_works_is_none(stage: AlpacaStage) -> N
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 async def test_a_page_that_is_not_alpacas_refuses_no_order(stage: AlpacaStage, status: int) -> None:
     run = await stage.open_session()
-    stage.simulator.faults += [Fault("page", takes=True, status=status), Fault("page", takes=False, status=status)]
+    stage.simulator.faults += [
+        Fault("page", takes=True, status=status),
+        Fault("page", takes=False, status=status),
+    ]
     assert [(await buy(run)).result.outcome for _ in range(2)] == [Outcome.ACKED, Outcome.REJECTED]
     await run.close()
 
@@ -139,12 +146,17 @@ async def test_a_refused_replace_that_works_is_none(stage: AlpacaStage) -> None:
 
 async def test_a_refusal_that_cannot_be_looked_up_is_unknown(stage: AlpacaStage) -> None:
     run = await stage.open_session()
-    stage.simulator.faults += [Fault("refuse", takes=False), Fault("status", takes=False, methods=("GET",))]
+    stage.simulator.faults += [
+        Fault("refuse", takes=False),
+        Fault("status", takes=False, methods=("GET",)),
+    ]
     assert (await buy(run)).result.outcome is Outcome.UNKNOWN
     await run.close()
 
 
-async def test_a_duplicate_is_distinguished_from_an_invalid_order_by_the_message(stage: AlpacaStage) -> None:
+async def test_a_duplicate_is_distinguished_from_an_invalid_order_by_the_message(
+    stage: AlpacaStage,
+) -> None:
     run = await stage.open_session()
     sent = await buy(run)
     again = await run.broker.submit(sent.ticket, deadline())
@@ -156,7 +168,9 @@ async def test_a_duplicate_is_distinguished_from_an_invalid_order_by_the_message
     await run.close()
 
 
-@pytest.mark.parametrize(("reset_seconds", "wait"), [(7.0, range(6, 9)), (None, range(1, 2))], ids=["reset", "none"])
+@pytest.mark.parametrize(
+    ("reset_seconds", "wait"), [(7.0, range(6, 9)), (None, range(1, 2))], ids=["reset", "none"]
+)
 async def test_too_many_requests_are_not_sent_until_they_may_be(
     stage: AlpacaStage, reset_seconds: float | None, wait: range
 ) -> None:
@@ -172,7 +186,9 @@ async def test_too_many_requests_are_not_sent_until_they_may_be(
     await run.close()
 
 
-async def test_all_accounts_of_a_credential_share_its_limit_and_cancels_come_first(stage: AlpacaStage) -> None:
+async def test_all_accounts_of_a_credential_share_its_limit_and_cancels_come_first(
+    stage: AlpacaStage,
+) -> None:
     stage.simulator.limit_per_minute = 30
     first = await stage.open_session()
     resting = await first.buy("1", "50")
@@ -186,7 +202,9 @@ async def test_all_accounts_of_a_credential_share_its_limit_and_cancels_come_fir
     await second.close()
 
 
-async def test_a_credential_is_checked_and_watched(stage: AlpacaStage, simulator: Simulator) -> None:
+async def test_a_credential_is_checked_and_watched(
+    stage: AlpacaStage, simulator: Simulator
+) -> None:
     wrong = changed(stage, account=changed(stage.account, secret="WRONG"))
     with pytest.raises(AuthFailed, match="refuses"):
         await wrong.open_session()
@@ -237,7 +255,9 @@ async def test_a_replace_asks_for_what_is_left_of_the_new_total(stage: AlpacaSta
     await run.close()
 
 
-async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(stage: AlpacaStage) -> None:
+async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(
+    stage: AlpacaStage,
+) -> None:
     run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True
@@ -246,7 +266,9 @@ async def test_a_replace_that_the_market_refuses_leaves_the_order_as_it_was(stag
     assert sent.result.broker_order_id
     stage.account.reject_replace(sent.result.broker_order_id)
     await run.expect([E.ACCEPTED, E.REPLACE_REJECTED, E.REPLACE_REJECTED], sent, replaced)
-    reasons = {(event.client_order_id, event.reason) for event in run.reported(replaced) if event.reason}
+    reasons = {
+        (event.client_order_id, event.reason) for event in run.reported(replaced) if event.reason
+    }
     assert reasons == {(replaced.ticket.client_order_id, "replace_rejected")}
     await run.close()
 
@@ -260,13 +282,19 @@ async def test_a_cancel_reaches_the_version_that_is_at_the_market(stage: AlpacaS
     assert (waiting.outcome, waiting.retry_after_seconds) == (Outcome.NOT_SENT, 1)
     stage.account.settle()
     ended = await run.cancel(sent)
-    assert (ended.result.outcome, ended.result.broker_order_id) == (Outcome.ACKED, replaced.result.broker_order_id)
+    assert (ended.result.outcome, ended.result.broker_order_id) == (
+        Outcome.ACKED,
+        replaced.result.broker_order_id,
+    )
     await run.expect([E.ACCEPTED, E.REPLACED, E.CANCELLED], sent, replaced)
     await run.close()
 
 
-async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(stage: AlpacaStage) -> None:
-    """Made every second, its attempts would use up the credential's requests while Alpaca still replaces the order."""
+async def test_a_cancel_waits_the_longer_the_longer_its_order_is_being_replaced(
+    stage: AlpacaStage,
+) -> None:
+    """Made every second, its attempts would use up the credential's requests while Alpaca still
+    replaces the order."""
     run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.account.holds_replaces = True
@@ -310,12 +338,18 @@ async def test_a_sale_says_whether_it_closes_or_opens(stage: AlpacaStage) -> Non
         await run.send(run.ticket(side, "3"))
     await run.send(with_fields(run.ticket(OrderSide.SELL, "1"), symbol=Symbol("BTC/USD")))
     bodies = [each.body for each in stage.simulator.exchanges if each.method == "POST"][1:]
-    assert [body.get("position_intent") for body in bodies] == ["sell_to_close", "sell_to_open", None]
+    assert [body.get("position_intent") for body in bodies] == [
+        "sell_to_close",
+        "sell_to_open",
+        None,
+    ]
     await run.close()
 
 
 @pytest.mark.parametrize("named", [{"symbol": None, "side": None}, {"symbol": "", "side": ""}, {}])
-async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage, named: dict[str, Any]) -> None:
+async def test_orders_of_several_legs_beside_ours_do_no_harm(
+    stage: AlpacaStage, named: dict[str, Any]
+) -> None:
     body = {"symbol": "X", "qty": "1", "side": "buy", "type": "market", "time_in_force": "day"}
     for legs in (stage.account.submit(body), stage.account.submit(body)):
         del legs.json["symbol"], legs.json["side"]
@@ -325,7 +359,9 @@ async def test_orders_of_several_legs_beside_ours_do_no_harm(stage: AlpacaStage,
     sent = await run.buy("1", "50")
     await run.expect([E.ACCEPTED], sent)
     snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
-    assert [order.broker_order_id for order in snapshot.open_orders] == [sent.result.broker_order_id]
+    assert [order.broker_order_id for order in snapshot.open_orders] == [
+        sent.result.broker_order_id
+    ]
     assert run.gaps == []
     assert {event.symbol for event in (*run.received, *snapshot.executions)} == {stage.symbol}
     await run.close()
@@ -336,8 +372,16 @@ async def test_activities_that_are_no_trades_do_no_harm(stage: AlpacaStage) -> N
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1", "100"))
     fill = stage.account.activities[0]
-    dividend = {**fill, "activity_type": "DIV", "ref_id": "d", "details": {"symbol": None, "per_share_amount": "1"}}
-    stage.account.activities += [dividend, {key: value for key, value in dividend.items() if key != "details"}]
+    dividend = {
+        **fill,
+        "activity_type": "DIV",
+        "ref_id": "d",
+        "details": {"symbol": None, "per_share_amount": "1"},
+    }
+    stage.account.activities += [
+        dividend,
+        {key: value for key, value in dividend.items() if key != "details"},
+    ]
     snapshot = await run.broker.snapshot(await stage.now() - timedelta(days=1))
     assert [each.exec_id for each in snapshot.executions if each.exec_id] == [fill["ref_id"]]
     await run.close()
@@ -350,7 +394,11 @@ async def test_a_balance_is_reported_without_a_trade(stage: AlpacaStage) -> None
     async with asyncio.timeout(10):
         async for event in broker.events():
             assert isinstance(event, BrokerBalance)
-            assert (event.cash, event.equity, event.currency) == (Decimal("123.45"), Decimal("123.45"), "USD")
+            assert (event.cash, event.equity, event.currency) == (
+                Decimal("123.45"),
+                Decimal("123.45"),
+                "USD",
+            )
             break
     await broker.close()
 
@@ -380,10 +428,18 @@ async def test_a_second_stream_is_refused_and_breaks_nothing(stage: AlpacaStage)
     await run.close()
 
 
-async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once(stage: AlpacaStage) -> None:
+async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once(
+    stage: AlpacaStage,
+) -> None:
     """Orders of Alpaca's own pages have ids that Alpaca made as well."""
     run = await stage.open_session()
-    body = {"symbol": stage.symbol, "qty": "5", "side": "buy", "type": "limit", "time_in_force": "day"}
+    body = {
+        "symbol": stage.symbol,
+        "qty": "5",
+        "side": "buy",
+        "type": "limit",
+        "time_in_force": "day",
+    }
     theirs = stage.account.submit({**body, "limit_price": "50"})
     made = stage.account.replace(theirs.json["id"], {"limit_price": "51"})
     stage.account.fill(made, Decimal(2), Decimal(51))
@@ -392,7 +448,10 @@ async def test_what_alpaca_replaces_of_others_stays_theirs_and_is_asked_for_once
         before = len(stage.simulator.exchanges)
         snapshot = await run.broker.snapshot(since)
         (order,) = snapshot.open_orders
-        assert (order.client_order_id, order.broker_order_id) == (theirs.json["client_order_id"], made.json["id"])
+        assert (order.client_order_id, order.broker_order_id) == (
+            theirs.json["client_order_id"],
+            made.json["id"],
+        )
         (bought,) = [each for each in snapshot.executions if each.kind is E.FILL]
         assert bought.client_order_id == theirs.json["client_order_id"]
     asked = [each.path for each in stage.simulator.exchanges[before:]]

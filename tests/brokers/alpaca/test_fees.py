@@ -24,7 +24,11 @@ async def holds(alpaca: AlpacaExecution, quantity: str, differs: bool) -> bool:
     owner = alpaca.in_process.in_process_writer.owner
     row = await owner.fetchrow("SELECT quantity, broker_quantity, differs FROM positions")
     held = alpaca.account.positions[COIN][0]
-    return row is not None and (row["quantity"], row["broker_quantity"], row["differs"]) == (D(quantity), held, differs)
+    return row is not None and (row["quantity"], row["broker_quantity"], row["differs"]) == (
+        D(quantity),
+        held,
+        differs,
+    )
 
 
 @pytest.mark.parametrize("activities_status", [200, 404])
@@ -33,7 +37,10 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
 ) -> None:
     simulator.activities_status = activities_status
     made = integration(simulator, per_minute=None, watch_seconds=0.05)
-    async with open_alpaca(urls, simulator) as alpaca, executing(alpaca.in_process, integration=made):
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=made),
+    ):
         in_process = alpaca.in_process
         bought = await in_process.create("2", COIN)
         await in_process.until_status(bought, "NEW")
@@ -46,9 +53,14 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
         await in_process.until(partial(holds, alpaca, "1.995", False))
         simulator.break_connections()  # the next snapshot has the fee again
         sale = Create(
-            Symbol(COIN), OrderSide.SELL, RouteStrategy.SMART, Spec(OrderKind.LIMIT, "1.995", "90", None, None)
+            Symbol(COIN),
+            OrderSide.SELL,
+            RouteStrategy.SMART,
+            Spec(OrderKind.LIMIT, "1.995", "90", None, None),
         )
-        receipt = await in_process.submit(in_process.in_process_writer.command(in_process.account, sale))
+        receipt = await in_process.submit(
+            in_process.in_process_writer.command(in_process.account, sale)
+        )
         await in_process.until_true(lambda: len(alpaca.account.arrived) == 2)
         sold = alpaca.account.by_client[alpaca.account.arrived[1]]
         alpaca.account.fill(sold, D("1.995"), D(90))
@@ -57,14 +69,21 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
         assert receipt.intent_id
 
 
-async def test_fees_are_reported_under_one_key_by_snapshots_and_while_the_session_lasts(stage: AlpacaStage) -> None:
+async def test_fees_are_reported_under_one_key_by_snapshots_and_while_the_session_lasts(
+    stage: AlpacaStage,
+) -> None:
     fees = [stage.account.list_fee(COIN, D(quantity)) for quantity in ("0.005", "-0.001")]
     broker = AlpacaBroker(stage.context(), watch_seconds=0.05)
     await broker.open()
     snapshot = await broker.snapshot(await stage.now() - timedelta(days=1))
     reported = [each for each in snapshot.executions if each.kind is EventKind.FEE]
-    assert [(each.symbol, each.quantity) for each in reported] == [(COIN, D("0.005")), (COIN, D("-0.001"))]
-    assert [each.dedupe_key for each in reported] == [f"alpaca:fee:{fee['id'].split('::')[1]}" for fee in fees]
+    assert [(each.symbol, each.quantity) for each in reported] == [
+        (COIN, D("0.005")),
+        (COIN, D("-0.001")),
+    ]
+    assert [each.dedupe_key for each in reported] == [
+        f"alpaca:fee:{fee['id'].split('::')[1]}" for fee in fees
+    ]
     streamed = list[BrokerEvent]()
     async for event in broker.events():
         if isinstance(event, BrokerEvent):
@@ -80,7 +99,9 @@ async def test_all_pages_of_fees_are_read(stage: AlpacaStage) -> None:
         stage.account.list_fee(COIN, D(number + 1))
     broker = AlpacaBroker(stage.context())
     snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1))
-    assert [each.quantity for each in snapshot.executions] == [D(number + 1) for number in range(205)]
+    assert [each.quantity for each in snapshot.executions] == [
+        D(number + 1) for number in range(205)
+    ]
     await broker.close()
 
 
@@ -98,7 +119,9 @@ async def test_fees_that_are_no_quantity_of_a_coin_are_not_booked(stage: AlpacaS
     await broker.close()
 
 
-async def test_an_alpaca_that_lists_no_fees_says_so_and_is_read_all_the_same(stage: AlpacaStage) -> None:
+async def test_an_alpaca_that_lists_no_fees_says_so_and_is_read_all_the_same(
+    stage: AlpacaStage,
+) -> None:
     stage.simulator.has_fees = False
     broker = AlpacaBroker(stage.context())
     snapshot = await broker.snapshot(await stage.now() - timedelta(hours=1))

@@ -1,5 +1,5 @@
-"""Orders that Alpaca links, as its hosts differ: with and without the fields that name a group, and with a stop that
-cancels the limit beside it or replaces it."""
+"""Orders that Alpaca links, as its hosts differ: with and without the fields that name a group, and
+with a stop that cancels the limit beside it or replaces it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from decimal import Decimal
@@ -11,7 +11,15 @@ from tests.brokers.alpaca.order import Order
 from tests.brokers.alpaca.simulator import Fault, Simulator
 from tests.brokers.alpaca.stage import AlpacaStage
 from tests.waiting import eventually_async
-from trading_intents.brokers.port import Absent, BrokerEvent, EventKind, LegTicket, OrderSnapshot, OrderTicket, Outcome
+from trading_intents.brokers.port import (
+    Absent,
+    BrokerEvent,
+    EventKind,
+    LegTicket,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.testing.broker_suite import Card, CardRun, Sent, deadline, play
 from trading_intents.testing.linked_cards import LINKED_CARDS
 from trading_intents.trading import Leg, OrderSide, TimeInForce, terms_of
@@ -22,7 +30,9 @@ LINKED = [card for card in LINKED_CARDS if card.number > 80]
 CLOSING = {OrderSide.BUY: OrderSide.SELL, OrderSide.SELL_SHORT: OrderSide.BUY}
 
 
-def leg(run: CardRun, entry: OrderTicket, kind: Leg, limit: str | None = None, stop: str | None = None) -> LegTicket:
+def leg(
+    run: CardRun, entry: OrderTicket, kind: Leg, limit: str | None = None, stop: str | None = None
+) -> LegTicket:
     side = entry.side if kind is Leg.ONE_CANCELS_OTHER else CLOSING[entry.side]
     terms = run.ticket(side, str(entry.quantity), limit, stop, entry.time_in_force)
     return LegTicket(
@@ -64,17 +74,27 @@ async def enter(run: CardRun, limit: str | None = None, side: OrderSide = OrderS
 
 
 def events_of(reported: list[BrokerEvent], sent: Sent, kind: Leg) -> list[BrokerEvent]:
-    return [event for event in reported if event.parent == sent.ticket.client_order_id and event.leg is kind]
+    return [
+        event
+        for event in reported
+        if event.parent == sent.ticket.client_order_id and event.leg is kind
+    ]
 
 
 def role(stage: AlpacaStage, name: str) -> Order:
     """The last version of the order in that role."""
-    return [order for order in stage.account.orders.values() if order.json.get("group_role") == name][-1]
+    return [
+        order for order in stage.account.orders.values() if order.json.get("group_role") == name
+    ][-1]
 
 
 async def until_ended(run: CardRun, sent: Sent, kind: Leg) -> BrokerEvent:
     def ends() -> list[BrokerEvent]:
-        return [event for event in events_of(run.received, sent, kind) if event.kind is EventKind.CANCELLED]
+        return [
+            event
+            for event in events_of(run.received, sent, kind)
+            if event.kind is EventKind.CANCELLED
+        ]
 
     await run.wait_until(lambda: bool(ends()))
     (end, *others) = {event.dedupe_key: event for event in ends()}.values()
@@ -94,20 +114,31 @@ async def test_linked_cards_hold_at_every_host(
 
 
 @pytest.mark.parametrize("side", [OrderSide.BUY, OrderSide.SELL_SHORT])
-async def test_a_group_is_sent_as_one_order(stage: AlpacaStage, open_session: OpenSession, side: OrderSide) -> None:
+async def test_a_group_is_sent_as_one_order(
+    stage: AlpacaStage, open_session: OpenSession, side: OrderSide
+) -> None:
     run = await open_session(stage)
     sent = await enter(run, side=side)
     (posted,) = (each.body for each in stage.simulator.exchanges if each.method == "POST")
     profit, loss = ("110", "90") if side is OrderSide.BUY else ("90", "110")
     assert posted["order_class"] == "bracket"
-    assert (posted["take_profit"], posted["stop_loss"]) == ({"limit_price": profit}, {"stop_price": loss})
-    named = [(event.parent, event.leg, event.client_order_id) for event in sent.result.updates if event.leg]
+    assert (posted["take_profit"], posted["stop_loss"]) == (
+        {"limit_price": profit},
+        {"stop_price": loss},
+    )
+    named = [
+        (event.parent, event.leg, event.client_order_id)
+        for event in sent.result.updates
+        if event.leg
+    ]
     parent = sent.ticket.client_order_id
     assert named == [(parent, Leg.TAKE_PROFIT, None), (parent, Leg.STOP_LOSS, None)]
     assert {event.side for event in sent.result.updates if event.leg} == {CLOSING[side]}
 
 
-async def test_one_time_in_force_is_for_all_of_a_group(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_one_time_in_force_is_for_all_of_a_group(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     entry = run.ticket(OrderSide.BUY, "5", "95")
     loss = replace(leg(run, entry, Leg.STOP_LOSS, stop="90"), time_in_force=GTC)
@@ -116,7 +147,9 @@ async def test_one_time_in_force_is_for_all_of_a_group(stage: AlpacaStage, open_
     assert not stage.account.orders
 
 
-async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_a_buy_beside_a_stop_only_closes_a_short(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     await run.quote("99", "100")
     ticket = run.ticket(OrderSide.BUY, "5", "90", time_in_force=GTC)
@@ -126,7 +159,11 @@ async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, open_
     sent = await run.send(replace(pair, client_order_id=stage.client_order_id()))
     assert sent.result.outcome is Outcome.ACKED
     body = [each.body for each in stage.simulator.exchanges if each.method == "POST"][-1]
-    assert (body["order_class"], body["position_intent"], "limit_price" in body) == ("oco", "buy_to_close", False)
+    assert (body["order_class"], body["position_intent"], "limit_price" in body) == (
+        "oco",
+        "buy_to_close",
+        False,
+    )
     assert body["stop_loss"] == {"stop_price": "110", "limit_price": "112"}
     assert {event.leg for event in sent.result.updates} == {None, Leg.ONE_CANCELS_OTHER}
 
@@ -135,7 +172,8 @@ async def test_a_buy_beside_a_stop_only_closes_a_short(stage: AlpacaStage, open_
 async def test_frames_before_the_answer_name_the_leg_or_its_number(
     stage: AlpacaStage, open_session: OpenSession, names_groups: bool
 ) -> None:
-    """The answer is lost: the look-up of the order that was sent matches what the stream reported."""
+    """The answer is lost: the look-up of the order that was sent matches what the stream
+    reported."""
     stage.account.names_groups = names_groups
     stage.simulator.faults.append(Fault("close", takes=True))
     run = await open_session(stage)
@@ -147,25 +185,39 @@ async def test_frames_before_the_answer_name_the_leg_or_its_number(
     profit = role(stage, "take_profit").json["id"]
     stage.account.fill(role(stage, "take_profit"), D(2), D(110))
     await run.wait_until(
-        lambda: any(event.kind is EventKind.FILL for event in run.received if event.broker_order_id == profit)
+        lambda: any(
+            event.kind is EventKind.FILL
+            for event in run.received
+            if event.broker_order_id == profit
+        )
     )
-    (early,) = (event for event in run.received if event.broker_order_id == profit and event.kind is EventKind.FILL)
+    (early,) = (
+        event
+        for event in run.received
+        if event.broker_order_id == profit and event.kind is EventKind.FILL
+    )
     assert early.client_order_id is None
     assert (early.parent == sent.ticket.client_order_id) == names_groups
     found = [*(await run.found(sent)).events]
     assert {event.broker_order_id for event in events_of(found, sent, Leg.TAKE_PROFIT)} == {profit}
-    assert early.dedupe_key in {event.dedupe_key for event in events_of(found, sent, Leg.TAKE_PROFIT)}
+    assert early.dedupe_key in {
+        event.dedupe_key for event in events_of(found, sent, Leg.TAKE_PROFIT)
+    }
     assert events_of(found, sent, Leg.STOP_LOSS)
 
 
-async def test_a_leg_is_found_by_its_number_alone(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_a_leg_is_found_by_its_number_alone(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     sent = await enter(run)
     loss = sent.ticket.legs[1].client_order_id
     assert isinstance(await run.broker.lookup(loss, None, deadline()), Absent)
     found = await run.broker.lookup(loss, role(stage, "stop_loss").json["id"], deadline())
     assert isinstance(found, OrderSnapshot)
-    assert [event.kind for event in events_of([*found.events], sent, Leg.STOP_LOSS)] == [EventKind.ACCEPTED]
+    assert [event.kind for event in events_of([*found.events], sent, Leg.STOP_LOSS)] == [
+        EventKind.ACCEPTED
+    ]
     other = await run.broker.lookup("nobody", sent.result.broker_order_id, deadline())
     assert isinstance(other, Absent), "the number of an order that has a name of ours is no leg's"
 
@@ -179,7 +231,10 @@ async def test_a_leg_that_is_held_is_replaced_at_once(
     sent = await enter(run)
     held = role(stage, "stop_loss")
     ticket = run.ticket(OrderSide.SELL, "5", stop="95", time_in_force=GTC)
-    numbers = {"broker_order_id": held.json["id"], "orig_client_order_id": sent.ticket.legs[1].client_order_id}
+    numbers = {
+        "broker_order_id": held.json["id"],
+        "orig_client_order_id": sent.ticket.legs[1].client_order_id,
+    }
     result = await run.broker.replace(replace(ticket, **numbers), deadline())
     assert result.outcome is Outcome.ACKED, result
     assert [(event.kind, event.client_order_id) for event in result.updates] == [
@@ -196,21 +251,28 @@ async def test_a_leg_that_is_held_is_replaced_at_once(
     await until_ended(run, sent, Leg.TAKE_PROFIT)
 
 
-async def test_only_prices_of_a_linked_order_are_replaced(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_only_prices_of_a_linked_order_are_replaced(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     """After a part of the profit is taken the stop is for the rest, whatever quantity we show."""
     run = await open_session(stage)
     sent = await enter(run)
     stage.account.fill(role(stage, "take_profit"), D(2), D(110))
     ticket = run.ticket(OrderSide.SELL, "5", stop="95", time_in_force=GTC)
     result = await run.broker.replace(
-        replace(ticket, broker_order_id=role(stage, "stop_loss").json["id"], orig_client_order_id="x"), deadline()
+        replace(
+            ticket, broker_order_id=role(stage, "stop_loss").json["id"], orig_client_order_id="x"
+        ),
+        deadline(),
     )
     assert result.outcome is Outcome.ACKED, result
     assert stage.account.by_client[ticket.client_order_id].json["qty"] == "3"
     assert sent.result.outcome is Outcome.ACKED
 
 
-async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     await run.quote("99", "100")
     entry = run.ticket(OrderSide.BUY, "5", time_in_force=GTC)
@@ -222,19 +284,35 @@ async def test_the_leg_of_an_order_with_one_exit_is_not_replaced(stage: AlpacaSt
     assert loss.json["status"] == "new"
 
 
-async def test_a_leg_that_alpaca_replaced_itself_stays_the_leg(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_a_leg_that_alpaca_replaced_itself_stays_the_leg(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     sent = await enter(run)
     made = stage.account.replace(role(stage, "take_profit").json["id"], {"limit_price": "105"})
-    await run.wait_until(lambda: any(event.broker_order_id == made.json["id"] for event in run.received))
-    by_key = {event.dedupe_key: event for event in run.received if event.broker_order_id == made.json["id"]}
+    await run.wait_until(
+        lambda: any(event.broker_order_id == made.json["id"] for event in run.received)
+    )
+    by_key = {
+        event.dedupe_key: event
+        for event in run.received
+        if event.broker_order_id == made.json["id"]
+    }
     (reported,) = by_key.values()
-    assert (reported.kind, reported.reason, reported.price) == (EventKind.REPLACED, "replaced_by_broker", D(105))
+    assert (reported.kind, reported.reason, reported.price) == (
+        EventKind.REPLACED,
+        "replaced_by_broker",
+        D(105),
+    )
     names = reported.client_order_id, reported.parent, reported.leg
     assert names == (None, sent.ticket.client_order_id, Leg.TAKE_PROFIT)
     await run.quote("106", "107")
     await until_ended(run, sent, Leg.STOP_LOSS)
-    fills = [event for event in events_of(run.received, sent, Leg.TAKE_PROFIT) if event.kind is EventKind.FILL]
+    fills = [
+        event
+        for event in events_of(run.received, sent, Leg.TAKE_PROFIT)
+        if event.kind is EventKind.FILL
+    ]
     assert [event.broker_order_id for event in fills] == [made.json["id"]]
 
 
@@ -250,9 +328,15 @@ async def test_what_happened_to_legs_while_no_session_was_open_is_reported(
     await run.quote("89", "90")
     again = await open_session(stage)
     reported = [*(await again.snapshot()).executions]
-    assert [event.kind for event in events_of(reported, sent, Leg.TAKE_PROFIT)] == [EventKind.CANCELLED]
+    assert [event.kind for event in events_of(reported, sent, Leg.TAKE_PROFIT)] == [
+        EventKind.CANCELLED
+    ]
     assert EventKind.FILL in {event.kind for event in events_of(reported, sent, Leg.STOP_LOSS)}
-    profit = next(order for order in stage.account.orders.values() if order.json["group_role"] == "take_profit")
+    profit = next(
+        order
+        for order in stage.account.orders.values()
+        if order.json["group_role"] == "take_profit"
+    )
     found = await again.broker.lookup("x", profit.json["id"], deadline())
     assert isinstance(found, OrderSnapshot)
     assert EventKind.CANCELLED in {event.kind for event in found.events}
@@ -282,11 +366,15 @@ async def test_legs_are_followed_without_updates(
     assert len(read) <= 1, "a leg that is held is not asked for again and again"
     await run.quote("89", "90")
     await until_ended(run, sent, Leg.TAKE_PROFIT)
-    await run.wait_until(lambda: EventKind.FILL in {e.kind for e in events_of(run.received, sent, Leg.STOP_LOSS)})
+    await run.wait_until(
+        lambda: EventKind.FILL in {e.kind for e in events_of(run.received, sent, Leg.STOP_LOSS)}
+    )
     assert EventKind.FILL in {event.kind for event in events_of(run.received, sent, Leg.STOP_LOSS)}
 
 
-async def test_a_group_whose_end_takes_time_is_read_again(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_a_group_whose_end_takes_time_is_read_again(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     """The profit is taken, and the stop still held a moment later."""
     run = await open_session(stage, watch_seconds=0.1)
     sent = await enter(run)
@@ -294,14 +382,18 @@ async def test_a_group_whose_end_takes_time_is_read_again(stage: AlpacaStage, op
     group = loss.json.pop("group_id")  # its end comes later
     stage.account.fill(profit, D(5), D(110))
     loss.json["group_id"] = group
-    await run.wait_until(lambda: EventKind.FILL in {e.kind for e in events_of(run.received, sent, Leg.TAKE_PROFIT)})
+    await run.wait_until(
+        lambda: EventKind.FILL in {e.kind for e in events_of(run.received, sent, Leg.TAKE_PROFIT)}
+    )
 
     await run.wait_until(lambda: bool(events_of(run.received, sent, Leg.STOP_LOSS)))
     stage.account.end(loss, "canceled", publish=False)
     await until_ended(run, sent, Leg.STOP_LOSS)
 
 
-async def test_an_entry_that_is_replaced_keeps_its_exits(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_an_entry_that_is_replaced_keeps_its_exits(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     sent = await enter(run, "95")
     changed_ = await run.replace(sent, "5", "97")
@@ -310,11 +402,17 @@ async def test_an_entry_that_is_replaced_keeps_its_exits(stage: AlpacaStage, ope
     await run.wait_until(lambda: any(event.kind is EventKind.FILL for event in run.received))
     await run.quote("110", "111")
     await until_ended(run, sent, Leg.STOP_LOSS)
-    fills = [event for event in events_of(run.received, sent, Leg.TAKE_PROFIT) if event.kind is EventKind.FILL]
+    fills = [
+        event
+        for event in events_of(run.received, sent, Leg.TAKE_PROFIT)
+        if event.kind is EventKind.FILL
+    ]
     assert [event.price for event in fills] == [D(110)]
 
 
-async def test_coins_and_fractions_have_no_exits_at_alpaca(stage: AlpacaStage, open_session: OpenSession) -> None:
+async def test_coins_and_fractions_have_no_exits_at_alpaca(
+    stage: AlpacaStage, open_session: OpenSession
+) -> None:
     run = await open_session(stage)
     for terms in ({"symbol": "BTC/USD"}, {"quantity": D("1.5")}):
         entry = replace(run.ticket(OrderSide.BUY, "5", "95", time_in_force=GTC), **terms)

@@ -1,4 +1,5 @@
-"""Orders that Alpaca links, from the writer to the books: each leg is the intent that was made for it."""
+"""Orders that Alpaca links, from the writer to the books: each leg is the intent that was made for
+it."""
 
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,9 @@ from trading_intents.trading import Leg, OrderKind, OrderSide, RouteStrategy, Sy
 
 D = Decimal
 GTC = TimeInForce.GOOD_TILL_CANCEL
-PROFIT = LinkedSpec(Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", limit_price="110", time_in_force=GTC))
+PROFIT = LinkedSpec(
+    Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", limit_price="110", time_in_force=GTC)
+)
 LOSS = LinkedSpec(Leg.STOP_LOSS, Spec(OrderKind.STOP, "10", stop_price="90", time_in_force=GTC))
 
 
@@ -25,15 +28,21 @@ async def enter(alpaca: AlpacaExecution) -> dict[str, UUID]:
     spec = Spec(OrderKind.LIMIT, "10", limit_price="100", time_in_force=GTC)
     command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec, (PROFIT, LOSS))
     in_process = alpaca.in_process
-    receipt = await in_process.submit(in_process.in_process_writer.command(in_process.account, command))
-    intents = {"entry": UUID(receipt.intent_id)} | {leg.leg: UUID(leg.intent_id) for leg in receipt.legs}
+    receipt = await in_process.submit(
+        in_process.in_process_writer.command(in_process.account, command)
+    )
+    intents = {"entry": UUID(receipt.intent_id)} | {
+        leg.leg: UUID(leg.intent_id) for leg in receipt.legs
+    }
     for intent in intents.values():
         await in_process.until_status(intent, "NEW")
     return intents
 
 
 def at_alpaca(alpaca: AlpacaExecution, role: str) -> Order:
-    return [order for order in alpaca.account.orders.values() if order.json.get("group_role") == role][-1]
+    return [
+        order for order in alpaca.account.orders.values() if order.json.get("group_role") == role
+    ][-1]
 
 
 async def rows(alpaca: AlpacaExecution, intents: dict[str, UUID]) -> dict[str, tuple[Any, ...]]:
@@ -67,7 +76,9 @@ async def test_the_exit_that_fills_ends_the_other(
         assert sum(each.method == "POST" for each in simulator.exchanges) == 1
 
 
-async def test_an_entry_that_is_cancelled_takes_its_exits_with_it(urls: Urls, simulator: Simulator) -> None:
+async def test_an_entry_that_is_cancelled_takes_its_exits_with_it(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         intents = await enter(alpaca)
         await alpaca.in_process.cancel(intents["entry"])

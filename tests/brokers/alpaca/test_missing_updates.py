@@ -1,4 +1,5 @@
-"""Commands are sent while REST answers and the update stream does not; their outcome is read, and reported once."""
+"""Commands are sent while REST answers and the update stream does not; their outcome is read, and
+reported once."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -58,7 +59,9 @@ async def lose_updates(alpaca: AlpacaExecution) -> None:
     await until_shown(alpaca, "connecting")
 
 
-async def test_commands_and_fills_pass_without_updates_and_once(urls: Urls, simulator: Simulator) -> None:
+async def test_commands_and_fills_pass_without_updates_and_once(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         cancelled, filled, replaced = [await alpaca.work_order() for _ in range(3)]
@@ -85,7 +88,10 @@ async def test_commands_and_fills_pass_without_updates_and_once(urls: Urls, simu
         assert sorted(await alpaca.trades(filled)) == [("4", "98", []), ("6", "97", [])]
         assert await alpaca.trades(created) == [("10", "99", [])]
         assert len(alpaca.account.arrived) == len(set(alpaca.account.arrived)) == 5
-        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 20
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            == 20
+        )
 
 
 @pytest.mark.usefixtures("soon")
@@ -103,7 +109,10 @@ async def test_a_stream_that_does_not_answer_keeps_no_session_waiting(
 ) -> None:
     monkeypatch.setattr(streamed_session, "SUBSCRIBE_SECONDS", POLL_SECONDS)
     simulator.leaves_streams_waiting = True
-    async with open_alpaca(urls, simulator) as alpaca, executing(alpaca.in_process, integration=polled(simulator)):
+    async with (
+        open_alpaca(urls, simulator) as alpaca,
+        executing(alpaca.in_process, integration=polled(simulator)),
+    ):
         intent = await alpaca.work_order()
         alpaca.account.fill(await alpaca.order(intent), D(10), D(99))
         await alpaca.in_process.until_status(intent, "FILLED")
@@ -128,7 +137,9 @@ async def test_the_end_of_a_command_is_reported_without_updates(stage: AlpacaSta
     assert run.has_ended
 
 
-async def test_a_read_event_is_reported_once_and_so_is_the_return_of_updates(stage: AlpacaStage) -> None:
+async def test_a_read_event_is_reported_once_and_so_is_the_return_of_updates(
+    stage: AlpacaStage,
+) -> None:
     stage.simulator.refuses_streams = True
     run = await stage.open_session(poll_seconds=POLL_SECONDS)
     sent = await run.buy("5", "50")

@@ -1,4 +1,5 @@
-"""Events at Alpaca from while nobody listened are recorded once: fills, busts, corrections, replaces, old orders."""
+"""Events at Alpaca from while nobody listened are recorded once: fills, busts, corrections,
+replaces, old orders."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -22,7 +23,9 @@ watched = partial(integration, mute_seconds=0.3, watch_seconds=0.3)
 
 
 @contextlib.asynccontextmanager
-async def trading(urls: Urls, simulator: Simulator, made: Integration | None = None) -> AsyncIterator[AlpacaExecution]:
+async def trading(
+    urls: Urls, simulator: Simulator, made: Integration | None = None
+) -> AsyncIterator[AlpacaExecution]:
     """A worker whose account is connected."""
     async with (
         open_alpaca(urls, simulator) as alpaca,
@@ -42,7 +45,9 @@ async def down(alpaca: AlpacaExecution) -> None:
     await alpaca.in_process.until(is_disconnected)
 
 
-async def test_fills_while_alpaca_was_away_are_booked_once(urls: Urls, simulator: Simulator) -> None:
+async def test_fills_while_alpaca_was_away_are_booked_once(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -55,11 +60,20 @@ async def test_fills_while_alpaca_was_away_are_booked_once(urls: Urls, simulator
         await simulator.start()
         row = await in_process.until_status(intent, "FILLED")
         assert (row["flags"], row["average_price"]) == ([], D("97.7"))
-        assert sorted(await alpaca.trades(intent)) == [("2", "99", []), ("3", "98", []), ("5", "97", [])]
-        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 10
+        assert sorted(await alpaca.trades(intent)) == [
+            ("2", "99", []),
+            ("3", "98", []),
+            ("5", "97", []),
+        ]
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            == 10
+        )
 
 
-async def test_busts_and_corrections_while_alpaca_was_away_are_booked(urls: Urls, simulator: Simulator) -> None:
+async def test_busts_and_corrections_while_alpaca_was_away_are_booked(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -81,7 +95,9 @@ async def test_busts_and_corrections_while_alpaca_was_away_are_booked(urls: Urls
         assert alpaca.account.positions["AAPL"][0] == 2
 
 
-async def test_a_bust_and_a_correction_come_by_the_stream_too(urls: Urls, simulator: Simulator) -> None:
+async def test_a_bust_and_a_correction_come_by_the_stream_too(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -96,12 +112,16 @@ async def test_a_bust_and_a_correction_come_by_the_stream_too(urls: Urls, simula
         await in_process.until(is_corrected)
 
 
-async def test_an_old_order_that_was_filled_meanwhile_is_found(urls: Urls, simulator: Simulator) -> None:
+async def test_an_old_order_that_was_filled_meanwhile_is_found(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
         order = await alpaca.order(intent)
-        order.json["submitted_at"] = order.json["created_at"] = stamp(datetime.now(UTC) - timedelta(days=40))
+        order.json["submitted_at"] = order.json["created_at"] = stamp(
+            datetime.now(UTC) - timedelta(days=40)
+        )
         await down(alpaca)
         alpaca.account.fill(order, D(10), D(99))
         await simulator.start()
@@ -132,7 +152,9 @@ async def test_what_ended_while_alpaca_was_away_has_ended(urls: Urls, simulator:
         await in_process.until_status(intents[2], "FILLED")
 
 
-async def test_a_replace_that_was_refused_while_alpaca_was_away_is_dropped(urls: Urls, simulator: Simulator) -> None:
+async def test_a_replace_that_was_refused_while_alpaca_was_away_is_dropped(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -158,17 +180,23 @@ async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
         if is_away:
             await down(alpaca)
         changed = [
-            alpaca.account.replace(order.json["id"], {"qty": "20", "limit_price": "50"}).json["id"] for order in orders
+            alpaca.account.replace(order.json["id"], {"qty": "20", "limit_price": "50"}).json["id"]
+            for order in orders
         ]
         if is_away:
             await simulator.start()
 
         async def is_shown() -> bool:
             rows = [await in_process.order(intent) for intent in intents]
-            return all((row["quantity"], row["limit_price"], row["reason"]) == (20, 50, BY_BROKER) for row in rows)
+            return all(
+                (row["quantity"], row["limit_price"], row["reason"]) == (20, 50, BY_BROKER)
+                for row in rows
+            )
 
         await in_process.until(is_shown)
-        assert [(await in_process.order(intent))["external_order_id"] for intent in intents] == changed
+        assert [
+            (await in_process.order(intent))["external_order_id"] for intent in intents
+        ] == changed
         alpaca.account.fill(alpaca.account.orders[changed[0]], D(15), D(50))
         await in_process.until_status(filled, "PARTIALLY_FILLED")
         await down(alpaca)
@@ -186,23 +214,34 @@ async def test_an_order_that_alpaca_replaces_itself_is_the_same_order(
 
         await in_process.until(is_replaced)
         alpaca.account.fill(
-            alpaca.account.orders[(await in_process.order(replaced))["external_order_id"]], D(25), D(50)
+            alpaca.account.orders[(await in_process.order(replaced))["external_order_id"]],
+            D(25),
+            D(50),
         )
         await in_process.until_status(replaced, "FILLED")
-        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 45
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            == 45
+        )
 
 
-async def test_a_replace_reaches_the_version_that_alpaca_made_before_we_knew(stage: AlpacaStage) -> None:
+async def test_a_replace_reaches_the_version_that_alpaca_made_before_we_knew(
+    stage: AlpacaStage,
+) -> None:
     run = await stage.open_session()
     sent = await run.buy("5", "50")
     made = stage.account.replace(sent.result.broker_order_id or "", {"limit_price": "51"})
     changed = await run.replace(sent, "6", "52")
     assert changed.result.outcome is Outcome.ACKED, changed.result
-    assert stage.account.by_client[changed.ticket.client_order_id].json["replaces"] == made.json["id"]
+    assert (
+        stage.account.by_client[changed.ticket.client_order_id].json["replaces"] == made.json["id"]
+    )
     await run.close()
 
 
-async def test_our_own_restart_in_the_middle_loses_nothing(urls: Urls, simulator: Simulator) -> None:
+async def test_our_own_restart_in_the_middle_loses_nothing(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with open_alpaca(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         made = integration(simulator)
@@ -232,8 +271,11 @@ async def test_a_mute_stream_is_found_and_opened_anew(urls: Urls, simulator: Sim
         assert await alpaca.trades(intent) == [("10", "99", [])]
 
 
-async def test_an_order_that_is_final_by_its_count_gets_its_execution(urls: Urls, simulator: Simulator) -> None:
-    """A CANCEL that comes too late counts the order as filled; nothing is open then, and the execution comes after."""
+async def test_an_order_that_is_final_by_its_count_gets_its_execution(
+    urls: Urls, simulator: Simulator
+) -> None:
+    """A CANCEL that comes too late counts the order as filled; nothing is open then, and the
+    execution comes after."""
     async with trading(urls, simulator, integration(simulator)) as alpaca:
         in_process = alpaca.in_process
         intent = await alpaca.work_order()
@@ -251,7 +293,9 @@ async def test_an_order_that_is_final_by_its_count_gets_its_execution(urls: Urls
         await in_process.until(is_known)
 
 
-async def test_a_stream_that_reports_no_new_orders_is_mute(urls: Urls, simulator: Simulator) -> None:
+async def test_a_stream_that_reports_no_new_orders_is_mute(
+    urls: Urls, simulator: Simulator
+) -> None:
     async with trading(urls, simulator, watched(simulator)) as alpaca:
         in_process = alpaca.in_process
         (stream,) = alpaca.account.streams
@@ -281,7 +325,11 @@ async def test_a_lost_answer_is_settled_by_a_look_up(urls: Urls, simulator: Simu
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         simulator.is_mute = True
-        for fault in (Fault("close", takes=True), Fault("half", takes=True), Fault("status", takes=True)):
+        for fault in (
+            Fault("close", takes=True),
+            Fault("half", takes=True),
+            Fault("status", takes=True),
+        ):
             simulator.faults.append(fault)
             await alpaca.work_order()
         simulator.faults.append(Fault("refuse", takes=True))
@@ -303,7 +351,9 @@ async def test_a_cancel_goes_out_when_a_rate_limit_ends(urls: Urls, simulator: S
         await alpaca.in_process.until_status(intent, "CANCELLED")
 
 
-async def test_without_its_executions_an_account_does_not_connect(urls: Urls, simulator: Simulator) -> None:
+async def test_without_its_executions_an_account_does_not_connect(
+    urls: Urls, simulator: Simulator
+) -> None:
     simulator.activities_status, simulator.has_fills = 404, False
     async with (
         open_alpaca(urls, simulator) as alpaca,
@@ -336,7 +386,8 @@ async def test_a_bust_that_is_dated_back_is_learnt(urls: Urls, simulator: Simula
 async def test_without_the_activities_fills_come_from_the_older_list(
     urls: Urls, simulator: Simulator, status: int
 ) -> None:
-    """Its rows have no execution ids: a fill that the stream or the activities report by its id is booked once."""
+    """Its rows have no execution ids: a fill that the stream or the activities report by its id is
+    booked once."""
     async with trading(urls, simulator) as alpaca:
         in_process = alpaca.in_process
         intent, replaced = [await alpaca.work_order() for _ in range(2)]
@@ -355,16 +406,26 @@ async def test_without_the_activities_fills_come_from_the_older_list(
         await simulator.start()
 
         async def has_fills(first: str, second: str) -> bool:
-            quantities = [str((await in_process.order(each))["filled_quantity"]) for each in (intent, replaced)]
+            quantities = [
+                str((await in_process.order(each))["filled_quantity"])
+                for each in (intent, replaced)
+            ]
             return quantities == [first, second]
 
         await in_process.until(partial(has_fills, "5", "5"))
         alpaca.account.fill(order, D(5), D(97))
         alpaca.account.fill(version, D(2), D(94))
         await in_process.until(partial(has_fills, "10", "7"))
-        stood_in = [("2", "99", []), ("3", "98", ["gap"]), ("5", "97", [])], [("1", "96", []), ("4", "95", ["gap"])]
+        stood_in = (
+            [("2", "99", []), ("3", "98", ["gap"]), ("5", "97", [])],
+            [("1", "96", []), ("4", "95", ["gap"])],
+        )
         assert sorted(await alpaca.trades(intent)) == stood_in[0]
-        assert sorted(await alpaca.trades(replaced)) == [*stood_in[1][:1], ("2", "94", []), *stood_in[1][1:]]
+        assert sorted(await alpaca.trades(replaced)) == [
+            *stood_in[1][:1],
+            ("2", "94", []),
+            *stood_in[1][1:],
+        ]
         simulator.activities_status = 200
         await down(alpaca)
         await simulator.start()
@@ -375,4 +436,7 @@ async def test_without_the_activities_fills_come_from_the_older_list(
 
         await in_process.until(has_ids)
         assert await has_fills("10", "7")
-        assert await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 17
+        assert (
+            await in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions")
+            == 17
+        )

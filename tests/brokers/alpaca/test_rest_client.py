@@ -1,4 +1,5 @@
-"""The REST client that integrations share, against the simulator: what it leaves open, and what is no clock."""
+"""The REST client that integrations share, against the simulator: what it leaves open, and what is
+no clock."""
 
 import asyncio
 from typing import Any
@@ -44,7 +45,9 @@ async def test_a_request_that_is_cancelled_twice_leaves_no_connection_open(
     release.set()
 
 
-async def test_a_slow_answer_is_no_clock_that_is_off(stage: AlpacaStage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_answer_is_no_clock_that_is_off(
+    stage: AlpacaStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rest, answer = AlpacaRest(stage.context()), stage.simulator._answer
 
     class SlowWriter:

@@ -1,4 +1,5 @@
-"""Orders that are not what they were shown as: refused by Alpaca and working, or filled and busted."""
+"""Orders that are not what they were shown as: refused by Alpaca and working, or filled and
+busted."""
 
 from decimal import Decimal
 
@@ -12,7 +13,9 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 
 
-async def test_an_order_that_was_refused_and_works_is_cancelled(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_that_was_refused_and_works_is_cancelled(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
     find, is_early = Account.find_by_client_id, [True]
 
     def find_later(self: Account, client_order_id: str) -> Order:
@@ -30,7 +33,10 @@ async def test_an_order_that_was_refused_and_works_is_cancelled(urls: Urls, monk
         simulator.faults.append(Fault("refuse", takes=True, methods=("POST",)))
         intent = await it.in_process.create()
         row = await it.in_process.until_status(intent, "CANCELLED")
-        assert (row["flags"], (await it.order(intent)).json["status"]) == (["resurrected"], "canceled")
+        assert (row["flags"], (await it.order(intent)).json["status"]) == (
+            ["resurrected"],
+            "canceled",
+        )
 
 
 async def test_a_busted_order_stays_filled_and_its_position_falls(urls: Urls) -> None:
@@ -46,7 +52,12 @@ async def test_a_busted_order_stays_filled_and_its_position_falls(urls: Urls) ->
         it.account.bust(execution)
 
         async def is_flat() -> bool:
-            return bool(await it.in_process.in_process_writer.owner.fetchval("SELECT quantity FROM positions") == 0)
+            return bool(
+                await it.in_process.in_process_writer.owner.fetchval(
+                    "SELECT quantity FROM positions"
+                )
+                == 0
+            )
 
         await it.in_process.until(is_flat)
         row = await it.in_process.order(intent)

@@ -1,5 +1,5 @@
-"""Sessions: only Alpaca's own answer ends one for good, no watchdog ends one that has reported everything, and CANCELs
-pass while it lasts."""
+"""Sessions: only Alpaca's own answer ends one for good, no watchdog ends one that has reported
+everything, and CANCELs pass while it lasts."""
 
 import asyncio
 import re
@@ -16,7 +16,13 @@ from tests.conftest import Urls
 from tests.execution.in_process_execution import executing
 from tests.waiting import eventually_async
 from trading_intents.brokers.alpaca.broker import AlpacaBroker
-from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, EventKind, LookupUnknown, Outcome
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerUnavailable,
+    EventKind,
+    LookupUnknown,
+    Outcome,
+)
 from trading_intents.brokers.rest_client import MIN_SKEW
 from trading_intents.clock import SystemClock
 from trading_intents.telemetry import Metrics
@@ -47,7 +53,9 @@ async def until_watched(simulator: Simulator, path: str = ACTIVITIES, times: int
     await eventually_async(is_compared, 15)
 
 
-async def test_a_stream_that_has_an_error_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
+async def test_a_stream_that_has_an_error_does_not_refuse_the_credential(
+    stage: AlpacaStage,
+) -> None:
     """AuthFailed would end the account's session until somebody stores another credential."""
     stage.simulator.has_stream_errors = True
     run = await stage.open_session()
@@ -63,7 +71,9 @@ async def test_a_stream_that_has_moved_is_not_sent_the_credential(stage: AlpacaS
 
     reached: list[asyncio.StreamWriter] = []
     async with await asyncio.start_server(take, "127.0.0.1", 0) as elsewhere:
-        stage.simulator.stream_moved_to = f"ws://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/stream"
+        stage.simulator.stream_moved_to = (
+            f"ws://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/stream"
+        )
         run = await stage.open_session()
         assert "307" in str(run.missing)
         await run.close()
@@ -76,13 +86,16 @@ async def test_an_alpaca_that_cannot_be_reached_is_named_with_the_cause(stage: A
     for call in (AlpacaBroker.open, lambda broker: broker.snapshot(datetime.now(UTC))):
         broker = AlpacaBroker(changed(stage, url=f"http://{host}").context())
         with pytest.raises(
-            BrokerUnavailable, match=f"{host} cannot be reached: ConnectionRefusedError: .*refused|call"
+            BrokerUnavailable,
+            match=f"{host} cannot be reached: ConnectionRefusedError: .*refused|call",
         ):
             await call(broker)
         await broker.close()
 
 
-async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(stage: AlpacaStage) -> None:
+async def test_a_page_that_is_not_alpacas_does_not_refuse_the_credential(
+    stage: AlpacaStage,
+) -> None:
     stage.simulator.faults.append(Fault("page", takes=False, methods=("GET",), status=403))
     with pytest.raises(BrokerUnavailable):
         await stage.open_session()
@@ -103,11 +116,15 @@ async def test_a_clock_that_is_days_off_is_reported(stage: AlpacaStage) -> None:
     await broker.close()
 
 
-async def test_a_cancel_by_client_order_id_takes_from_what_is_kept_for_cancels(stage: AlpacaStage) -> None:
+async def test_a_cancel_by_client_order_id_takes_from_what_is_kept_for_cancels(
+    stage: AlpacaStage,
+) -> None:
     stage.simulator.limit_per_minute = 30
     run = await stage.open_session()
     resting = await run.buy("1", "50")
-    outcomes = [(await run.send(run.ticket(OrderSide.BUY, "1", "50"))).result.outcome for _ in range(30)]
+    outcomes = [
+        (await run.send(run.ticket(OrderSide.BUY, "1", "50"))).result.outcome for _ in range(30)
+    ]
     assert outcomes[-1] is Outcome.NOT_SENT
     assert (await run.cancel(resting, with_broker_id=False)).result.outcome is Outcome.ACKED
     await run.close()
@@ -126,7 +143,9 @@ async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> 
     """Only the snapshot reports what happened right before the stream began."""
     stage.account.fill(stage.account.submit(MARKET_ORDER), D(1), D(99))
     stage.account.submit(MARKET_ORDER)
-    broker = AlpacaBroker(changed(stage.context(), clock=SlowClock()), mute_seconds=0.1, watch_seconds=0.1)
+    broker = AlpacaBroker(
+        changed(stage.context(), clock=SlowClock()), mute_seconds=0.1, watch_seconds=0.1
+    )
     run = CardRun(stage, broker)
     await run.open()
     await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
@@ -135,7 +154,9 @@ async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> 
     await run.close()
 
 
-async def test_a_version_that_only_the_replaced_order_names_makes_no_stream_mute(stage: AlpacaStage) -> None:
+async def test_a_version_that_only_the_replaced_order_names_makes_no_stream_mute(
+    stage: AlpacaStage,
+) -> None:
     run = await stage.open_session(mute_seconds=0.1, watch_seconds=0.1)
     sent = await run.buy("5", "50")
     stage.account.streams_versions = False
@@ -149,7 +170,8 @@ async def test_a_version_that_only_the_replaced_order_names_makes_no_stream_mute
 # Takes ten seconds: what is younger than `mute_seconds` is not yet compared.
 async def test_an_order_that_cannot_be_read_ends_no_session(stage: AlpacaStage) -> None:
     run = await stage.open_session(watch_seconds=0.3)
-    stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"  # in an unknown zone
+    # In an unknown zone.
+    stage.account.submit(MARKET_ORDER).json["submitted_at"] = "2026-01-05T15:00:00"
     await until_watched(stage.simulator, times=2)
     assert not run.has_ended
     assert len((await run.snapshot()).unreadable) == 1
@@ -161,18 +183,24 @@ async def test_a_position_that_cannot_be_read_makes_none_zero(stage: AlpacaStage
     run = await stage.open_session()
     await run.quote("99", "100")
     await run.expect_filled("7", await run.buy("7"))
-    stage.account.more_positions.append({"symbol": "BAD", "qty": "NaN", "side": "long", "avg_entry_price": "1"})
+    stage.account.more_positions.append(
+        {"symbol": "BAD", "qty": "NaN", "side": "long", "avg_entry_price": "1"}
+    )
     snapshot = await run.snapshot()
     assert (snapshot.positions, len(snapshot.unreadable)) == (None, 1)
     await run.close()
 
 
 def count_left_out(metrics: Metrics) -> float | None:
-    return metrics.registry.get_sample_value("ti_execution_alerts_total", {"kind": "event_left_out"})
+    return metrics.registry.get_sample_value(
+        "ti_execution_alerts_total", {"kind": "event_left_out"}
+    )
 
 
 @pytest.mark.parametrize("source", [ACTIVITIES, FILLS])
-async def test_an_activity_that_cannot_be_read_is_left_out(urls: Urls, simulator: Simulator, source: str) -> None:
+async def test_an_activity_that_cannot_be_read_is_left_out(
+    urls: Urls, simulator: Simulator, source: str
+) -> None:
     simulator.activities_status = 200 if source == ACTIVITIES else 404
     metrics = Metrics()
     async with open_alpaca(urls, simulator) as alpaca:
@@ -201,7 +229,9 @@ async def test_the_log_says_where_executions_come_from(
     assert f"executions come from {source}" in line
 
 
-async def test_an_update_that_cannot_be_read_is_counted_and_ends_no_session(urls: Urls, simulator: Simulator) -> None:
+async def test_an_update_that_cannot_be_read_is_counted_and_ends_no_session(
+    urls: Urls, simulator: Simulator
+) -> None:
     metrics = Metrics()
     async with (
         open_alpaca(urls, simulator) as alpaca,
@@ -215,23 +245,31 @@ async def test_an_update_that_cannot_be_read_is_counted_and_ends_no_session(urls
         assert alpaca.account.streams == [stream]
 
 
-@pytest.mark.parametrize("frame", ["nonsense", {"stream": "trade_updates", "data": {"event": 7}}, {"stream": "other"}])
+@pytest.mark.parametrize(
+    "frame", ["nonsense", {"stream": "trade_updates", "data": {"event": 7}}, {"stream": "other"}]
+)
 async def test_frames_before_the_acknowledgement_end_no_session(
     stage: AlpacaStage, frame: dict[str, object] | str
 ) -> None:
     order = stage.account.submit(MARKET_ORDER)
-    early = {"stream": "trade_updates", "data": {"event": "new", "order": order.json, "execution_id": "e"}}
+    early = {
+        "stream": "trade_updates",
+        "data": {"event": "new", "order": order.json, "execution_id": "e"},
+    }
     stage.simulator.early_frames = [frame, early]
     run = await stage.open_session()
     assert run.missing is None, "the stream itself is used, and nothing stands in for it"
     await run.quote("99", "100")
     await run.expect_filled("1", await run.buy("1"))
-    assert {each.broker_order_id for each in run.received} > {order.json["id"]}, "an early update is reported too"
+    assert {each.broker_order_id for each in run.received} > {order.json["id"]}, (
+        "an early update is reported too"
+    )
     await run.close()
 
 
 async def test_an_execution_that_is_listed_late_is_in_the_next_snapshot(stage: AlpacaStage) -> None:
-    """Otherwise the count of its order would stand in for it for ever, and a version has no count."""
+    """Otherwise the count of its order would stand in for it for ever, and a version has no
+    count."""
     run = await stage.open_session()
     sent = await run.buy("5", "50")
     stage.simulator.is_mute = True
@@ -240,7 +278,9 @@ async def test_an_execution_that_is_listed_late_is_in_the_next_snapshot(stage: A
     first = await run.broker.snapshot(datetime.now(UTC) - timedelta(seconds=30))
     stage.account.activities.append(late)
     second = await run.broker.snapshot(datetime.now(UTC))
-    assert [late["ref_id"] in {event.exec_id for event in each.executions} for each in (first, second)] == [False, True]
+    assert [
+        late["ref_id"] in {event.exec_id for event in each.executions} for each in (first, second)
+    ] == [False, True]
     await run.close()
 
 
@@ -282,7 +322,9 @@ async def test_a_look_up_of_versions_waits_for_their_executions(stage: AlpacaSta
     stage.account.bust(busted)
     stage.account.fill(version, D(6), D(50))
     late = stage.account.activities.pop()
-    assert isinstance(await run.broker.lookup(sent.ticket.client_order_id, None, deadline()), LookupUnknown)
+    assert isinstance(
+        await run.broker.lookup(sent.ticket.client_order_id, None, deadline()), LookupUnknown
+    )
     stage.account.activities.append(late)
     assert late["ref_id"] in {event.exec_id for event in (await run.found(sent)).events}
     await run.close()
@@ -293,7 +335,9 @@ async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
     await run.open()
     sent = await run.buy("5", "50")
     replaced = await run.replace(sent, "6", "51")
-    execution = stage.account.fill(stage.account.by_client[replaced.ticket.client_order_id], D(1), D(50))
+    execution = stage.account.fill(
+        stage.account.by_client[replaced.ticket.client_order_id], D(1), D(50)
+    )
     snapshot = await run.broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
     for events in (snapshot.executions, (await run.found(sent)).events):
         assert execution in {event.exec_id for event in events}
@@ -313,7 +357,9 @@ async def test_a_version_is_read_when_requests_are_free_again(stage: AlpacaStage
     await run.close()
 
 
-async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls: Urls, simulator: Simulator) -> None:
+async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(
+    urls: Urls, simulator: Simulator
+) -> None:
     """Alpaca could not be asked for a snapshot either, and CANCELs would wait until it can."""
     async with (
         open_alpaca(urls, simulator) as alpaca,
@@ -335,8 +381,11 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(urls:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_credential_that_worked_is_tried_again(urls: Urls, simulator: Simulator, status: int) -> None:
-    """Alpaca refuses valid keys now and then: neither one refusal nor some minutes of them end an account for good."""
+async def test_a_credential_that_worked_is_tried_again(
+    urls: Urls, simulator: Simulator, status: int
+) -> None:
+    """Alpaca refuses valid keys now and then: neither one refusal nor some minutes of them end an
+    account for good."""
     simulator.unauthorized_status = status
     async with (
         open_alpaca(urls, simulator) as alpaca,

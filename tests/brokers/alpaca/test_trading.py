@@ -1,4 +1,5 @@
-"""Real accounts from outside: the calls and events of the paper broker, and what `doctor` says of them."""
+"""Real accounts from outside: the calls and events of the paper broker, and what `doctor` says of
+them."""
 
 import re
 from collections.abc import Iterator
@@ -21,14 +22,33 @@ from tests.waiting import eventually
 from trading_intents.config import PREFIX
 
 LIMIT_SECONDS = 20.0
-PERMISSIONS = ["account:read", "account:edit", "credential:edit", "intent:edit", "intent:read", "stream:read"]
-ACCOUNTS = {"alpaca paper": ("alpaca", "paper"), "alpaca live": ("alpaca", "live"), "paper": ("paper", "paper")}
+PERMISSIONS = [
+    "account:read",
+    "account:edit",
+    "credential:edit",
+    "intent:edit",
+    "intent:read",
+    "stream:read",
+]
+ACCOUNTS = {
+    "alpaca paper": ("alpaca", "paper"),
+    "alpaca live": ("alpaca", "live"),
+    "paper": ("paper", "paper"),
+}
 
 
 def document(*entitlements: str) -> dict[str, Any]:
-    accounts = [{"name": name, "broker": broker, "environment": at} for name, (broker, at) in ACCOUNTS.items()]
+    accounts = [
+        {"name": name, "broker": broker, "environment": at}
+        for name, (broker, at) in ACCOUNTS.items()
+    ]
     keys = [{"name": at, "environment": at, "permissions": PERMISSIONS} for at in ("paper", "live")]
-    organization = {"external_id": "o", "entitlements": entitlements, "accounts": accounts, "api_keys": keys}
+    organization = {
+        "external_id": "o",
+        "entitlements": entitlements,
+        "accounts": accounts,
+        "api_keys": keys,
+    }
     return {"organizations": [organization]}
 
 
@@ -47,7 +67,9 @@ class Trader:
         return self.platform.client.post(url, json=body, headers=self.headers(name))
 
     def get(self, name: str, path: str) -> Any:
-        answer = self.platform.client.get(f"/v1/accounts/{self.accounts[name]}{path}", headers=self.headers(name))
+        answer = self.platform.client.get(
+            f"/v1/accounts/{self.accounts[name]}{path}", headers=self.headers(name)
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -73,7 +95,10 @@ class Trader:
 
     def try_account(self, name: str, *options: str) -> tuple[int, dict[str, str], str]:
         key = self.keys[ACCOUNTS[name][1]]
-        environ = self.platform.environ | {f"{PREFIX}URL": self.platform.url, f"{PREFIX}API_KEY": key}
+        environ = self.platform.environ | {
+            f"{PREFIX}URL": self.platform.url,
+            f"{PREFIX}API_KEY": key,
+        }
         done = run_command(environ, "doctor", "--account", self.accounts[name], "--try", *options)
         return done.returncode, lines_of(done.stdout), done.stdout + done.stderr
 
@@ -88,7 +113,9 @@ def trader(urls: Urls, tmp_path: Path) -> Iterator[Trader]:
         for key in ("PAPER", "LIVE"):
             alpaca.simulator.add(key).quote("AAPL", Decimal(99), Decimal(100), Decimal(1000))
         url = alpaca.simulator.url
-        with serving(tmp_path / "data", ALPACA_PAPER_URL=url, ALPACA_LIVE_URL=url, **settings_of(urls)) as platform:
+        with serving(
+            tmp_path / "data", ALPACA_PAPER_URL=url, ALPACA_LIVE_URL=url, **settings_of(urls)
+        ) as platform:
             (made,) = platform.provision(document("trading_live"))["organizations"]
             accounts = {each["name"]: each["id"] for each in made["accounts"]}
             keys = {each["environment"]: each["api_key"] for each in made["api_keys"]}
@@ -100,7 +127,9 @@ def connected(trader: Trader) -> None:
         trader.until_connection(name, "credential_missing")
         trader.store(name, ACCOUNTS[name][1].upper())
     prices = {"bid": "99", "ask": "100", "bid_size": "1000", "ask_size": "1000"}
-    answer = trader.platform.client.put("/v1/paper/quotes/AAPL", json=prices, headers=trader.headers("paper"))
+    answer = trader.platform.client.put(
+        "/v1/paper/quotes/AAPL", json=prices, headers=trader.headers("paper")
+    )
     assert answer.status_code < 300, answer.text
     for name in ACCOUNTS:
         trader.until_connection(name, "connected")
@@ -109,7 +138,9 @@ def connected(trader: Trader) -> None:
 def event_fields_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
     """The fields of each kind of event that a filled order makes."""
     url = f"/v1/accounts/{trader.accounts[name]}/events"
-    with trader.platform.client.stream("GET", url, headers=trader.headers(name), timeout=LIMIT_SECONDS) as answer:
+    with trader.platform.client.stream(
+        "GET", url, headers=trader.headers(name), timeout=LIMIT_SECONDS
+    ) as answer:
         reader = Reader(answer)
         intent = trader.submit(name, create(market("3"))).json()["intent_id"]
         fields: dict[str, set[str]] = {}
@@ -127,9 +158,12 @@ def event_fields_of_a_trade(trader: Trader, name: str) -> dict[str, set[str]]:
 def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     connected(trader)
     fields_by_account = {name: event_fields_of_a_trade(trader, name) for name in ACCOUNTS}
-    optional = {"broker_sent_at", "external_order_id", "fee", "reason"}  # a broker may leave them out
+    # A broker may leave them out.
+    optional = {"broker_sent_at", "external_order_id", "fee", "reason"}
     for kind in ("broker_order", "broker_trade", "broker_position"):
-        assert len({frozenset(fields[kind] - optional) for fields in fields_by_account.values()}) == 1, kind
+        assert (
+            len({frozenset(fields[kind] - optional) for fields in fields_by_account.values()}) == 1
+        ), kind
     shapes = set()
     for name in ACCOUNTS:
         resting = trader.submit(name, create(limit("2", "50"))).json()["intent_id"]
@@ -140,10 +174,14 @@ def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
     for name in ACCOUNTS:
         assert trader.get(name, "/balances")["currency"] == "USD"
     books = trader.alpaca.simulator.accounts
-    assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], "each at its own environment"
+    assert [len(books[key].arrived) for key in ("PAPER", "LIVE")] == [2, 2], (
+        "each at its own environment"
+    )
 
     trader.platform.provision({"organizations": [{"external_id": "o", "entitlements": []}]})
-    eventually(lambda: trader.submit("alpaca live", create(market("1"))).status_code == 403, LIMIT_SECONDS)
+    eventually(
+        lambda: trader.submit("alpaca live", create(market("1"))).status_code == 403, LIMIT_SECONDS
+    )
     assert trader.submit("alpaca paper", create(market("1"))).status_code == 202
     code, lines = trader.doctor("alpaca live")
     assert code == 1
@@ -158,7 +196,10 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
     trader.store(name, "PAPER", "WRONG")
     trader.until_connection(name, "credential_rejected")
     code, lines = trader.doctor(name)
-    assert (code, lines["credential"].startswith("wrong: the broker refuses the credential")) == (1, True)
+    assert (code, lines["credential"].startswith("wrong: the broker refuses the credential")) == (
+        1,
+        True,
+    )
     assert "credential_rejected" in lines["account"]
     trader.alpaca.do(lambda: setattr(books["PAPER"], "secret", "WRONG"))
     assert trader.doctor(name) == (
@@ -170,7 +211,9 @@ def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
             "trading": "ok: the broker has 0 open orders and 0 positions\n",
         },
     )
-    trader.alpaca.do(lambda: books["PAPER"].blocks.update(trading_blocked=True, status="ACCOUNT_UPDATED"))
+    trader.alpaca.do(
+        lambda: books["PAPER"].blocks.update(trading_blocked=True, status="ACCOUNT_UPDATED")
+    )
     trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "clock_skew_seconds", 60))
     code, lines = trader.doctor(name)
     assert code == 1
@@ -209,7 +252,9 @@ def test_a_trial_proves_the_way_of_an_order_to_a_paper_account_and_back(trader: 
         assert trader.keys["paper"] not in said
     code, lines, said = trader.try_account("alpaca paper", "--symbol", "BTC/USD")
     assert (code, "BUY 1 BTC/USD at 1 GOOD_TILL_CANCEL: NEW" in lines["create"]) == (0, True), said
-    statuses = [order.json["status"] for order in trader.alpaca.simulator.accounts["PAPER"].orders.values()]
+    statuses = [
+        order.json["status"] for order in trader.alpaca.simulator.accounts["PAPER"].orders.values()
+    ]
     assert statuses == ["replaced", "canceled"] * 2
     assert "executions come from /v2beta1/events/activities" in lines["broker"]
 
@@ -229,12 +274,18 @@ def test_a_trial_cancels_its_order_whatever_failed_before(trader: Trader) -> Non
 def test_a_trial_sends_nothing_to_a_live_or_disconnected_account(trader: Trader) -> None:
     connected(trader)
     code, lines, said = trader.try_account("alpaca live")
-    assert (code, lines["trial"]) == (1, "wrong: only for environment paper: nothing was asked or sent\n"), said
+    assert (code, lines["trial"]) == (
+        1,
+        "wrong: only for environment paper: nothing was asked or sent\n",
+    ), said
     trader.alpaca.do(lambda: setattr(trader.alpaca.simulator, "refuses_streams", True))
     trader.alpaca.do(trader.alpaca.simulator.break_connections)
     trader.until_connection("alpaca paper", "connecting")
     code, lines, said = trader.try_account("alpaca paper")
-    assert (code, "connecting: try again when it is connected" in lines["connection"]) == (1, True), said
+    assert (code, "connecting: try again when it is connected" in lines["connection"]) == (
+        1,
+        True,
+    ), said
     assert [len(each.arrived) for each in trader.alpaca.simulator.accounts.values()] == [0, 0]
     unnamed = trader.platform.run("doctor", "--try")
     assert (unnamed.returncode, "--try needs --account" in unnamed.stderr) == (2, True)

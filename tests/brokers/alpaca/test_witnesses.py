@@ -1,4 +1,5 @@
-"""Programs that nobody here wrote take the simulator for Alpaca: its own clients, and its description of the API."""
+"""Programs that nobody here wrote take the simulator for Alpaca: its own clients, and its
+description of the API."""
 
 import asyncio
 import json
@@ -18,18 +19,57 @@ from tests.waiting import eventually_async
 from trading_intents.testing.broker_suite import play
 
 INSTALLED = Path(__file__).parents[3] / ".venv" / "witnesses"
-PYTHON, PACKAGE = INSTALLED / "bin" / "python", INSTALLED / "node_modules" / "@alpacahq" / "alpaca-trade-api"
+PYTHON, PACKAGE = (
+    INSTALLED / "bin" / "python",
+    INSTALLED / "node_modules" / "@alpacahq" / "alpaca-trade-api",
+)
 SCRIPTS = Path(__file__).parent / "witnesses"
 LIMIT_SECONDS = 60
 REAL_FIELDS = {
-    *("id", "client_order_id", "created_at", "updated_at", "submitted_at", "filled_at", "expired_at"),
-    *("cancel_requested_at", "canceled_at", "failed_at", "replaced_at", "replaced_by", "replaces", "asset_id"),
-    *("symbol", "asset_class", "notional", "qty", "filled_qty", "filled_avg_price", "order_class", "order_type"),
-    *("type", "side", "position_intent", "time_in_force", "limit_price", "stop_price", "status", "extended_hours"),
+    *(
+        "id",
+        "client_order_id",
+        "created_at",
+        "updated_at",
+        "submitted_at",
+        "filled_at",
+        "expired_at",
+    ),
+    *(
+        "cancel_requested_at",
+        "canceled_at",
+        "failed_at",
+        "replaced_at",
+        "replaced_by",
+        "replaces",
+        "asset_id",
+    ),
+    *(
+        "symbol",
+        "asset_class",
+        "notional",
+        "qty",
+        "filled_qty",
+        "filled_avg_price",
+        "order_class",
+        "order_type",
+    ),
+    *(
+        "type",
+        "side",
+        "position_intent",
+        "time_in_force",
+        "limit_price",
+        "stop_price",
+        "status",
+        "extended_hours",
+    ),
     *("legs", "trail_percent", "trail_price", "hwm", "expires_at"),
 }
 
-needs_python = pytest.mark.skipif(not PYTHON.exists(), reason="alpaca-py is not here: `make witnesses` installs it")
+needs_python = pytest.mark.skipif(
+    not PYTHON.exists(), reason="alpaca-py is not here: `make witnesses` installs it"
+)
 needs_node = pytest.mark.skipif(
     not PACKAGE.exists() or shutil.which("node") is None,
     reason="Alpaca's npm package is not here: install Node.js with npm, then `make witnesses`",
@@ -45,7 +85,9 @@ async def simulator() -> AsyncIterator[Simulator]:
 
 async def start(*words: object) -> asyncio.subprocess.Process:
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*map(str, words), stdin=pipe, stdout=pipe, stderr=pipe)
+    return await asyncio.create_subprocess_exec(
+        *map(str, words), stdin=pipe, stdout=pipe, stderr=pipe
+    )
 
 
 async def finish(process: asyncio.subprocess.Process, text: bytes = b"") -> Any:
@@ -78,7 +120,11 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
         "closed": 3,
         "refused": [422, 40010001, "client_order_id must be unique"],
         "position": ["ACME", "14", "long"],
-        "bracket": [["bracket", "market", "pending_new"], ["bracket", "limit", "new"], ["bracket", "stop", "held"]],
+        "bracket": [
+            ["bracket", "market", "pending_new"],
+            ["bracket", "limit", "new"],
+            ["bracket", "stop", "held"],
+        ],
         "nested": [["limit", "new", None], ["stop", "held", None]],
         "pair": [["oco", "limit", "sell", "pending_new"], ["oco", "stop", "sell", "held"]],
         "single": [["oto", "new"]],
@@ -91,10 +137,20 @@ async def test_alpaca_py_trades_at_the_simulator(simulator: Simulator) -> None:
 @pytest.mark.slow
 @needs_node
 async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> None:
-    understood = await finish(await start("node", SCRIPTS / "node_client.cjs", simulator.url, "KEY", "SECRET", PACKAGE))
+    understood = await finish(
+        await start("node", SCRIPTS / "node_client.cjs", simulator.url, "KEY", "SECRET", PACKAGE)
+    )
     assert understood == {
         "bought": ["n1", "pending_new"],
-        "events": ["pending_new", "new", "fill", "pending_new", "new", "pending_cancel", "canceled"],
+        "events": [
+            "pending_new",
+            "new",
+            "fill",
+            "pending_new",
+            "new",
+            "pending_cancel",
+            "canceled",
+        ],
         "fill": ["100", "3", True],
         "found": ["filled", "3"],
         "positions": [["ACME", "3"]],
@@ -105,7 +161,8 @@ async def test_the_npm_package_trades_at_the_simulator(simulator: Simulator) -> 
 @pytest.mark.slow
 @needs_python
 async def test_requests_and_answers_are_as_alpaca_describes_them() -> None:
-    """All that our integration asks while it plays the cards, and all that the simulator answers it."""
+    """All that our integration asks while it plays the cards, and all that the simulator answers
+    it."""
     exchanges: list[Exchange] = []
     for card in MEANT:
         async with simulating() as simulator:
@@ -122,14 +179,26 @@ async def test_requests_and_answers_are_as_alpaca_describes_them() -> None:
 @needs_python
 async def test_the_description_finds_what_is_wrong() -> None:
     wrong = [
-        Exchange("POST", "/v2/orders", {}, {"type": "iceberg", "time_in_force": "day"}, 200, {"notional": None}),
+        Exchange(
+            "POST",
+            "/v2/orders",
+            {},
+            {"type": "iceberg", "time_in_force": "day"},
+            200,
+            {"notional": None},
+        ),
         Exchange("GET", "/v2/positions", {"page": "2"}, None, 200, [{"symbol": "ACME"}]),
         Exchange("GET", "/v2/holdings", {}, None, 200, []),
     ]
     process = await start(PYTHON, SCRIPTS / "openapi_check.py")
     found = await finish(process, json.dumps([asdict(each) for each in wrong]).encode())
     text = " ".join(found["wrong"])
-    for each in ("'iceberg' is not one of", "unknown parameter page", "'qty' is a required", "not in the document"):
+    for each in (
+        "'iceberg' is not one of",
+        "unknown parameter page",
+        "'qty' is a required",
+        "not in the document",
+    ):
         assert each in text
 
 
@@ -137,7 +206,9 @@ async def test_frames_have_the_fields_of_real_ones(simulator: Simulator) -> None
     """Those of a market order that is filled, as they were seen on Alpaca's own stream."""
     account, frames = simulator.accounts["KEY"], list[dict[str, Any]]()
     account.streams.append(frames.append)
-    account.submit({"symbol": "ACME", "qty": "2", "side": "buy", "type": "market", "time_in_force": "day"})
+    account.submit(
+        {"symbol": "ACME", "qty": "2", "side": "buy", "type": "market", "time_in_force": "day"}
+    )
     assert [frame["data"]["event"] for frame in frames] == ["pending_new", "new", "fill"]
     every = {"at", "event_id", "event", "timestamp", "order"}
     filled = every | {"execution_id", "price", "qty", "position_qty", "swap_rate", "settle_date"}

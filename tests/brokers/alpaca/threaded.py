@@ -14,7 +14,8 @@ STEP_SECONDS = 30  # for the simulator's thread to do something
 
 
 class ThreadedSimulator:
-    """For tests without an event loop: the simulator runs in a thread, and `do` runs there what touches it."""
+    """For tests without an event loop: the simulator runs in a thread, and `do` runs there what
+    touches it."""
 
     def __init__(self, simulator: Simulator, loop: asyncio.AbstractEventLoop) -> None:
         self.simulator, self._loop = simulator, loop

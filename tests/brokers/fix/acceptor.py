@@ -1,12 +1,18 @@
-"""An acceptor made of the platform's own session: numbers in memory, one connection at a time, and an application that
-echoes. Whoever plays QuickFIX's acceptance scripts connects to it."""
+"""An acceptor made of the platform's own session: numbers in memory, one connection at a time, and
+an application that echoes. Whoever plays QuickFIX's acceptance scripts connects to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from trading_intents.brokers.fix.messages import Fields, Numbers, ReceivedMessage, SentMessage, SessionRules
+from trading_intents.brokers.fix.messages import (
+    Fields,
+    Numbers,
+    ReceivedMessage,
+    SentMessage,
+    SessionRules,
+)
 from trading_intents.brokers.fix.session import ADMIN, FixSession
 from trading_intents.clock import SystemClock
 
@@ -15,7 +21,8 @@ HEADER = frozenset({8, 34, 35, 43, 49, 52, 56, 122})
 
 @dataclass
 class MemoryStore:
-    """A session's messages and numbers in memory. It sends all of the application's messages again."""
+    """A session's messages and numbers in memory. It sends all of the application's messages
+    again."""
 
     sent: list[SentMessage] = field(default_factory=list)
     received: list[ReceivedMessage] = field(default_factory=list)
@@ -30,7 +37,9 @@ class MemoryStore:
         return received
 
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
-        wanted = [each for each in self.sent if each.epoch == epoch and first <= each.number <= last]
+        wanted = [
+            each for each in self.sent if each.epoch == epoch and first <= each.number <= last
+        ]
         return [each for each in wanted if each.type not in ADMIN][:100], 0
 
 
@@ -46,7 +55,9 @@ class EchoAcceptor:
         if self._session is not None:  # one connection for an identity
             writer.close()
             return
-        rules = SessionRules(begin_string=self.begin_string, sender="ISLD", target="TW", is_initiator=False)
+        rules = SessionRules(
+            begin_string=self.begin_string, sender="ISLD", target="TW", is_initiator=False
+        )
         session = self._session = FixSession(
             rules, Numbers(), MemoryStore(), (reader, writer), SystemClock(), self._echo_all
         )
@@ -64,11 +75,18 @@ class EchoAcceptor:
         message, session = incoming.message, self._session
         if message.type == "3" or not message.type.isalnum() or session is None:
             return
-        body: Fields = sorted((each for each in message.fields if each[0] not in HEADER), key=lambda each: each[0])
+        body: Fields = sorted(
+            (each for each in message.fields if each[0] not in HEADER), key=lambda each: each[0]
+        )
         routed = [each for each in body if each[0] == 97]
         answer = [*routed, *(each for each in body if each[0] != 97)]
         if message.type == "8":
-            refusal = [(45, message.get(34)), (58, "Unsupported Message Type"), (372, message.type), (380, "3")]
+            refusal = [
+                (45, message.get(34)),
+                (58, "Unsupported Message Type"),
+                (372, message.type),
+                (380, "3"),
+            ]
             self._send("j", refusal)
         elif message.get(97) != "Y" or message.get(11) not in self._seen:
             self._seen.add(message.get(11))

@@ -1,5 +1,5 @@
-"""A venue's book as a test needs it: orders, a market that the test makes, and the reports that it sends. Written from
-the FIX standard; knows nothing of the adapter, and of no transport."""
+"""A venue's book as a test needs it: orders, a market that the test makes, and the reports that it
+sends. Written from the FIX standard; knows nothing of the adapter, and of no transport."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -52,9 +52,22 @@ class Book:
     _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def receive(self, msg_type: str, fields: Mapping[int, str]) -> None:
-        take = {"D": self._submit, "F": self._cancel, "G": self._replace, "H": self._report_status}.get(msg_type)
+        take = {
+            "D": self._submit,
+            "F": self._cancel,
+            "G": self._replace,
+            "H": self._report_status,
+        }.get(msg_type)
         if take is None:
-            self.send("j", [(45, fields.get(34, "0")), (372, msg_type), (380, "3"), (58, "Unsupported Message Type")])
+            self.send(
+                "j",
+                [
+                    (45, fields.get(34, "0")),
+                    (372, msg_type),
+                    (380, "3"),
+                    (58, "Unsupported Message Type"),
+                ],
+            )
         else:
             take(dict(fields))
 
@@ -119,12 +132,19 @@ class Book:
         status = order.status if order else REJECTED
         order_id = order.id if order else "NONE"
         about = [(37, order_id), (11, fields[11]), (41, fields[41]), (39, status)]
-        self.send("9", [*about, (434, by), (102, reason), (58, "too late" if order else "unknown order")])
+        self.send(
+            "9", [*about, (434, by), (102, reason), (58, "too late" if order else "unknown order")]
+        )
 
     def _report_status(self, fields: dict[int, str]) -> None:
         order = self.find(fields[11])
         if order is None:
-            unknown = Order("NONE", fields[11], {55: fields.get(55, ""), 54: fields.get(54, "1"), 38: "0"}, REJECTED)
+            unknown = Order(
+                "NONE",
+                fields[11],
+                {55: fields.get(55, ""), 54: fields.get(54, "1"), 38: "0"},
+                REJECTED,
+            )
             self._report(unknown, "I", more=[(103, "5"), (58, "unknown order")])
         else:
             self._report(order, "I")
@@ -161,7 +181,8 @@ class Book:
         return self._report(order, kind, more=[(32, shown), (31, plain(price))])
 
     def amend(self, order: Order, exec_id: str, quantity: Decimal, price: Decimal) -> None:
-        """Busts an execution, if the quantity is 0, or corrects it. `order.filled` and `paid` are the test's to set."""
+        """Busts an execution, if the quantity is 0, or corrects it. `order.filled` and `paid` are
+        the test's to set."""
         kind = ("1" if not quantity else "2") if self.is_old else ("H" if not quantity else "G")
         more = [(19, exec_id), (32, plain(quantity)), (31, plain(price))]
         if self.is_old:

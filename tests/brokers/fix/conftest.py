@@ -22,7 +22,9 @@ async def connecting(
     urls: Urls, folder: Path, client: str, port: int, profile: str = "generic44"
 ) -> AsyncIterator[Connector]:
     async with open_pool(urls.login, WORKER_ROLE, 3, Metrics()) as pool:
-        with contextlib.closing(GroupTransactions(Pipeline(urls.login, WORKER_ROLE))) as transactions:
+        with contextlib.closing(
+            GroupTransactions(Pipeline(urls.login, WORKER_ROLE))
+        ) as transactions:
             yield Connector(client, port, pool, transactions, folder, profile)
 
 
@@ -49,6 +51,8 @@ async def other(tmp_path: Path) -> AsyncIterator[Counterparty]:
 
 
 @pytest.fixture
-async def connector(tenants_database: Urls, tmp_path: Path, other: Counterparty) -> AsyncIterator[Connector]:
+async def connector(
+    tenants_database: Urls, tmp_path: Path, other: Counterparty
+) -> AsyncIterator[Connector]:
     async with connecting(tenants_database, tmp_path, other.client, other.port) as made:
         yield made

@@ -1,5 +1,5 @@
-"""The other side of a session, played line by line by a test over raw bytes. Written from the standard: it knows
-nothing of the platform's own session."""
+"""The other side of a session, played line by line by a test over raw bytes. Written from the
+standard: it knows nothing of the platform's own session."""
 
 import asyncio
 import ssl
@@ -25,7 +25,9 @@ def framed(fields: list[tuple[int, str]]) -> bytes:
     return head + body + b"10=%03d\x01" % (sum(head + body) % 256)
 
 
-def _sending(make: "Callable[Concatenate[Counterparty, P], bytes]") -> "Callable[Concatenate[Counterparty, P], bytes]":
+def _sending(
+    make: "Callable[Concatenate[Counterparty, P], bytes]",
+) -> "Callable[Concatenate[Counterparty, P], bytes]":
     def send(self: "Counterparty", /, *message: P.args, **changes: P.kwargs) -> bytes:
         """Makes a message, and writes it to the connection."""
         raw = make(self, *message, **changes)
@@ -45,7 +47,9 @@ class Counterparty:
     next_out: int = 1
     connections: int = 0
     read_bytes: bytes = b""
-    _streams: "asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]" = field(default_factory=asyncio.Queue)
+    _streams: "asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]]" = field(
+        default_factory=asyncio.Queue
+    )
 
     async def accept(self) -> None:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -62,7 +66,8 @@ class Counterparty:
         return {int(tag): value for tag, value in reversed(pairs)}
 
     async def expect(self, msg_type: str, **values: str) -> Fields:
-        """The next message but heartbeats and test requests, which are answered; `t34="5"` says a tag's value."""
+        """The next message but heartbeats and test requests, which are answered; `t34="5"` says a
+        tag's value."""
         while True:
             found = await self.read()
             if found[35] == "1" and msg_type != "1":
@@ -99,15 +104,30 @@ class Counterparty:
         assert logon[35] == "A", logon
         if logon.get(141) == "Y" or resets:
             self.next_out = 1
-        self.send("A", [(98, "0"), (108, logon[108]), *([(141, "Y")] if logon.get(141) == "Y" or resets else [])])
+        self.send(
+            "A",
+            [
+                (98, "0"),
+                (108, logon[108]),
+                *([(141, "Y")] if logon.get(141) == "Y" or resets else []),
+            ],
+        )
         test = await self.read()
         assert test[35] == "1", test
         self.send("0", [(112, test[112])])
         return logon
 
-    def report(self, order: Fields, exec_type: str = "0", status: str = "0", more: Fields | None = None) -> bytes:
+    def report(
+        self, order: Fields, exec_type: str = "0", status: str = "0", more: Fields | None = None
+    ) -> bytes:
         """An execution report of an order that was read."""
-        base = {37: f"V-{order[11]}", 11: order[11], 17: f"E{self.next_out}", 150: exec_type, 39: status}
+        base = {
+            37: f"V-{order[11]}",
+            11: order[11],
+            17: f"E{self.next_out}",
+            150: exec_type,
+            39: status,
+        }
         amounts = {55: order[55], 54: order[54], 38: order[38], 151: order[38], 14: "0", 6: "0"}
         return self.send("8", list({**base, **amounts, **(more or {})}.items()))
 
@@ -119,7 +139,9 @@ class Counterparty:
 
 
 @asynccontextmanager
-async def counterparty(client: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Counterparty]:
+async def counterparty(
+    client: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Counterparty]:
     made, writers = Counterparty(client), list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,5 +1,5 @@
-"""A FIX venue with a session for each of its clients, in a thread of its own: platforms in other processes trade there,
-and it can be killed."""
+"""A FIX venue with a session for each of its clients, in a thread of its own: platforms in other
+processes trade there, and it can be killed."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,6 @@
-"""Runs a program that listens on all interfaces where there is none but a loopback of its own, and relays a UNIX socket
-to its port: `unshare --map-root-user --net python in_namespace.py SOCKET PORT PROGRAM...`."""
+"""Runs a program that listens on all interfaces where there is none but a loopback of its own, and
+relays a UNIX socket to its port: `unshare --map-root-user --net python in_namespace.py SOCKET PORT
+PROGRAM...`."""
 
 import asyncio
 import fcntl

@@ -28,7 +28,9 @@ def a_ticket(seconds: float | None = 30.0) -> OrderTicket:
     )
 
 
-def submit(broker: FixBroker, ticket: OrderTicket, seconds: float = 5.0) -> "asyncio.Task[CommandResult]":
+def submit(
+    broker: FixBroker, ticket: OrderTicket, seconds: float = 5.0
+) -> "asyncio.Task[CommandResult]":
     return asyncio.create_task(broker.submit(ticket, time.monotonic() + seconds))
 
 

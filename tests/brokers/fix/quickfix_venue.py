@@ -1,5 +1,6 @@
-"""A venue on QuickFIX's Python binding, run as a program: QuickFIX checks each message against its dictionary before
-this sees it. A limit order of 10 is filled by 4 at once; it is replaced, cancelled, and asked for."""
+"""A venue on QuickFIX's Python binding, run as a program: QuickFIX checks each message against its
+dictionary before this sees it. A limit order of 10 is filled by 4 at once; it is replaced,
+cancelled, and asked for."""
 
 import importlib
 import itertools
@@ -26,14 +27,31 @@ class Venue(fix.Application):  # type: ignore[misc] # of no known type
         name, quantity = _get(message, 11), _get(message, 38) or "10"
         if kind == "D":
             self._report(message, session_id, "0", "0", quantity, "0")
-            self._report(message, session_id, "F", "1", quantity, "4", {32: "4", 31: _get(message, 44)})
+            self._report(
+                message, session_id, "F", "1", quantity, "4", {32: "4", 31: _get(message, 44)}
+            )
             self.filled[name] = "4"
         elif kind == "H":
             known = name in self.filled
             refused = {} if known else {103: "5"}
-            self._report(message, session_id, "I", "1" if known else "8", quantity, "4" if known else "0", refused)
+            self._report(
+                message,
+                session_id,
+                "I",
+                "1" if known else "8",
+                quantity,
+                "4" if known else "0",
+                refused,
+            )
         elif _get(message, 41) not in self.filled:
-            answer = {37: "NONE", 11: name, 41: _get(message, 41), 39: "8", 434: "1" if kind == "F" else "2", 102: "1"}
+            answer = {
+                37: "NONE",
+                11: name,
+                41: _get(message, 41),
+                39: "8",
+                434: "1" if kind == "F" else "2",
+                102: "1",
+            }
             self._send("9", answer, session_id)
         else:
             self.filled[name] = self.filled[_get(message, 41)]
@@ -52,7 +70,14 @@ class Venue(fix.Application):  # type: ignore[misc] # of no known type
     ) -> None:
         left = "0" if status in "48" else str(int(quantity) - int(done))
         fields = {37: "Q1", 11: _get(message, 11), 17: f"E{next(NUMBERS)}", 150: code, 39: status}
-        fields |= {55: _get(message, 55), 54: _get(message, 54), 38: quantity, 151: left, 14: done, 6: "100"}
+        fields |= {
+            55: _get(message, 55),
+            54: _get(message, 54),
+            38: quantity,
+            151: left,
+            14: done,
+            6: "100",
+        }
         self._send("8", fields | (more or {}), session_id)
 
     def _send(self, kind: str, fields: dict[int, str], session_id: object) -> None:

@@ -1,4 +1,5 @@
-"""Plays one of QuickFIX's acceptance scripts as the initiator. I sends, E expects, i and e connect and disconnect."""
+"""Plays one of QuickFIX's acceptance scripts as the initiator. I sends, E expects, i and e connect
+and disconnect."""
 
 import asyncio
 import re
@@ -7,7 +8,8 @@ from pathlib import Path
 
 SOH = "\x01"
 WAIT_SECONDS = 20.0
-# Times, lengths and checksums are the player's own to make; they are only looked at for being there.
+# Times, lengths and checksums are the player's own to make; they are only looked at for being
+# there.
 UNCOMPARED = frozenset({"9", "10", "52", "122", "60"})
 _TIME = re.compile(r"<TIME(?:([+-])(\d+))?>")
 
@@ -44,7 +46,9 @@ async def play(script: Path, port: int) -> None:
         client.writer.close()
 
 
-async def _play_line(kind: str, text: str, name: str, clients: dict[str, Client], port: int) -> None:
+async def _play_line(
+    kind: str, text: str, name: str, clients: dict[str, Client], port: int
+) -> None:
     if kind == "i" and text == "CONNECT":
         clients[name] = Client(*await asyncio.open_connection("127.0.0.1", port))
     elif kind == "i":

@@ -1,4 +1,5 @@
-"""Workers and the venue are killed while orders flow: no order twice, no fill lost, no number lost or used twice."""
+"""Workers and the venue are killed while orders flow: no order twice, no fill lost, no number lost
+or used twice."""
 
 import asyncio
 import contextlib
@@ -48,7 +49,8 @@ class Run:
     over: threading.Event
 
     def send(self) -> None:
-        """Orders, one after the other, until the kills are over; some of them are cancelled a moment later."""
+        """Orders, one after the other, until the kills are over; some of them are cancelled a
+        moment later."""
         number = 0
         with QuickClient(self.api.url, headers=self.headers, timeout=20) as client:
             while not self.over.is_set():
@@ -68,7 +70,8 @@ class Run:
                 eventually(lambda until=until: time.monotonic() > until, LIFE_SECONDS[1] + 5)  # type: ignore[misc] # bound now
                 platform.process.kill()
                 platform.process.wait()
-                self.tables.execute("UPDATE leases SET worker_id = NULL")  # nobody waits until they expire
+                # Nobody waits until they expire.
+                self.tables.execute("UPDATE leases SET worker_id = NULL")
 
     def kill_exchange(self, kills: int) -> None:
         never = threading.Event()
@@ -96,7 +99,9 @@ class Run:
             def is_settled() -> bool:
                 self.trade()
                 self.tables.execute(HURRY_PROOFS)
-                return bool(self.tables.value("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL"))
+                return bool(
+                    self.tables.value("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL")
+                )
 
             try:
                 eventually(is_settled, SETTLE_SECONDS)
@@ -129,12 +134,21 @@ class Run:
             order = orders.get(name)
             if order is None:
                 reason = (row["order_status"], row["reason"])
-                assert reason in {("CANCELLED", "before_send"), ("REJECTED", "not_delivered"), ("EXPIRED", "stale")}
+                assert reason in {
+                    ("CANCELLED", "before_send"),
+                    ("REJECTED", "not_delivered"),
+                    ("EXPIRED", "stale"),
+                }
             else:
                 shown = {"2": "FILLED", "4": "CANCELLED"}[order.status]
-                assert (row["order_status"], row["filled_quantity"]) == (shown, order.filled), (row, order)
+                assert (row["order_status"], row["filled_quantity"]) == (shown, order.filled), (
+                    row,
+                    order,
+                )
         assert set(orders) <= set(rows)
-        assert not [text for text in self.exchange.endings if "too low" in text], "a number was used twice"
+        assert not [text for text in self.exchange.endings if "too low" in text], (
+            "a number was used twice"
+        )
         return len(rows)
 
 
@@ -144,12 +158,18 @@ def running(urls: Urls, folder: Path, chance: Random) -> Iterator[Run]:
     venues.mkdir()
     with exchange_in_thread() as exchange:
         write_profile(venues, exchange.port)
-        settings = PLENTY | {"DATABASE_URL": urls.login.reveal(), "DATABASE_OWNER_URL": urls.owner.reveal()}
+        settings = PLENTY | {
+            "DATABASE_URL": urls.login.reveal(),
+            "DATABASE_OWNER_URL": urls.owner.reveal(),
+        }
         settings |= {"FIX_VENUES": str(venues)}
         with serving(folder / "data", **settings | {"ROLES": "api"}) as api:
             document = {
                 "external_id": "o",
-                "accounts": [{"name": f"a{n}", "broker": "acme", "environment": "paper"} for n in range(ACCOUNTS)],
+                "accounts": [
+                    {"name": f"a{n}", "broker": "acme", "environment": "paper"}
+                    for n in range(ACCOUNTS)
+                ],
                 "api_keys": [key("k", "paper", EVERY_PERMISSION)],
             }
             (made,) = api.provision({"organizations": [document]})["organizations"]
@@ -158,7 +178,10 @@ def running(urls: Urls, folder: Path, chance: Random) -> Iterator[Run]:
             for number, account in enumerate(accounts):
                 secrets = {"sender_comp_id": f"US{number}", "target_comp_id": "VENUE"}
                 url = f"/v1/accounts/{account}/credentials"
-                assert api.client.post(url, json={"secrets": secrets}, headers=headers).status_code == 201
+                assert (
+                    api.client.post(url, json={"secrets": secrets}, headers=headers).status_code
+                    == 201
+                )
             tables = Tables(urls.owner)
             try:
                 yield Run(
@@ -177,7 +200,8 @@ def running(urls: Urls, folder: Path, chance: Random) -> Iterator[Run]:
                 tables.close()
 
 
-# Takes more than five seconds: what a killed worker had claimed is another's after CLAIM_SECONDS, which are five.
+# Takes more than five seconds: what a killed worker had claimed is another's after CLAIM_SECONDS,
+# which are five.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "seed"),

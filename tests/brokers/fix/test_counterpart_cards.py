@@ -1,5 +1,6 @@
-"""The cards at venues that nobody here wrote: QuickFIX's examples executor and ordermatch. Each card has an account, a
-symbol and a session of its own at one program; what a program cannot do is named."""
+"""The cards at venues that nobody here wrote: QuickFIX's examples executor and ordermatch. Each
+card has an account, a symbol and a session of its own at one program; what a program cannot do is
+named."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,11 @@ from trading_intents.trading import OrderSide, Symbol
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "brokers.md"
 # Of both programs: limit orders for the day, no replace and no status.
-PROFILE = {"times_in_force.Market": [], "times_in_force.Stop": [], "times_in_force.StopLimit": []} | {
+PROFILE = {
+    "times_in_force.Market": [],
+    "times_in_force.Stop": [],
+    "times_in_force.StopLimit": [],
+} | {
     "times_in_force.Limit": ["DAY"],
     "native_replace": False,
     "lookup": "none",
@@ -34,8 +39,13 @@ PROFILE = {"times_in_force.Market": [], "times_in_force.Stop": [], "times_in_for
 FAULTS = frozenset({StageFault.DROP_ANSWER, StageFault.LOSE_COMMAND, StageFault.BREAK_LINK})
 RESTS_NONE, NO_ACCEPT = "fills every order at once", "does not acknowledge an order before its fill"
 CANNOT = {
-    "executor": dict.fromkeys((12, 14, 15, 22, 23, 40, 41, 42, 60, 70), RESTS_NONE) | {63: NO_ACCEPT},
-    "ordermatch": {22: "knows no money", 23: "takes an id twice", 44: "leaves a wrong cancel unanswered"},
+    "executor": dict.fromkeys((12, 14, 15, 22, 23, 40, 41, 42, 60, 70), RESTS_NONE)
+    | {63: NO_ACCEPT},
+    "ordermatch": {
+        22: "knows no money",
+        23: "takes an id twice",
+        44: "leaves a wrong cancel unanswered",
+    },
 }
 COLUMNS = {"executor 4.2": ("executor", "fix42"), "executor 4.4": ("executor", "fix44")} | {
     "ordermatch 4.2": ("ordermatch", "fix42")
@@ -48,7 +58,11 @@ def capabilities_of(folder: Path, version: str) -> Capabilities:
 
 
 def meant(capabilities: Capabilities) -> Iterator[Card]:
-    return (card for card in CARDS if card.needs(capabilities) and (card.fault is None or card.fault in FAULTS))
+    return (
+        card
+        for card in CARDS
+        if card.needs(capabilities) and (card.fault is None or card.fault in FAULTS)
+    )
 
 
 @dataclass
@@ -61,12 +75,16 @@ class Maker:
     async def quote(self, symbol: Symbol, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         for each in self.resting.get(symbol, []):
             cancel = changed(
-                each, client_order_id=a_ticket().client_order_id, orig_client_order_id=each.client_order_id
+                each,
+                client_order_id=a_ticket().client_order_id,
+                orig_client_order_id=each.client_order_id,
             )
             await self.broker.cancel(cancel, soon(1))  # one that is filled is not answered
         terms = changed(a_ticket(), symbol=symbol, quantity=size)
         buy = changed(terms, side=OrderSide.BUY, limit_price=bid)
-        sell = changed(terms, client_order_id=a_ticket().client_order_id, side=OrderSide.SELL, limit_price=ask)
+        sell = changed(
+            terms, client_order_id=a_ticket().client_order_id, side=OrderSide.SELL, limit_price=ask
+        )
         self.resting[symbol] = [buy, sell]
         for each in self.resting[symbol]:
             await self.broker.submit(each, soon())
@@ -114,10 +132,15 @@ class FaultyRelay:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(self._forward(reader, to_venue, writer), self._forward(from_venue, writer))
+        await asyncio.gather(
+            self._forward(reader, to_venue, writer), self._forward(from_venue, writer)
+        )
 
     async def _forward(
-        self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, client: asyncio.StreamWriter | None = None
+        self,
+        reader: asyncio.StreamReader,
+        to: asyncio.StreamWriter,
+        client: asyncio.StreamWriter | None = None,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
@@ -137,7 +160,12 @@ async def staged(
 ) -> AsyncIterator[CounterpartStage]:
     relay = FaultyRelay(program.socket)
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    own = {"client": client, "port": server.sockets[0].getsockname()[1], "account_id": uuid4(), "folder": folder}
+    own = {
+        "client": client,
+        "port": server.sockets[0].getsockname()[1],
+        "account_id": uuid4(),
+        "folder": folder,
+    }
     connector = replace(program.connector, **own, more=dict(PROFILE), shared={})
     try:
         yield CounterpartStage(connector, maker, symbol, relay)
@@ -151,16 +179,24 @@ async def test_a_counterpart_plays_the_cards_that_are_meant_for_it(
     tenants_database: Urls, tmp_path: Path, column: str
 ) -> None:
     name, version = COLUMNS[column]
-    wanted = [card for card in meant(capabilities_of(tmp_path, version)) if card.number not in CANNOT[name]]
+    wanted = [
+        card
+        for card in meant(capabilities_of(tmp_path, version))
+        if card.number not in CANNOT[name]
+    ]
     clients = {card: f"{name}-{version}-{card.number}" for card in wanted}
-    async with counterpart(name, version, tenants_database, tmp_path, tuple(clients.values())) as program:
+    async with counterpart(
+        name, version, tenants_database, tmp_path, tuple(clients.values())
+    ) as program:
         maker = None if name == "executor" else Maker((await program.open())[0])
 
         async def one(card: Card) -> tuple[str, str]:
             folder = tmp_path / str(card.number)
             folder.mkdir()
             try:
-                async with staged(program, clients[card], Symbol(f"S{card.number}"), folder, maker) as stage:
+                async with staged(
+                    program, clients[card], Symbol(f"S{card.number}"), folder, maker
+                ) as stage:
                     await play(card, stage)
             except AssertionError as error:
                 return card.name, str(error) or "an assertion"
@@ -174,13 +210,20 @@ async def test_a_counterpart_plays_the_cards_that_are_meant_for_it(
 
 
 def test_the_documents_show_which_cards_the_counterparts_play(tmp_path: Path) -> None:
-    lines = ["".join(["| Card |", *(f" {column} |" for column in COLUMNS)]), "|---" * (len(COLUMNS) + 1) + "|"]
-    columns = {column: set(meant(capabilities_of(tmp_path, version))) for column, (_, version) in COLUMNS.items()}
+    lines = [
+        "".join(["| Card |", *(f" {column} |" for column in COLUMNS)]),
+        "|---" * (len(COLUMNS) + 1) + "|",
+    ]
+    columns = {
+        column: set(meant(capabilities_of(tmp_path, version)))
+        for column, (_, version) in COLUMNS.items()
+    }
     for card in CARDS:
         if not any(card in each for each in columns.values()):
             continue
         marks = [
-            CANNOT[COLUMNS[column][0]].get(card.number, "yes") if card in columns[column] else "-" for column in columns
+            CANNOT[COLUMNS[column][0]].get(card.number, "yes") if card in columns[column] else "-"
+            for column in columns
         ]
         lines.append(f"| {card.name} | {' | '.join(marks)} |")
     assert "\n".join(lines) in DOCUMENT.read_text()

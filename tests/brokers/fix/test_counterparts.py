@@ -1,6 +1,6 @@
-"""Programs that nobody here wrote take the platform's session for FIX: QuickFIX's acceptance scripts, its examples
-executor and ordermatch, a venue on its Python binding, and one on jspurefix. They check every message against their
-dictionaries."""
+"""Programs that nobody here wrote take the platform's session for FIX: QuickFIX's acceptance
+scripts, its examples executor and ordermatch, a venue on its Python binding, and one on jspurefix.
+They check every message against their dictionaries."""
 
 import asyncio
 import contextlib
@@ -34,9 +34,14 @@ QUICKFIX = Path(__file__).parents[3] / ".venv" / "quickfix"
 MISSING = "not here: `make quickfix` gets QuickFIX from Debian's archive, and jspurefix from npm"
 VERSIONS = {"fix42": "FIX.4.2", "fix44": "FIX.4.4"}
 FOLDER = QUICKFIX / "test/definitions/server"
-SCRIPTS = {f"{folder}/{path.stem}": path for folder in VERSIONS for path in sorted((FOLDER / folder).glob("*.def"))}
-# They want a message refused whose fields are not those that a dictionary has for its type. The session has none: a
-# report that has a field too much is an execution all the same. docs/brokers.md names them.
+SCRIPTS = {
+    f"{folder}/{path.stem}": path
+    for folder in VERSIONS
+    for path in sorted((FOLDER / folder).glob("*.def"))
+}
+# They want a message refused whose fields are not those that a dictionary has for its type. The
+# session has none: a report that has a field too much is an execution all the same. docs/brokers.md
+# names them.
 NEED_A_DICTIONARY = frozenset(
     {
         "14a_BadField", "14b_RequiredFieldMissing", "14c_TagNotDefinedForMsgType", "14e_IncorrectEnumValue",
@@ -149,17 +154,30 @@ async def counterpart(
     """`others`: further clients that it knows."""
     here = Path(__file__).parent
     needed, program = {
-        "quickfix-py": (QUICKFIX / "python/quickfix.py", (sys.executable, str(here / "quickfix_venue.py"))),
-        "jspurefix": (QUICKFIX / "js/node_modules/jspurefix", ("node", str(here / "jspurefix_venue.cjs"))),
+        "quickfix-py": (
+            QUICKFIX / "python/quickfix.py",
+            (sys.executable, str(here / "quickfix_venue.py")),
+        ),
+        "jspurefix": (
+            QUICKFIX / "js/node_modules/jspurefix",
+            ("node", str(here / "jspurefix_venue.cjs")),
+        ),
     }.get(name) or (QUICKFIX / "bin" / name, (str(QUICKFIX / "bin" / name),))
     if not needed.exists():
         pytest.skip(f"{name}: {MISSING}")
-    if not shutil.which("unshare") or subprocess.run([*APART, "true"], capture_output=True).returncode:
-        pytest.skip("its program listens on all interfaces, and this machine gives it no network of its own (unshare)")
+    if (
+        not shutil.which("unshare")
+        or subprocess.run([*APART, "true"], capture_output=True).returncode
+    ):
+        pytest.skip(
+            "its program listens on all interfaces, and this machine gives it no network of its own (unshare)"
+        )
     client = f"US-{folder.name}"
     dictionary = QUICKFIX / "spec" / f"{version.upper()}.xml"
     text = CONFIG.format(port=PORT, folder=folder, dictionary=dictionary)
-    text += "".join(SESSION.format(begin_string=VERSIONS[version], client=each) for each in (client, *others))
+    text += "".join(
+        SESSION.format(begin_string=VERSIONS[version], client=each) for each in (client, *others)
+    )
     (folder / "session.cfg").write_text(text)
     with tempfile.TemporaryDirectory() as short:  # a socket's path has at most 107 bytes
         socket = Path(short, "s")
@@ -170,7 +188,9 @@ async def counterpart(
             except OSError:
                 writer.close()
                 return
-            await asyncio.gather(in_namespace.copy(reader, to_writer), in_namespace.copy(to_reader, writer))
+            await asyncio.gather(
+                in_namespace.copy(reader, to_writer), in_namespace.copy(to_reader, writer)
+            )
 
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
         port, profile = server.sockets[0].getsockname()[1], f"generic{version.removeprefix('fix')}"
@@ -185,7 +205,11 @@ async def counterpart(
 
 
 def fills(reported: list[BrokerEvent]) -> list[tuple[str | None, Decimal | None, Decimal | None]]:
-    return [(each.client_order_id, each.quantity, each.price) for each in reported if each.kind is EventKind.FILL]
+    return [
+        (each.client_order_id, each.quantity, each.price)
+        for each in reported
+        if each.kind is EventKind.FILL
+    ]
 
 
 def selling(ticket: OrderTicket) -> OrderTicket:
@@ -203,7 +227,9 @@ async def test_executor_fills_orders_and_reports_again_what_was_missed(
         assert result.outcome is Outcome.ACKED, result
         await until(lambda: bool(fills(reported)))
         assert fills(reported) == [(ticket.client_order_id, Decimal(10), Decimal(100))]
-        cancelled = await broker.cancel(replace(a_ticket(None), orig_client_order_id=ticket.client_order_id), soon())
+        cancelled = await broker.cancel(
+            replace(a_ticket(None), orig_client_order_id=ticket.client_order_id), soon()
+        )
         assert cancelled.outcome is Outcome.REJECTED, "it takes orders only, and says so"
         await executor.kill()
         await broker.close()
@@ -228,11 +254,16 @@ async def test_executor_fills_orders_and_reports_again_what_was_missed(
         async with asyncio.timeout(WAIT_SECONDS):
             while len(fills(await executions())) < 2:
                 await asyncio.sleep(in_namespace.PAUSE_SECONDS)
-        assert [each[0] for each in fills(await executions())] == [ticket.client_order_id, lost.client_order_id]
+        assert [each[0] for each in fills(await executions())] == [
+            ticket.client_order_id,
+            lost.client_order_id,
+        ]
         await broker.close()
 
 
-async def test_ordermatch_matches_and_cancels_orders(tenants_database: Urls, tmp_path: Path) -> None:
+async def test_ordermatch_matches_and_cancels_orders(
+    tenants_database: Urls, tmp_path: Path
+) -> None:
     async with counterpart("ordermatch", "fix42", tenants_database, tmp_path) as ordermatch:
         broker, reported = await ordermatch.open()
         resting = a_ticket()
@@ -255,36 +286,52 @@ async def test_ordermatch_matches_and_cancels_orders(tenants_database: Urls, tmp
         await broker.close()
 
 
-async def test_quickfixs_dictionary_takes_every_command(tenants_database: Urls, tmp_path: Path) -> None:
-    """A message that lacks a field, or has one too much, gets a session-level reject from QuickFIX."""
+async def test_quickfixs_dictionary_takes_every_command(
+    tenants_database: Urls, tmp_path: Path
+) -> None:
+    """A message that lacks a field, or has one too much, gets a session-level reject from
+    QuickFIX."""
     async with counterpart("quickfix-py", "fix44", tenants_database, tmp_path) as venue:
         broker, reported = await venue.open()
         ticket = a_ticket()
         assert (await submit(broker, ticket)).outcome is Outcome.ACKED
         await until(lambda: bool(fills(reported)))
-        first = replace(a_ticket(), orig_client_order_id=ticket.client_order_id, quantity=Decimal(12))
+        first = replace(
+            a_ticket(), orig_client_order_id=ticket.client_order_id, quantity=Decimal(12)
+        )
         assert (await broker.replace(first, soon())).outcome is Outcome.ACKED
         for each in (ticket, first):
             found = await broker.lookup(each.client_order_id, "Q1", soon())
             assert isinstance(found, OrderSnapshot), found
-            assert [event.cum_quantity for event in found.events if event.kind is EventKind.STATUS] == [Decimal(4)]
+            assert [
+                event.cum_quantity for event in found.events if event.kind is EventKind.STATUS
+            ] == [Decimal(4)]
         stranger = replace(a_ticket(None), orig_client_order_id="nobody")
         refused = await broker.cancel(stranger, soon())
         assert (refused.outcome, refused.code) == (Outcome.REJECTED, "unknown_order")
-        last = replace(a_ticket(None), orig_client_order_id=first.client_order_id, broker_order_id="Q1")
+        last = replace(
+            a_ticket(None), orig_client_order_id=first.client_order_id, broker_order_id="Q1"
+        )
         assert (await broker.cancel(last, soon())).outcome is Outcome.ACKED
-        stop = replace(a_ticket(), kind=OrderKind.STOP_LIMIT, stop_price=Decimal(99), broker_order_id=None)
+        stop = replace(
+            a_ticket(), kind=OrderKind.STOP_LIMIT, stop_price=Decimal(99), broker_order_id=None
+        )
         assert (await submit(broker, stop)).outcome is Outcome.ACKED
         await broker.close()
 
 
-async def test_jspurefix_takes_an_order_and_its_fills_are_read(tenants_database: Urls, tmp_path: Path) -> None:
+async def test_jspurefix_takes_an_order_and_its_fills_are_read(
+    tenants_database: Urls, tmp_path: Path
+) -> None:
     """A second engine, which shares nothing with QuickFIX."""
     async with counterpart("jspurefix", "fix44", tenants_database, tmp_path) as venue:
         broker, reported = await venue.open()
         ticket = a_ticket()
         result = await submit(broker, ticket)
-        assert (result.outcome, result.broker_order_id) == (Outcome.ACKED, f"J{ticket.client_order_id}")
+        assert (result.outcome, result.broker_order_id) == (
+            Outcome.ACKED,
+            f"J{ticket.client_order_id}",
+        )
         await until(lambda: len(fills(reported)) == 2)
         assert fills(reported) == [(ticket.client_order_id, Decimal(5), Decimal(100))] * 2
         assert (await broker.snapshot(datetime.now(UTC) - timedelta(hours=1))).open_orders == ()

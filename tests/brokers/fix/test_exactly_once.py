@@ -1,4 +1,5 @@
-"""An order leaves once, under one number: whatever is lost, asked for again, taken over or too slow."""
+"""An order leaves once, under one number: whatever is lost, asked for again, taken over or too
+slow."""
 
 import asyncio
 import time
@@ -25,8 +26,11 @@ from trading_intents.brokers.port import (
 LONG_AGO = timedelta(hours=1)
 
 
-async def reopened(connector: Connector, other: Counterparty, first: int) -> tuple[FixBroker, list[Fields]]:
-    """Another worker's session, with a venue that asks again for everything from this number on: what it is sent."""
+async def reopened(
+    connector: Connector, other: Counterparty, first: int
+) -> tuple[FixBroker, list[Fields]]:
+    """Another worker's session, with a venue that asks again for everything from this number on:
+    what it is sent."""
     broker = connector.connect()
     opening = asyncio.create_task(broker.open())
     await other.accept()
@@ -37,7 +41,8 @@ async def reopened(connector: Connector, other: Counterparty, first: int) -> tup
     sent = [await other.read()]
     while sent[-1][35] != "4" or int(sent[-1][36]) <= int(test[34]):
         sent.append(await other.read())
-    # The first test request had a number that is filled by now: like QuickFIX, the venue answers the next one.
+    # The first test request had a number that is filled by now: like QuickFIX, the venue answers
+    # the next one.
     test_again = await other.expect("1")
     other.send("0", [(112, test_again[112])])
     await opening
@@ -47,7 +52,8 @@ async def reopened(connector: Connector, other: Counterparty, first: int) -> tup
 
 async def until_too_old(ticket: OrderTicket) -> None:
     assert ticket.not_after is not None
-    while (left_seconds := ticket.not_after - time.monotonic()) >= 0:  # the loop's clock counts milliseconds
+    # The loop's clock counts milliseconds.
+    while (left_seconds := ticket.not_after - time.monotonic()) >= 0:
         await asyncio.sleep(left_seconds)
 
 
@@ -78,8 +84,11 @@ async def test_an_order_whose_connection_broke_is_sent_again_under_its_number(
     await end(broker, other)
 
 
-async def test_an_order_that_was_answered_is_never_sent_again(connector: Connector, other: Counterparty) -> None:
-    """A venue that has lost its numbers may ask for all of them: it would execute the order a second time."""
+async def test_an_order_that_was_answered_is_never_sent_again(
+    connector: Connector, other: Counterparty
+) -> None:
+    """A venue that has lost its numbers may ask for all of them: it would execute the order a
+    second time."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     other.report(await other.expect("D"))
@@ -97,13 +106,23 @@ async def test_a_refused_message_is_a_refused_command_and_never_sent_again(
     broker, ticket = await opened(connector, other), a_ticket()
     sending = submit(broker, ticket)
     order = await other.expect("D")
-    other.send(refusal, [(45, order[34]), (58, "no such symbol"), (372, "D"), (380 if refusal == "j" else 373, "5")])
+    other.send(
+        refusal,
+        [
+            (45, order[34]),
+            (58, "no such symbol"),
+            (372, "D"),
+            (380 if refusal == "j" else 373, "5"),
+        ],
+    )
     result = await sending
     assert (result.outcome, result.message) == (Outcome.REJECTED, "no such symbol")
     await end(broker, other)
     broker, sent = await reopened(connector, other, 1)
     assert [each[35] for each in sent] == ["4"]
-    reported = [(e.kind, e.client_order_id, e.reason, e.detail) for e in (await snapshot(broker)).executions]
+    reported = [
+        (e.kind, e.client_order_id, e.reason, e.detail) for e in (await snapshot(broker)).executions
+    ]
     assert reported == [(EventKind.REJECTED, ticket.client_order_id, "5", "no such symbol")]
     await end(broker, other)
 
@@ -124,14 +143,21 @@ async def test_an_order_that_is_too_old_when_it_is_asked_for_is_skipped_for_good
     assert [(each.kind, each.client_order_id, each.reason) for each in reported] == [
         (EventKind.REJECTED, ticket.client_order_id, "not_delivered")
     ]
-    assert connector.metrics.registry.get_sample_value("ti_fix_incidents_total", {"incident": "skipped"}) == 1
+    assert (
+        connector.metrics.registry.get_sample_value(
+            "ti_fix_incidents_total", {"incident": "skipped"}
+        )
+        == 1
+    )
     await end(broker, other)
     broker, sent = await reopened(connector, other, int(first[34]))
     assert [each[35] for each in sent] == ["4"]
     await end(broker, other)
 
 
-async def test_a_cancel_is_sent_again_however_old(connector: Connector, other: Counterparty) -> None:
+async def test_a_cancel_is_sent_again_however_old(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     ticket = a_ticket(seconds=None)
     cancelling = asyncio.create_task(broker.cancel(ticket, time.monotonic() + 5))
@@ -144,11 +170,15 @@ async def test_a_cancel_is_sent_again_however_old(connector: Connector, other: C
     await end(broker, other)
 
 
-async def test_an_order_whose_commit_took_too_long_is_not_written(connector: Connector, other: Counterparty) -> None:
+async def test_an_order_whose_commit_took_too_long_is_not_written(
+    connector: Connector, other: Counterparty
+) -> None:
     """The venue never gets it: when it misses the number, that is filled."""
     broker = await opened(connector, other)
     async with connector.pool.transaction() as tx:
-        await tx.fetchval("SELECT true FROM fix_sessions WHERE account_id = $1 FOR UPDATE", connector.account_id)
+        await tx.fetchval(
+            "SELECT true FROM fix_sessions WHERE account_id = $1 FOR UPDATE", connector.account_id
+        )
         ticket = a_ticket(seconds=0.2)
         sending = submit(broker, ticket)
         await until_too_old(ticket)
@@ -165,7 +195,9 @@ async def test_an_order_whose_commit_took_too_long_is_not_written(connector: Con
     assert b"35=D" not in other.read_bytes
 
 
-async def test_a_worker_that_lost_the_account_writes_nothing_more(connector: Connector, other: Counterparty) -> None:
+async def test_a_worker_that_lost_the_account_writes_nothing_more(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     numbers = "SELECT (epoch, next_in, next_out)::text FROM fix_sessions WHERE account_id = $1"
     before = await stored(connector, numbers)
@@ -180,7 +212,9 @@ async def test_a_worker_that_lost_the_account_writes_nothing_more(connector: Con
     await end(broker, other)
 
 
-async def test_a_worker_that_lost_the_account_sends_nothing_again(connector: Connector, other: Counterparty) -> None:
+async def test_a_worker_that_lost_the_account_sends_nothing_again(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
@@ -194,8 +228,11 @@ async def test_a_worker_that_lost_the_account_sends_nothing_again(connector: Con
     await end(broker, other)
 
 
-async def test_two_sessions_of_one_worker_use_no_number_twice(connector: Connector, other: Counterparty) -> None:
-    """One that ends late may write after the next was opened: only the one that knows the numbers does."""
+async def test_two_sessions_of_one_worker_use_no_number_twice(
+    connector: Connector, other: Counterparty
+) -> None:
+    """One that ends late may write after the next was opened: only the one that knows the numbers
+    does."""
     broker = await opened(connector, other)
     connector.token -= 1
     second = connector.connect()
@@ -208,7 +245,9 @@ async def test_two_sessions_of_one_worker_use_no_number_twice(connector: Connect
     await end(second, other)
 
 
-async def test_another_worker_goes_on_with_the_same_numbers(connector: Connector, other: Counterparty) -> None:
+async def test_another_worker_goes_on_with_the_same_numbers(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
@@ -225,7 +264,9 @@ async def test_another_worker_goes_on_with_the_same_numbers(connector: Connector
     await end(later, other)
 
 
-async def test_a_venue_that_counts_further_than_we_is_followed(connector: Connector, other: Counterparty) -> None:
+async def test_a_venue_that_counts_further_than_we_is_followed(
+    connector: Connector, other: Counterparty
+) -> None:
     """As after a restore of the database from a backup."""
     broker = connector.connect()
     opening = asyncio.create_task(broker.open())
@@ -241,8 +282,11 @@ async def test_a_venue_that_counts_further_than_we_is_followed(connector: Connec
     await end(later, other)
 
 
-async def test_reports_from_while_no_worker_ran_are_delivered(connector: Connector, other: Counterparty) -> None:
-    """The venue's messages of the meantime are asked for; a fill among them is in the next snapshot."""
+async def test_reports_from_while_no_worker_ran_are_delivered(
+    connector: Connector, other: Counterparty
+) -> None:
+    """The venue's messages of the meantime are asked for; a fill among them is in the next
+    snapshot."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
@@ -256,13 +300,24 @@ async def test_reports_from_while_no_worker_ran_are_delivered(connector: Connect
     await other.log_on()
     asked = await other.expect("2")
     assert (asked[7], asked[16]) == (str(missed), "0")
-    fill = [(37, "V1"), (11, order[11]), (17, "X1"), (150, "F"), (39, "2"), (55, "ACME"), (54, "1"), (38, "10")]
+    fill = [
+        (37, "V1"),
+        (11, order[11]),
+        (17, "X1"),
+        (150, "F"),
+        (39, "2"),
+        (55, "ACME"),
+        (54, "1"),
+        (38, "10"),
+    ]
     amounts = [(32, "10"), (31, "99.5"), (151, "0"), (14, "10"), (6, "99.5")]
     other.send("8", [*fill, *amounts], number=missed, is_again=True)
     other.send("4", [(123, "Y"), (36, str(other.next_out))], number=missed + 1, is_again=True)
     await opening
     fills = [each for each in (await snapshot(later)).executions if each.kind is EventKind.FILL]
-    assert [(each.exec_id, each.quantity, each.price) for each in fills] == [("X1", Decimal(10), Decimal("99.5"))]
+    assert [(each.exec_id, each.quantity, each.price) for each in fills] == [
+        ("X1", Decimal(10), Decimal("99.5"))
+    ]
     await end(later, other)
 
 
@@ -291,7 +346,8 @@ async def test_old_messages_are_deleted_but_for_those_of_working_orders(
 async def test_orders_that_a_venue_without_recovery_never_reports_are_looked_up(
     connector: Connector, other: Counterparty
 ) -> None:
-    """Every logon begins at 1, and nothing is sent again: an order that was open may be filled by now."""
+    """Every logon begins at 1, and nothing is sent again: an order that was open may be filled by
+    now."""
     connector.extends = "no_resend44"
     broker = connector.connect()
     _, logon = await asyncio.gather(broker.open(), other.log_on())
@@ -300,7 +356,9 @@ async def test_orders_that_a_venue_without_recovery_never_reports_are_looked_up(
     sending = submit(broker, ticket)
     other.report(await other.expect("D"))
     assert (await sending).outcome is Outcome.ACKED
-    assert [order.client_order_id for order in (await snapshot(broker)).open_orders] == [ticket.client_order_id]
+    assert [order.client_order_id for order in (await snapshot(broker)).open_orders] == [
+        ticket.client_order_id
+    ]
     await end(broker, other)
     later = connector.connect()
     _, logon = await asyncio.gather(later.open(), other.log_on())
@@ -311,11 +369,15 @@ async def test_orders_that_a_venue_without_recovery_never_reports_are_looked_up(
     other.report({**asked, 38: "10"}, "I", "2", {151: "0", 14: "10", 6: "99"})
     found = await looking
     assert isinstance(found, OrderSnapshot)
-    assert [event.cum_quantity for event in found.events if event.kind is EventKind.STATUS] == [Decimal(10)]
+    assert [event.cum_quantity for event in found.events if event.kind is EventKind.STATUS] == [
+        Decimal(10)
+    ]
     await end(later, other)
 
 
-async def test_numbers_begin_anew_when_the_schedule_says_so(connector: Connector, other: Counterparty) -> None:
+async def test_numbers_begin_anew_when_the_schedule_says_so(
+    connector: Connector, other: Counterparty
+) -> None:
     connector.more |= {"reset": "daily", "reset_time": "00:00", "has_reset_flag": False}
     broker = await opened(connector, other)
     await end(broker, other)
@@ -324,7 +386,9 @@ async def test_numbers_begin_anew_when_the_schedule_says_so(connector: Connector
     assert int(logon[34]) > 2, "not yet"
     await end(later, other)
     async with connector.pool.transaction() as tx:
-        query = "UPDATE fix_sessions SET reset_at = reset_at - interval '1 day' WHERE account_id = $1"
+        query = (
+            "UPDATE fix_sessions SET reset_at = reset_at - interval '1 day' WHERE account_id = $1"
+        )
         await tx.execute(query, connector.account_id)
     last = connector.connect()
     opening = asyncio.create_task(last.open())
@@ -336,14 +400,18 @@ async def test_numbers_begin_anew_when_the_schedule_says_so(connector: Connector
     await end(last, other)
 
 
-async def test_an_order_that_was_never_stored_was_never_sent(connector: Connector, other: Counterparty) -> None:
+async def test_an_order_that_was_never_stored_was_never_sent(
+    connector: Connector, other: Counterparty
+) -> None:
     connector.more["lookup"] = "none"
     broker = await opened(connector, other)
     assert await broker.lookup("o-never", None, time.monotonic() + 5) == Absent(never_sent=True)
     ticket = a_ticket()
     sending = submit(broker, ticket)
     order = await other.expect("D")
-    assert isinstance(await broker.lookup(ticket.client_order_id, None, time.monotonic() + 5), LookupUnknown)
+    assert isinstance(
+        await broker.lookup(ticket.client_order_id, None, time.monotonic() + 5), LookupUnknown
+    )
     other.report(order)
     await sending
     await end(broker, other)
@@ -358,13 +426,19 @@ async def test_a_lookup_at_a_session_that_is_over_is_answered_at_once(
     assert found == LookupUnknown("the session is down")
 
 
-async def test_an_order_on_its_way_into_the_table_is_not_absent(connector: Connector, other: Counterparty) -> None:
+async def test_an_order_on_its_way_into_the_table_is_not_absent(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     async with connector.pool.transaction() as tx:
-        await tx.fetchval("SELECT true FROM fix_sessions WHERE account_id = $1 FOR UPDATE", connector.account_id)
+        await tx.fetchval(
+            "SELECT true FROM fix_sessions WHERE account_id = $1 FOR UPDATE", connector.account_id
+        )
         ticket = a_ticket()
         sending = submit(broker, ticket, seconds=0.2)
         assert (await sending).outcome is Outcome.UNKNOWN
-        assert isinstance(await broker.lookup(ticket.client_order_id, None, time.monotonic() + 0.2), LookupUnknown)
+        assert isinstance(
+            await broker.lookup(ticket.client_order_id, None, time.monotonic() + 0.2), LookupUnknown
+        )
     assert (await other.expect("D"))[11] == ticket.client_order_id
     await end(broker, other)

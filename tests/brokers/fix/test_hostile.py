@@ -1,5 +1,5 @@
-"""A counterparty that garbles, floods, goes silent, never reads, or breaks the rules: it is answered as the standard
-says, memory stays flat, and other sessions do not notice."""
+"""A counterparty that garbles, floods, goes silent, never reads, or breaks the rules: it is
+answered as the standard says, memory stays flat, and other sessions do not notice."""
 
 import asyncio
 import tracemalloc
@@ -22,7 +22,9 @@ FLAT_BYTES = 8_000_000
 
 
 def count(connector: Connector, incident: str) -> float:
-    value = connector.metrics.registry.get_sample_value("ti_fix_incidents_total", {"incident": incident})
+    value = connector.metrics.registry.get_sample_value(
+        "ti_fix_incidents_total", {"incident": incident}
+    )
     assert value is not None
     return value
 
@@ -38,9 +40,19 @@ def count(connector: Connector, incident: str) -> float:
         b"8=FIX" * 1_000,
         framed([(35, "8"), (34, "2")]).replace(b"35=8", b"3x=8"),
     ],
-    ids=["noise", "length too large", "length below zero", "checksum", "cut", "heads", "a tag that is none"],
+    ids=[
+        "noise",
+        "length too large",
+        "length below zero",
+        "checksum",
+        "cut",
+        "heads",
+        "a tag that is none",
+    ],
 )
-async def test_garbled_bytes_are_left_out(connector: Connector, other: Counterparty, garbage: bytes) -> None:
+async def test_garbled_bytes_are_left_out(
+    connector: Connector, other: Counterparty, garbage: bytes
+) -> None:
     broker = await opened(connector, other)
     other.writer.write(garbage)
     await expect_working(broker, other)
@@ -48,12 +60,25 @@ async def test_garbled_bytes_are_left_out(connector: Connector, other: Counterpa
     await end(broker, other)
 
 
-async def test_a_message_with_a_wrong_checksum_is_asked_for_again(connector: Connector, other: Counterparty) -> None:
+async def test_a_message_with_a_wrong_checksum_is_asked_for_again(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
     number = other.next_out
-    report = {37: "V1", 11: order[11], 17: "E1", 150: "0", 39: "0", 55: "ACME", 54: "1", 38: "10", 151: "10", 14: "0"}
+    report = {
+        37: "V1",
+        11: order[11],
+        17: "E1",
+        150: "0",
+        39: "0",
+        55: "ACME",
+        54: "1",
+        38: "10",
+        151: "10",
+        14: "0",
+    }
     raw = bytearray(other.make("8", list(report.items())))
     raw[-2] = ord("0") + (raw[-2] - ord("0") + 1) % 10
     other.writer.write(bytes(raw))
@@ -65,7 +90,9 @@ async def test_a_message_with_a_wrong_checksum_is_asked_for_again(connector: Con
     await end(broker, other)
 
 
-async def test_a_flood_of_unfinished_messages_keeps_no_more_than_one(connector: Connector, other: Counterparty) -> None:
+async def test_a_flood_of_unfinished_messages_keeps_no_more_than_one(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     tracemalloc.start()
     try:
@@ -139,7 +166,9 @@ async def test_a_message_that_is_not_the_counterpartys_ends_the_session_and_coun
     await other.expect("3", t45=str(number), t373=reason)
     await other.expect("5")
     await other.expect_end()
-    assert (await broker.submit(a_ticket(), asyncio.get_running_loop().time() + 5)).outcome is Outcome.NOT_SENT
+    assert (
+        await broker.submit(a_ticket(), asyncio.get_running_loop().time() + 5)
+    ).outcome is Outcome.NOT_SENT
     await broker.close()
     other.next_out = number
     later = await opened(connector, other)
@@ -147,7 +176,9 @@ async def test_a_message_that_is_not_the_counterpartys_ends_the_session_and_coun
     await end(later, other)
 
 
-async def test_a_number_that_is_too_low_ends_the_session(connector: Connector, other: Counterparty) -> None:
+async def test_a_number_that_is_too_low_ends_the_session(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     other.send("0", number=1)
     assert "MsgSeqNum too low, expecting 3 but received 1" in (await other.expect("5"))[58]
@@ -163,22 +194,40 @@ async def test_a_repeated_message_is_left_out(connector: Connector, other: Count
     await end(broker, other)
 
 
-async def test_a_report_without_a_header_field_is_rejected_and_kept(connector: Connector, other: Counterparty) -> None:
-    """The venue has executed it, whatever its header lacks: it is no reason to know nothing of it."""
+async def test_a_report_without_a_header_field_is_rejected_and_kept(
+    connector: Connector, other: Counterparty
+) -> None:
+    """The venue has executed it, whatever its header lacks: it is no reason to know nothing of
+    it."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
-    body = [(37, "V1"), (11, order[11]), (17, "E1"), (150, "0"), (39, "0"), (55, "ACME"), (54, "1"), (38, "10")]
+    body = [
+        (37, "V1"),
+        (11, order[11]),
+        (17, "E1"),
+        (150, "0"),
+        (39, "0"),
+        (55, "ACME"),
+        (54, "1"),
+        (38, "10"),
+    ]
     number, other.next_out = other.next_out, other.next_out + 1
-    other.writer.write(framed([(35, "8"), (34, str(number)), (49, "VENUE"), (56, other.client), *body]))
+    other.writer.write(
+        framed([(35, "8"), (34, str(number)), (49, "VENUE"), (56, other.client), *body])
+    )
     await other.expect("3", t45=str(number), t371="52", t373="1")
     assert (await sending).outcome is Outcome.ACKED
     await expect_working(broker, other)
     await end(broker, other)
 
 
-@pytest.mark.parametrize("order_id", ["V\0-1", "V" * 60_000, "'; DROP TABLE fix_in; --", "\x7f\xe4"])
-async def test_a_report_with_any_id_is_kept(connector: Connector, other: Counterparty, order_id: str) -> None:
+@pytest.mark.parametrize(
+    "order_id", ["V\0-1", "V" * 60_000, "'; DROP TABLE fix_in; --", "\x7f\xe4"]
+)
+async def test_a_report_with_any_id_is_kept(
+    connector: Connector, other: Counterparty, order_id: str
+) -> None:
     """An id that no table can hold must not end the session each time it is sent again."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
@@ -189,7 +238,9 @@ async def test_a_report_with_any_id_is_kept(connector: Connector, other: Counter
     await end(broker, other)
 
 
-async def test_a_silent_counterparty_is_asked_and_then_left(connector: Connector, other: Counterparty) -> None:
+async def test_a_silent_counterparty_is_asked_and_then_left(
+    connector: Connector, other: Counterparty
+) -> None:
     connector.more["heartbeat_seconds"] = 1
     broker = await opened(connector, other)
     await other.expect("1")
@@ -198,7 +249,9 @@ async def test_a_silent_counterparty_is_asked_and_then_left(connector: Connector
     await end(broker, other)
 
 
-async def test_a_counterparty_that_does_not_fill_a_gap_is_left(connector: Connector, other: Counterparty) -> None:
+async def test_a_counterparty_that_does_not_fill_a_gap_is_left(
+    connector: Connector, other: Counterparty
+) -> None:
     connector.more["heartbeat_seconds"] = 1
     broker = await opened(connector, other)
     other.next_out += 1
@@ -213,7 +266,11 @@ async def test_a_counterparty_that_does_not_fill_a_gap_is_left(connector: Connec
 
 
 async def test_a_counterparty_that_never_reads_is_left_and_delays_nobody(
-    connector: Connector, other: Counterparty, tenants_database: Urls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connector: Connector,
+    other: Counterparty,
+    tenants_database: Urls,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fix_session, "WRITE_SECONDS", 1.0)
     broker = await opened(connector, other)
@@ -230,7 +287,9 @@ async def test_a_counterparty_that_never_reads_is_left_and_delays_nobody(
             ending = asyncio.create_task(until_ended(broker))
             while not ending.done():  # each is answered, and nobody takes the answers
                 if other.writer.transport.get_write_buffer_size() < FLAT_BYTES // 4:
-                    other.writer.write(b"".join(other.make("1", [(112, "x" * 30_000)]) for _ in range(50)))
+                    other.writer.write(
+                        b"".join(other.make("1", [(112, "x" * 30_000)]) for _ in range(50))
+                    )
                 await expect_working(quick, second)
             assert tracemalloc.get_traced_memory()[1] < FLAT_BYTES * 4
         finally:
@@ -240,7 +299,9 @@ async def test_a_counterparty_that_never_reads_is_left_and_delays_nobody(
     await end(broker, other)
 
 
-async def test_a_reset_in_the_middle_of_the_day_begins_a_new_epoch(connector: Connector, other: Counterparty) -> None:
+async def test_a_reset_in_the_middle_of_the_day_begins_a_new_epoch(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     await expect_working(broker, other)
     other.next_out = 1
@@ -305,19 +366,28 @@ async def test_a_venue_is_known_by_its_certificate(tenants_database: Urls, tmp_p
         await expect_working(broker, other)
         await end(broker, other)
         nothing = str(tmp_path / "nothing.pem")
-        for wrong, cause in (("", "SSLCertVerificationError: .*verify failed"), (nothing, "FileNotFoundError")):
+        for wrong, cause in (
+            ("", "SSLCertVerificationError: .*verify failed"),
+            (nothing, "FileNotFoundError"),
+        ):
             connector.more["tls_ca_file"] = wrong
             stranger = connector.connect()
-            with pytest.raises(BrokerUnavailable, match=f":{other.port} cannot be reached: {cause}"):
+            with pytest.raises(
+                BrokerUnavailable, match=f":{other.port} cannot be reached: {cause}"
+            ):
                 await stranger.open()
             await stranger.close()
 
 
-async def test_two_accounts_cannot_have_one_session(connector: Connector, other: Counterparty) -> None:
+async def test_two_accounts_cannot_have_one_session(
+    connector: Connector, other: Counterparty
+) -> None:
     broker = await opened(connector, other)
     connector.account_id = uuid4()
     second = connector.connect()
-    with pytest.raises(AuthFailed, match="another account has this sender_comp_id and target_comp_id"):
+    with pytest.raises(
+        AuthFailed, match="another account has this sender_comp_id and target_comp_id"
+    ):
         await second.open()
     await second.close()
     await expect_working(broker, other)

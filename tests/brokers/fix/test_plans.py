@@ -1,4 +1,5 @@
-"""Statements of the FIX tables find their rows by their keys, though planned while the tables were empty."""
+"""Statements of the FIX tables find their rows by their keys, though planned while the tables were
+empty."""
 
 import re
 from pathlib import Path
@@ -38,7 +39,9 @@ FILL = """
 
 @pytest.mark.parametrize("has_rows", [False, True], ids=["empty", "some rows"])
 @pytest.mark.parametrize("is_analyzed", [False, True], ids=["new", "analyzed"])
-async def test_statements_find_their_rows_by_key(urls: Urls, tmp_path: Path, has_rows: bool, is_analyzed: bool) -> None:
+async def test_statements_find_their_rows_by_key(
+    urls: Urls, tmp_path: Path, has_rows: bool, is_analyzed: bool
+) -> None:
     owner = await asyncpg.connect(urls.owner.reveal())
     try:
         await owner.execute("SET row_security = off")
@@ -53,7 +56,10 @@ async def test_statements_find_their_rows_by_key(urls: Urls, tmp_path: Path, has
         for name, (sql, wanted) in STATEMENTS.items():
             await tx.execute(f"PREPARE {name}_it AS {sql}")
             nothing = ", ".join(["NULL"] * len(set(re.findall(r"\$\d", sql))))
-            lines = [row["QUERY PLAN"] for row in await tx.fetch(f"EXPLAIN EXECUTE {name}_it ({nothing})")]
+            lines = [
+                row["QUERY PLAN"]
+                for row in await tx.fetch(f"EXPLAIN EXECUTE {name}_it ({nothing})")
+            ]
             plan = "\n".join(lines)
             assert set(re.findall(r"using (fix_\w+) on", plan)) == wanted, f"{name}: {plan}"
             # The list is read first: each of its rows is a probe of the index.

@@ -1,4 +1,5 @@
-"""An operator sets the numbers anew while a worker logs on or trades: its session ends, and no number is used twice."""
+"""An operator sets the numbers anew while a worker logs on or trades: its session ends, and no
+number is used twice."""
 
 import asyncio
 import contextlib
@@ -37,13 +38,15 @@ async def test_a_session_sends_nothing_more_once_its_numbers_are_reset(
 async def test_a_session_sends_nothing_again_once_its_numbers_are_reset(
     connector: Connector, other: Counterparty
 ) -> None:
-    """The operator gave its commands up: the venue must not get them though it asks in this moment."""
+    """The operator gave its commands up: the venue must not get them though it asks in this
+    moment."""
     broker = await opened(connector, other)
     sending = submit(broker, a_ticket())
     order = await other.expect("D")
     other.read_bytes = b""
     await reset(connector)
-    # Its number says that a gap comes before it: such a request is answered before anything is stored.
+    # Its number says that a gap comes before it: such a request is answered before anything is
+    # stored.
     other.send("2", [(7, order[34]), (16, "0")], number=1)
     await other.expect_end()
     assert b"35=D" not in other.read_bytes
@@ -84,7 +87,9 @@ async def log_on_and_trade(broker: FixBroker) -> None:
     await broker.close()
 
 
-async def test_a_reset_and_a_logon_at_once_use_no_number_twice(connector: Connector, other: Counterparty) -> None:
+async def test_a_reset_and_a_logon_at_once_use_no_number_twice(
+    connector: Connector, other: Counterparty
+) -> None:
     """Whichever comes first: all that leaves has a number of its own in its epoch."""
     await end(await opened(connector, other), other)
     await reset(connector)
@@ -99,7 +104,9 @@ async def test_a_reset_and_a_logon_at_once_use_no_number_twice(connector: Connec
         await trading
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
-    left = Counter(raw for raw in MESSAGE.findall(other.read_bytes) if re.search(rb"\x0135=[AD5]\x01", raw))
+    left = Counter(
+        raw for raw in MESSAGE.findall(other.read_bytes) if re.search(rb"\x0135=[AD5]\x01", raw)
+    )
     async with connector.pool.transaction(read_only=True) as tx:
         rows = await tx.fetch("SELECT raw FROM fix_out WHERE account_id = $1", connector.account_id)
     assert left <= Counter(row["raw"] for row in rows), "something left without a number, or twice"

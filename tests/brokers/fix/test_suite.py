@@ -1,4 +1,5 @@
-"""The FIX adapter plays every card that is meant for it, against a venue of the suite's own, in both versions."""
+"""The FIX adapter plays every card that is meant for it, against a venue of the suite's own, in
+both versions."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +14,9 @@ from trading_intents.testing.broker_suite import Card, play
 
 
 @pytest.fixture(params=["generic44", "generic42"])
-async def versions(request: pytest.FixtureRequest, tenants_database: Urls, tmp_path: Path) -> AsyncIterator[FixStage]:
+async def versions(
+    request: pytest.FixtureRequest, tenants_database: Urls, tmp_path: Path
+) -> AsyncIterator[FixStage]:
     async with staging(tenants_database, tmp_path, request.param) as stage:
         yield stage
 

@@ -1,5 +1,5 @@
-"""The meaning of FIX messages, every ExecType and OrdStatus; and that any bytes are cut into the same messages, or
-none."""
+"""The meaning of FIX messages, every ExecType and OrdStatus; and that any bytes are cut into the
+same messages, or none."""
 
 import random
 from datetime import UTC, datetime
@@ -14,7 +14,15 @@ from tests.brokers.fix.counterparty import framed
 from tests.brokers.fix.venue import write_profile
 from trading_intents.brokers.fix import wire
 from trading_intents.brokers.fix.broker import PROFILES, read_venue
-from trading_intents.brokers.fix.messages import Framer, ReceivedMessage, encode, masked, parse, parse_time, readable
+from trading_intents.brokers.fix.messages import (
+    Framer,
+    ReceivedMessage,
+    encode,
+    masked,
+    parse,
+    parse_time,
+    readable,
+)
 from trading_intents.brokers.fix.wire import Venue
 from trading_intents.brokers.port import BrokerEvent, EventKind, LookupKind
 
@@ -24,7 +32,11 @@ ORDER = {37: "V1", 11: "c2", 17: "E1", 55: "ACME", 54: "1", 38: "10", 151: "6", 
 
 
 def received(msg_type: str = "8", **tags: str) -> ReceivedMessage:
-    fields = {35: msg_type} | (ORDER if msg_type == "8" else {}) | {int(tag[1:]): text for tag, text in tags.items()}
+    fields = (
+        {35: msg_type}
+        | (ORDER if msg_type == "8" else {})
+        | {int(tag[1:]): text for tag, text in tags.items()}
+    )
     return ReceivedMessage(3, 7, parse(encode("FIX.4.4", list(fields.items()))))
 
 
@@ -57,15 +69,25 @@ def events(msg_type: str = "8", **tags: str) -> list[BrokerEvent]:
         ({"t150": "G", "t39": "1", "t19": "E0", "t32": "4", "t31": "99"}, E.FILL_CORRECT, "c2"),
         ({"t150": "H", "t39": "0", "t19": "E0"}, E.FILL_BUST, "c2"),
         ({"t150": "1", "t39": "1", "t20": "1", "t19": "E0"}, E.FILL_BUST, "c2"),
-        ({"t150": "1", "t39": "1", "t20": "2", "t19": "E0", "t32": "4", "t31": "99"}, E.FILL_CORRECT, "c2"),
+        (
+            {"t150": "1", "t39": "1", "t20": "2", "t19": "E0", "t32": "4", "t31": "99"},
+            E.FILL_CORRECT,
+            "c2",
+        ),
         ({"t150": "L", "t39": "0"}, E.TRIGGERED, "c2"),
         ({"t150": "?", "t39": "0"}, E.STATUS, "c2"),
     ],
 )
 def test_a_report_is_one_event(tags: dict[str, str], kind: EventKind, client_order_id: str) -> None:
     (event,) = events(**tags)
-    assert (event.kind, event.client_order_id, event.broker_order_id) == (kind, client_order_id, "V1")
-    assert event.dedupe_key.startswith("fix:3:V1:"), "a reset venue may use its ids again, for other orders"
+    assert (event.kind, event.client_order_id, event.broker_order_id) == (
+        kind,
+        client_order_id,
+        "V1",
+    )
+    assert event.dedupe_key.startswith("fix:3:V1:"), (
+        "a reset venue may use its ids again, for other orders"
+    )
 
 
 def test_a_pending_new_is_no_event() -> None:
@@ -105,7 +127,9 @@ def test_a_status_is_the_events_that_lead_to_it(
         ({"t434": "2", "t102": "3"}, E.REPLACE_REJECTED, "already_pending"),
     ],
 )
-def test_a_refused_cancel_or_replace_says_why(tags: dict[str, str], kind: EventKind, code: str) -> None:
+def test_a_refused_cancel_or_replace_says_why(
+    tags: dict[str, str], kind: EventKind, code: str
+) -> None:
     (event,) = events("9", t37="V1", t11="x", t41="c2", t39="2", **tags)
     assert (event.kind, event.client_order_id, event.reason) == (kind, "x", code)
 
@@ -131,7 +155,9 @@ def test_a_used_id_is_no_refusal() -> None:
 
 
 def test_an_execution_has_its_numbers() -> None:
-    (event,) = events(t150="F", t39="1", t32="4", t31="99.5", t12="0.25", t13="3", t60="20261117-09:30:00.123456")
+    (event,) = events(
+        t150="F", t39="1", t32="4", t31="99.5", t12="0.25", t13="3", t60="20261117-09:30:00.123456"
+    )
     assert (event.exec_id, event.quantity, event.price, event.fee) == (
         "E1",
         Decimal(4),
@@ -161,7 +187,10 @@ def test_an_execution_without_an_id_or_a_count_is_not_read(tags: dict[str, str])
         events(**{"t150": "F", "t39": "1", "t32": "4", "t31": "100"} | tags)
 
 
-MESSAGES = [framed([(35, "8"), (34, str(n)), (58, "x" * n), (95, "5"), (96, "a\x01b=c")]) for n in range(1, 8)]
+MESSAGES = [
+    framed([(35, "8"), (34, str(n)), (58, "x" * n), (95, "5"), (96, "a\x01b=c")])
+    for n in range(1, 8)
+]
 
 
 @given(st.lists(st.integers(0, 40), max_size=40))
@@ -175,12 +204,16 @@ def test_messages_are_the_same_however_their_bytes_come(sizes: list[int]) -> Non
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**32))
-def test_garbled_bytes_make_no_message_and_spoil_none_but_those_they_touch(noise: bytes, seed: int) -> None:
+def test_garbled_bytes_make_no_message_and_spoil_none_but_those_they_touch(
+    noise: bytes, seed: int
+) -> None:
     chance = random.Random(seed)
     broken = bytearray(MESSAGES[0])
     broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(7)
     found = [
-        message for message in Framer().feed(noise + bytes(broken) + b"\x01" + MESSAGES[1] + MESSAGES[2]) if message
+        message
+        for message in Framer().feed(noise + bytes(broken) + b"\x01" + MESSAGES[1] + MESSAGES[2])
+        if message
     ]
     assert all(message.raw in MESSAGES for message in found)
 
@@ -193,7 +226,9 @@ def test_a_length_may_have_leading_zeros() -> None:
 
 
 def test_a_secret_is_never_stored_or_shown() -> None:
-    logon = framed([(35, "A"), (34, "1"), (553, "ada"), (554, "hidden"), (925, "new"), (58, "554=ok")])
+    logon = framed(
+        [(35, "A"), (34, "1"), (553, "ada"), (554, "hidden"), (925, "new"), (58, "554=ok")]
+    )
     text = readable(masked(logon))
     assert "hidden" not in text
     assert "new" not in text
@@ -229,7 +264,9 @@ def test_a_profile_that_comes_with_the_platform_is_complete(profile: str, tmp_pa
 
 def test_a_profile_adds_changes_and_leaves_out_fields(tmp_path: Path) -> None:
     path = write_profile(tmp_path, 9_000)
-    path.write_text(path.read_text() + '\n[fields.F]\n38 = ""\n100 = "XNAS"\n[fields.D]\n21 = "2"\n')
+    path.write_text(
+        path.read_text() + '\n[fields.F]\n38 = ""\n100 = "XNAS"\n[fields.D]\n21 = "2"\n'
+    )
     venue = read_venue(path)
     assert venue.complete("F", [(11, "c1"), (38, "10")]) == [(11, "c1"), (100, "XNAS")]
     assert venue.complete("D", []) == [(21, "2")]

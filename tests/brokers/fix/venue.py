@@ -1,4 +1,5 @@
-"""A FIX venue on a loopback port: the platform's own session as the acceptor, and a book; and the cards' stage."""
+"""A FIX venue on a loopback port: the platform's own session as the acceptor, and a book; and the
+cards' stage."""
 
 import asyncio
 import itertools
@@ -18,7 +19,13 @@ from tests.brokers.fix.book import Book
 from trading_intents.brokers.fix.broker import FixBroker, venues
 from trading_intents.brokers.fix.messages import ReceivedMessage, SentMessage, SessionRules
 from trading_intents.brokers.fix.session import FixSession
-from trading_intents.brokers.port import BrokerAccount, BrokerAdapter, Capabilities, Integration, IntegrationContext
+from trading_intents.brokers.port import (
+    BrokerAccount,
+    BrokerAdapter,
+    Capabilities,
+    Integration,
+    IntegrationContext,
+)
 from trading_intents.clock import SystemClock
 from trading_intents.ids import OrganizationId
 from trading_intents.secret import Secret
@@ -62,7 +69,9 @@ class FixVenue:
             return "a second connection"
         self.connections += 1
         streams = (reader, writer)
-        session = FixSession(self.rules, self.store.numbers, self.store, streams, SystemClock(), self._on_messages)
+        session = FixSession(
+            self.rules, self.store.numbers, self.store, streams, SystemClock(), self._on_messages
+        )
         self.session = session
         try:
             await session.run()
@@ -85,7 +94,8 @@ class FixVenue:
         if fault is StageFault.GARBLE:
             self.book.is_garbling = True
         if fault in (StageFault.DROP_ANSWER, StageFault.BREAK_LINK):
-            # What it says from now on is only numbered and stored: it is sent again when it is asked for.
+            # What it says from now on is only numbered and stored: it is sent again when it is
+            # asked for.
             self.cut()
         self.book.receive(message.type, dict(reversed(message.fields)))
 
@@ -130,7 +140,8 @@ def write_profile(folder: Path, port: int, extends: str = "generic44", **more: o
 
 @dataclass
 class Connector:
-    """Makes the adapters of one account, each as another worker would that has taken the account over."""
+    """Makes the adapters of one account, each as another worker would that has taken the account
+    over."""
 
     client: str
     port: int
@@ -156,7 +167,12 @@ class Connector:
         return broker
 
     def context(self) -> IntegrationContext:
-        names = {"sender_comp_id": self.client, "target_comp_id": "VENUE", "username": "ada", "password": "hidden"}
+        names = {
+            "sender_comp_id": self.client,
+            "target_comp_id": "VENUE",
+            "username": "ada",
+            "password": "hidden",
+        }
         owner = BrokerAccount(self.account_id, OrganizationId(uuid4()), Environment.PAPER, None)
         nothing: Any = None
         return IntegrationContext(
@@ -178,7 +194,10 @@ class FixStage:
     venue: FixVenue
     connector: Connector
     symbol: Symbol = Symbol("ACME")
-    faults: frozenset[StageFault] = frozenset(StageFault) - {StageFault.BUST_FILL, StageFault.REFUSE_UPDATES}
+    faults: frozenset[StageFault] = frozenset(StageFault) - {
+        StageFault.BUST_FILL,
+        StageFault.REFUSE_UPDATES,
+    }
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
-"""A venue with an organization of its own on the session's database: accounts are by new ids, so tests do not meet."""
+"""A venue with an organization of its own on the session's database: accounts are by new ids, so
+tests do not meet."""
 
 from collections.abc import AsyncIterator
 

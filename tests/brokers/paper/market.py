@@ -37,8 +37,8 @@ TIMES = {
 
 
 def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
-    """Such as `buy 10 limit 99.5 ioc`, `sell 5 stoplimit 98 97.5`: the stop comes first, `sell 5 trail 2` or, in
-    basis points, `sell 5 trail 50bps`."""
+    """Such as `buy 10 limit 99.5 ioc`, `sell 5 stoplimit 98 97.5`: the stop comes first, `sell 5
+    trail 2` or, in basis points, `sell 5 trail 50bps`."""
     side, quantity, kind, *rest = text.split()
     time = rest.pop() if rest and rest[-1] in TIMES else "day"
     stop = Decimal(rest.pop(0)) if kind in ("stop", "stoplimit") else None
@@ -60,7 +60,8 @@ def terms(text: str, symbol: Symbol = ACME) -> PaperTerms:
 
 
 def legs(text: str, entry: PaperTerms, name: str = "") -> list[PaperLeg]:
-    """Such as `profit 110`, `loss 95`, `loss 95 94 day` or `or 95`, separated by commas; exits are GTC by default."""
+    """Such as `profit 110`, `loss 95`, `loss 95 94 day` or `or 95`, separated by commas; exits are
+    GTC by default."""
     made = []
     closing = "sell" if entry.side is OrderSide.BUY else "buy"
     for number, part in enumerate(filter(None, text.split(",")), start=1):
@@ -79,7 +80,14 @@ class Market:
     def __init__(self, position: int = 0, cash: Decimal = CASH) -> None:
         self.now = NOON
         self.number = 0
-        self.book = OrderBook(7, "account", ACME, PaperAccount(cash=cash), PaperHolding(position=Decimal(position)), {})
+        self.book = OrderBook(
+            7,
+            "account",
+            ACME,
+            PaperAccount(cash=cash),
+            PaperHolding(position=Decimal(position)),
+            {},
+        )
 
     def later(self, **time: int) -> None:
         self.now += timedelta(**time)
@@ -142,7 +150,8 @@ class Market:
 
 
 def play(lines: str, position: int = 0, cash: Decimal = CASH) -> None:
-    """One step a line, `what to do -> what happens`: a quote, `buy …`, `replace 1 …`, `cancel 1` or `after 3 hours`."""
+    """One step a line, `what to do -> what happens`: a quote, `buy …`, `replace 1 …`, `cancel 1` or
+    `after 3 hours`."""
     market = Market(position, cash)
     for line in filter(None, map(str.strip, lines.splitlines())):
         step, arrow, expected = line.partition("->")

@@ -1,5 +1,5 @@
-"""A session's process may die at any moment: what was answered is kept, and what was not is whole or not there at
-all."""
+"""A session's process may die at any moment: what was answered is kept, and what was not is whole
+or not there at all."""
 
 import asyncio
 import subprocess
@@ -39,7 +39,8 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
                     await venue.post("99x1000000 99.5x7")
             process.kill()
             rest = await asyncio.to_thread(process.stdout.read)
-        whole_lines = rest[: rest.rfind("\n") + 1].splitlines()  # the kill may have cut the last one
+        # The kill may have cut the last one.
+        whole_lines = rest[: rest.rfind("\n") + 1].splitlines()
         answered |= dict(line.split() for line in whole_lines)
         process.wait()
     session = await venue.open_session(account)
@@ -53,10 +54,15 @@ async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database:
     working = await venue.value(
         "SELECT count(*) FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'", account
     )
-    assert len((await session.broker.snapshot(await venue.value("SELECT now()"))).open_orders) == working
+    assert (
+        len((await session.broker.snapshot(await venue.value("SELECT now()"))).open_orders)
+        == working
+    )
 
 
-@pytest.mark.parametrize("step", ["add_commands", "save_holdings", "save_orders", "add_events", "save_accounts"])
+@pytest.mark.parametrize(
+    "step", ["add_commands", "save_holdings", "save_orders", "add_events", "save_accounts"]
+)
 async def test_a_command_is_taken_as_a_whole_or_not_at_all(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -71,6 +77,8 @@ async def test_a_command_is_taken_as_a_whole_or_not_at_all(
         assert (await session.submit("one", "buy 1 market")).outcome is Outcome.NOT_SENT
     tables = ("paper_journal", "paper_orders", "paper_events", "paper_holdings")
     for table in tables:
-        assert await venue.value(f"SELECT count(*) FROM {table} WHERE account_id = $1", account) == 0
+        assert (
+            await venue.value(f"SELECT count(*) FROM {table} WHERE account_id = $1", account) == 0
+        )
     assert (await session.submit("one", "buy 1 market")).outcome is Outcome.ACKED
     await assert_books_balance(venue.owner, account)

@@ -16,9 +16,14 @@ async def test_a_scripted_refusal_is_a_refusal(venue: Venue) -> None:
     session = await venue.open_session(account)
     await session.submit("zero", "buy 1 limit 1")
     await venue.fault(account, "reject", remaining=3)
-    results = [await session.submit("one", "buy 1 market"), await session.replace("r", "zero", "buy 2 limit 1")]
+    results = [
+        await session.submit("one", "buy 1 market"),
+        await session.replace("r", "zero", "buy 2 limit 1"),
+    ]
     results.append(await session.cancel("x", "zero"))
-    assert {(result.outcome, result.code) for result in results} == {(Outcome.REJECTED, "scripted_refusal")}
+    assert {(result.outcome, result.code) for result in results} == {
+        (Outcome.REJECTED, "scripted_refusal")
+    }
     assert (await session.submit("two", "buy 1 market")).outcome is Outcome.ACKED
     assert (await session.events(4))[1:] == [
         f"{kind} scripted_refusal" for kind in ("rejected", "replace_rejected", "cancel_rejected")

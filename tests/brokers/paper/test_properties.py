@@ -1,5 +1,5 @@
-"""Properties of any orders and quotes: nothing is overfilled, no cash is lost, no size is used twice, no limit is
-broken."""
+"""Properties of any orders and quotes: nothing is overfilled, no cash is lost, no size is used
+twice, no limit is broken."""
 
 from collections import defaultdict
 from decimal import Decimal
@@ -11,7 +11,12 @@ from msgspec.structs import asdict
 
 from tests.brokers.paper.market import CASH, NOON, Market, legs, terms
 from trading_intents.brokers.paper.book.linked import exits_of, may_grow, pair_of
-from trading_intents.brokers.paper.book.rules import is_traded_through, is_triggered, price_levels, touches
+from trading_intents.brokers.paper.book.rules import (
+    is_traded_through,
+    is_triggered,
+    price_levels,
+    touches,
+)
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, Quote, Source
 from trading_intents.brokers.paper.prices import HALF_BLOCK, tick_number, walk_quote
 from trading_intents.brokers.port import BrokerEvent, EventKind
@@ -25,7 +30,12 @@ sizes = st.integers(1, 40)
 def orders(draw: st.DrawFn) -> str:
     kind = draw(st.sampled_from(["market", "limit", "stop", "stoplimit"]))
     needed = {"market": 0, "limit": 1, "stop": 1, "stoplimit": 2}[kind]
-    words = [draw(st.sampled_from(["buy", "sell", "short"])), draw(sizes), kind, *(draw(prices) for _ in range(needed))]
+    words = [
+        draw(st.sampled_from(["buy", "sell", "short"])),
+        draw(sizes),
+        kind,
+        *(draw(prices) for _ in range(needed)),
+    ]
     return " ".join(map(str, [*words, draw(st.sampled_from(["day", "gtc", "ioc", "fok"]))]))
 
 
@@ -42,7 +52,9 @@ def linked_orders(draw: st.DrawFn) -> str:
         return f"sell {size} limit {high} {time} with or {low} {time}"
     side, profit, loss = ("buy", high, low) if kind == "long" else ("short", low, high)
     entry = draw(st.sampled_from(["market", f"limit {middle}"]))
-    exits = draw(st.sampled_from([f"profit {profit}", f"loss {loss} {time}", f"profit {profit},loss {loss}"]))
+    exits = draw(
+        st.sampled_from([f"profit {profit}", f"loss {loss} {time}", f"profit {profit},loss {loss}"])
+    )
     return f"{side} {size} {entry} {time} with {exits}"
 
 
@@ -111,7 +123,9 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
             paid = sum((signed(fill) * (fill.price or ZERO) for fill in fills), ZERO)
             assert book.account.cash == CASH - paid
             assert book.holding.position == sum(map(signed, fills), ZERO) == position
-            assert book.account.reserved == sum((order.reserved for order in book.orders.values()), ZERO)
+            assert book.account.reserved == sum(
+                (order.reserved for order in book.orders.values()), ZERO
+            )
             assert book.account.short_value == book.holding.short_value >= 0
         if book.quote:
             traded = book.quote.last_size or ZERO
@@ -123,8 +137,13 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
 
 @settings(max_examples=150)
 @given(steps)
-@example([("submit", "buy 5 limit 100 day with profit 105"), ("replace", (2, "sell 5 limit 105 ioc"))])  # it is held
-def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[str, object]]) -> None:
+# It is held.
+@example(
+    [("submit", "buy 5 limit 100 day with profit 105"), ("replace", (2, "sell 5 limit 105 ioc"))]
+)
+def test_no_order_is_overfilled_or_filled_beyond_its_limit(
+    script: list[tuple[str, object]],
+) -> None:
     market = Market()
     limits: dict[str, Decimal | None] = {}
     for step in script:
@@ -142,7 +161,9 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(script: list[tuple[st
             assert fill.price
             if limit is not None:
                 assert fill.price <= limit if fill.side is OrderSide.BUY else fill.price >= limit
-    ended = [h.order for h in market.book.events if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")]
+    ended = [
+        h.order for h in market.book.events if h.event.kind in ("CANCELLED", "EXPIRED", "REJECTED")
+    ]
     assert len(ended) == len(set(ended))
 
 
@@ -163,10 +184,16 @@ def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, 
             for each in exits_of(orders, entry):
                 assert each.is_held == (entry.filled == 0)
                 assert each.leaves == entry.filled - closed, "an exit works what is not closed yet"
-            assert entry.status is PaperOrderStatus.WORKING or entry.filled or not exits_of(orders, entry)
+            assert (
+                entry.status is PaperOrderStatus.WORKING
+                or entry.filled
+                or not exits_of(orders, entry)
+            )
         for order in orders.values():
             other = pair_of(orders, order)
-            assert other is None or order.status is PaperOrderStatus.WORKING, "one of a pair works on without the other"
+            assert other is None or order.status is PaperOrderStatus.WORKING, (
+                "one of a pair works on without the other"
+            )
             assert other is None or other.leaves == order.leaves
 
 
@@ -196,7 +223,11 @@ def test_the_walk_comes_back_to_where_it_began() -> None:
 
 
 def test_every_seed_and_symbol_has_its_own_walk() -> None:
-    paths = [tuple(walk_quote(seed, Symbol(name), tick).bid for tick in range(50)) for seed in (1, 2) for name in "AB"]
+    paths = [
+        tuple(walk_quote(seed, Symbol(name), tick).bid for tick in range(50))
+        for seed in (1, 2)
+        for name in "AB"
+    ]
     assert len(set(paths)) == 4
 
 
@@ -255,17 +286,32 @@ def quote_at(middle: int, last: int | None = None) -> Quote:
     bid, ask = (Decimal(middle + half) / 100 for half in (-1, 1))
     one = Decimal(1)
     trade = {"last": Decimal(last) / 100, "last_size": one} if last else {}
-    return Quote(source=Source.POSTED, number=1, at=NOON, bid=bid, ask=ask, bid_size=one, ask_size=one, **trade)
+    return Quote(
+        source=Source.POSTED,
+        number=1,
+        at=NOON,
+        bid=bid,
+        ask=ask,
+        bid_size=one,
+        ask_size=one,
+        **trade,
+    )
 
 
 @given(resting_orders(), CENTS, st.one_of(st.none(), CENTS))
-def test_price_levels_say_what_each_order_would(orders: list[PaperOrder], middle: int, last: int | None) -> None:
+def test_price_levels_say_what_each_order_would(
+    orders: list[PaperOrder], middle: int, last: int | None
+) -> None:
     quote = quote_at(middle, last)
-    assert price_levels(orders).could_match(quote) == any(could_match(order, quote) for order in orders)
+    assert price_levels(orders).could_match(quote) == any(
+        could_match(order, quote) for order in orders
+    )
 
 
 @given(resting_orders(), CENTS)
-def test_nothing_matches_before_the_walk_has_come_so_far(orders: list[PaperOrder], middle: int) -> None:
+def test_nothing_matches_before_the_walk_has_come_so_far(
+    orders: list[PaperOrder], middle: int
+) -> None:
     away = price_levels(orders).cents_away(middle)
     assert (away == 0) == any(could_match(order, quote_at(middle)) for order in orders)
     for moved in (middle - away + 1, middle + away - 1) if away else ():

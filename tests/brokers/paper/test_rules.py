@@ -327,5 +327,7 @@ def test_a_stop_is_not_filled_at_its_trigger_through_a_gap() -> None:
 
 
 def test_a_poor_account_buys_what_it_can_pay() -> None:
-    play("99x5 100x5 ->\nbuy 1 market -> 1 rejected insufficient_buying_power", cash=Decimal("99.99"))
+    play(
+        "99x5 100x5 ->\nbuy 1 market -> 1 rejected insufficient_buying_power", cash=Decimal("99.99")
+    )
     play("99x5 100x5 ->\nbuy 1 market -> 1 accepted, 1 fill 1@100", cash=Decimal(100))

@@ -1,4 +1,5 @@
-"""The session on a real database: commands, the stream, look-ups, snapshots, and the market that runs by itself."""
+"""The session on a real database: commands, the stream, look-ups, snapshots, and the market that
+runs by itself."""
 
 import asyncio
 from collections import Counter
@@ -11,7 +12,15 @@ import msgspec
 import pytest
 
 from tests.brokers.paper.market import ACME, terms
-from tests.brokers.paper.venue import SETTINGS, Venue, add_organization, assert_books_balance, deadline, said, ticket
+from tests.brokers.paper.venue import (
+    SETTINGS,
+    Venue,
+    add_organization,
+    assert_books_balance,
+    deadline,
+    said,
+    ticket,
+)
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.broker import PaperBroker
 from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperTerms
@@ -38,7 +47,10 @@ async def test_a_market_order_on_the_walk_is_filled_at_once(venue: Venue) -> Non
     account = uuid4()
     session = await venue.open_session(account)
     result = await session.submit("one", "buy 10 market", AAPL)
-    assert (result.outcome, [event.kind for event in result.updates]) == (Outcome.ACKED, ["ACCEPTED", "FILL"])
+    assert (result.outcome, [event.kind for event in result.updates]) == (
+        Outcome.ACKED,
+        ["ACCEPTED", "FILL"],
+    )
     streamed = [await session.event(), await session.event()]
     assert streamed == list(result.updates), "the stream and the answer have the same events"
     await assert_books_balance(venue.owner, account)
@@ -69,7 +81,13 @@ async def test_posted_quotes_are_each_worked_in_their_order(venue: Venue) -> Non
     assert await session.events(2) == ["accepted", "accepted"]
     for quote in ("98x10 100x4", "99x10 101x10", "98x10 99x6", "104x9 106x3", "90x9 91x2"):
         await venue.post(quote)
-    assert await session.events(5) == ["fill 4@100", "fill 6@100", "triggered", "fill 3@106", "fill 2@91"]
+    assert await session.events(5) == [
+        "fill 4@100",
+        "fill 6@100",
+        "triggered",
+        "fill 3@106",
+        "fill 2@91",
+    ]
     await assert_books_balance(venue.owner, account)
 
 
@@ -77,7 +95,9 @@ async def test_a_quote_whose_signal_was_lost_is_worked_all_the_same(venue: Venue
     await venue.post("99x10 101x10")
     session = await venue.open_session(uuid4())
     await session.submit("one", "buy 10 limit 100")
-    await venue.owner.execute("UPDATE paper_symbols SET number = 2 WHERE organization_id = $1", venue.organization)
+    await venue.owner.execute(
+        "UPDATE paper_symbols SET number = 2 WHERE organization_id = $1", venue.organization
+    )
     await venue.owner.execute(
         "INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size)"
         " VALUES ($1, 'ACME', 2, 98, 99, 10, 10)",
@@ -91,7 +111,10 @@ async def test_a_quote_holds_for_its_organization_and_symbol_only(venue: Venue) 
     other = await add_organization(venue.owner)
     ours, theirs = await venue.open_session(uuid4()), await venue.open_session(uuid4(), other)
     assert said((await ours.submit("one", "buy 1 market")).updates[-1]) == "fill 1@10"
-    for result in (await theirs.submit("one", "buy 1 market"), await ours.submit("two", "buy 1 market", AAPL)):
+    for result in (
+        await theirs.submit("one", "buy 1 market"),
+        await ours.submit("two", "buy 1 market", AAPL),
+    ):
         price = result.updates[-1].price
         assert price is not None
         assert price > 20, "the walk's"
@@ -141,7 +164,8 @@ async def test_orders_expire_by_the_databases_time(venue: Venue) -> None:
     assert await session.events(1) == ["accepted"]
     await session.broker.close()
     await venue.owner.execute(
-        "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1", account
+        "UPDATE paper_orders SET expires_at = now() - interval '1 second' WHERE account_id = $1",
+        account,
     )
     snapshot = await (await venue.open_session(account)).broker.snapshot(
         await venue.value("SELECT now() - interval '1 s'")
@@ -158,7 +182,9 @@ async def test_an_id_that_was_used_is_no_licence_to_send_again(venue: Venue) -> 
     cancel = await session.cancel("one", "one")
     assert (cancel.outcome, cancel.code) == (Outcome.UNKNOWN, DUPLICATE_ID)
     assert await venue.journal(account) == ["SUBMIT one", "SUBMIT one", "CANCEL one"]
-    assert await venue.value("SELECT count(*) FROM paper_orders WHERE account_id = $1", account) == 1
+    assert (
+        await venue.value("SELECT count(*) FROM paper_orders WHERE account_id = $1", account) == 1
+    )
 
 
 async def test_commands_find_their_order_by_any_id_it_had(venue: Venue) -> None:
@@ -193,11 +219,17 @@ async def test_a_look_up_finds_every_order_for_ever(venue: Venue) -> None:
     for client_order_id in ("one", "two"):
         found = await session.broker.lookup(client_order_id, None, deadline())
         assert isinstance(found, OrderSnapshot)
-        assert (found.client_order_id, found.quantity, list(found.events)) == ("two", Decimal(11), reported)
+        assert (found.client_order_id, found.quantity, list(found.events)) == (
+            "two",
+            Decimal(11),
+            reported,
+        )
     found = await session.broker.lookup("three", None, deadline())
     assert isinstance(found, OrderSnapshot)
     assert list(found.events) == list(refused.updates)
-    assert await session.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
+    assert (
+        await session.broker.lookup("nobody", reported[0].broker_order_id, deadline()) == Absent()
+    )
     assert isinstance(await session.broker.lookup("one", None, deadline(-1)), LookupUnknown)
 
 
@@ -228,10 +260,14 @@ async def test_a_ticket_that_is_too_old_is_not_sent(venue: Venue) -> None:
     result = await session.broker.submit(ticket("two", terms("buy 1 market")), deadline(0))
     assert result.outcome is Outcome.NOT_SENT
     assert await venue.journal(account) == []
-    assert (await session.submit("one", "buy 1 market", not_after=deadline(60))).outcome is Outcome.ACKED
+    assert (
+        await session.submit("one", "buy 1 market", not_after=deadline(60))
+    ).outcome is Outcome.ACKED
 
 
-@pytest.mark.parametrize(("error", "outcome"), [(Unavailable(), Outcome.NOT_SENT), (OutcomeUnknown(), Outcome.UNKNOWN)])
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(Unavailable(), Outcome.NOT_SENT), (OutcomeUnknown(), Outcome.UNKNOWN)]
+)
 async def test_a_database_that_goes_away_is_reported_as_the_outcome_that_it_means(
     venue: Venue, monkeypatch: pytest.MonkeyPatch, error: Exception, outcome: Outcome
 ) -> None:
@@ -277,9 +313,13 @@ async def test_commands_that_wait_for_their_account_hold_one_connection(venue: V
     account = uuid4()
     session = await venue.open_session(account)
     async with venue.owner.transaction():
-        await venue.owner.execute("SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account)
+        await venue.owner.execute(
+            "SELECT FROM paper_accounts WHERE account_id = $1 FOR UPDATE", account
+        )
         asked = [ticket(f"c{n}", terms("buy 1 market")) for n in range(20)]
-        waiting = [asyncio.create_task(session.broker.submit(each, deadline(0.5))) for each in asked]
+        waiting = [
+            asyncio.create_task(session.broker.submit(each, deadline(0.5))) for each in asked
+        ]
         assert await venue.database.worker.healthy()
         outcomes = [(await each).outcome for each in waiting]
         assert await venue.database.worker.healthy()
@@ -325,18 +365,26 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
     await session.submit("d", "sell 3 market ioc")
     await session.cancel("e", "b")
     await session.cancel("f", "b")
-    rows = await venue.owner.fetch("SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account)
+    rows = await venue.owner.fetch(
+        "SELECT * FROM paper_events WHERE account_id = $1 ORDER BY seq", account
+    )
     quotes = await venue.owner.fetch(
         "SELECT * FROM paper_quotes WHERE organization_id = $1 ORDER BY number", venue.organization
     )
-    commands = await venue.owner.fetch("SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account)
+    commands = await venue.owner.fetch(
+        "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account
+    )
     start = PaperAccount(cash=Decimal(SETTINGS["PAPER_CASH"]))
     book = OrderBook(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, PaperHolding(), {})
     for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
         replay(book, row)
-    replayed = [(str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.events]
+    replayed = [
+        (str(h.event.kind), h.event.exec_id, h.event.quantity, h.event.price) for h in book.events
+    ]
     assert len(replayed) > 10
-    assert replayed == [(row["kind"], row["exec_id"], row["quantity"], row["price"]) for row in rows]
+    assert replayed == [
+        (row["kind"], row["exec_id"], row["quantity"], row["price"]) for row in rows
+    ]
 
 
 def replay(book: OrderBook, row: asyncpg.Record) -> None:
@@ -354,14 +402,21 @@ def replay(book: OrderBook, row: asyncpg.Record) -> None:
             book.cancel(book.orders[row["number"]], row["client_order_id"], row["at"])
 
 
-async def test_the_walk_is_asked_only_when_it_can_have_come_near(venue: Venue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Resting orders cost by their distance from the market, not by the ticks that went by while nobody looked."""
+async def test_the_walk_is_asked_only_when_it_can_have_come_near(
+    venue: Venue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Resting orders cost by their distance from the market, not by the ticks that went by while
+    nobody looked."""
     account, symbols = uuid4(), 50
     session = await venue.open_session(account)
     for number in range(symbols):
-        assert (await session.submit(f"c{number}", "buy 1 limit 1 gtc", Symbol(f"S{number}"))).outcome is Outcome.ACKED
+        assert (
+            await session.submit(f"c{number}", "buy 1 limit 1 gtc", Symbol(f"S{number}"))
+        ).outcome is Outcome.ACKED
     await session.broker.close()
-    await venue.owner.execute("UPDATE paper_holdings SET number = number - 1000 WHERE account_id = $1", account)
+    await venue.owner.execute(
+        "UPDATE paper_holdings SET number = number - 1000 WHERE account_id = $1", account
+    )
     asked = Counter[str]()
 
     def counted(seed: int, symbol: Symbol, tick: int) -> int:

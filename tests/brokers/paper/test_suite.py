@@ -37,7 +37,9 @@ class PaperStage:
         return f"c{next(self._numbers)}"
 
     async def connect(self) -> PaperBroker:
-        return PaperBroker(replace(self.venue.context(self.account, self.venue.organization), shared={}))
+        return PaperBroker(
+            replace(self.venue.context(self.account, self.venue.organization), shared={})
+        )
 
     async def now(self) -> datetime:
         now: datetime = await self.venue.value("SELECT clock_timestamp()")

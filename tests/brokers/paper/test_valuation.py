@@ -1,4 +1,5 @@
-"""The value of an account as its session reports it: after fills, after others' quotes, and after another process."""
+"""The value of an account as its session reports it: after fills, after others' quotes, and after
+another process."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -31,7 +32,10 @@ async def reported(session: PaperSession, cash: str, equity: str) -> None:
     """Until the stream's last balance is this one."""
 
     async def reached() -> bool:
-        return bool(session.balances) and (session.balances[-1].cash, session.balances[-1].equity) == (
+        return bool(session.balances) and (
+            session.balances[-1].cash,
+            session.balances[-1].equity,
+        ) == (
             D(cash),
             D(equity),
         )
@@ -97,11 +101,16 @@ async def test_a_new_session_knows_the_positions_of_the_one_before(venue: Venue)
 
 def quote(bid: str, ask: str) -> Quote:
     size = D(1)
-    return Quote(source=Source.POSTED, number=1, at=NOW, bid=D(bid), ask=D(ask), bid_size=size, ask_size=size)
+    return Quote(
+        source=Source.POSTED, number=1, at=NOW, bid=D(bid), ask=D(ask), bid_size=size, ask_size=size
+    )
 
 
 def test_positions_are_valued_at_the_middle_and_none_are_unknown() -> None:
-    valuation, account = Valuation(seed=1), PaperAccount(cash=CASH, reserved=D(5), short_value=D(10))
+    valuation, account = (
+        Valuation(seed=1),
+        PaperAccount(cash=CASH, reserved=D(5), short_value=D(10)),
+    )
     balance = valuation.balance(account, NOW)
     assert (balance.cash, balance.buying_power, balance.equity) == (CASH, D(999975), None)
     other = Symbol("OTHER")

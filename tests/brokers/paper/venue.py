@@ -1,4 +1,5 @@
-"""The paper broker on a real database: organizations, accounts, sessions, quotes, and what its tables hold."""
+"""The paper broker on a real database: organizations, accounts, sessions, quotes, and what its
+tables hold."""
 
 import asyncio
 import contextlib
@@ -77,10 +78,16 @@ class PaperSession:
                 self._events.put_nowait(event)
         self._events.put_nowait(None)
 
-    async def submit(self, client_order_id: str, text: str, symbol: Symbol = ACME, **more: Any) -> CommandResult:
-        return await self.broker.submit(ticket(client_order_id, terms(text, symbol), **more), deadline())
+    async def submit(
+        self, client_order_id: str, text: str, symbol: Symbol = ACME, **more: Any
+    ) -> CommandResult:
+        return await self.broker.submit(
+            ticket(client_order_id, terms(text, symbol), **more), deadline()
+        )
 
-    async def replace(self, client_order_id: str, orig: str, text: str, symbol: Symbol = ACME) -> CommandResult:
+    async def replace(
+        self, client_order_id: str, orig: str, text: str, symbol: Symbol = ACME
+    ) -> CommandResult:
         asked = ticket(client_order_id, terms(text, symbol), orig_client_order_id=orig)
         return await self.broker.replace(asked, deadline())
 
@@ -114,9 +121,13 @@ class Venue:
     login: Secret
     shared: dict[str, object] = field(default_factory=dict)
 
-    async def open_session(self, account_id: UUID, organization: OrganizationId | None = None) -> PaperSession:
+    async def open_session(
+        self, account_id: UUID, organization: OrganizationId | None = None
+    ) -> PaperSession:
         """Open until the test ends, unless it is closed before."""
-        session = PaperSession(PaperBroker(self.context(account_id, organization or self.organization)))
+        session = PaperSession(
+            PaperBroker(self.context(account_id, organization or self.organization))
+        )
         await session.broker.open()
         following = asyncio.create_task(session.follow())
         self.stack.push_async_callback(asyncio.wait, [following])
@@ -137,13 +148,26 @@ class Venue:
         )
 
     def open_transactions(self) -> GroupTransactions:
-        return self.stack.enter_context(contextlib.closing(GroupTransactions(make_pipeline(self.login, WORKER_ROLE))))
+        return self.stack.enter_context(
+            contextlib.closing(GroupTransactions(make_pipeline(self.login, WORKER_ROLE)))
+        )
 
-    async def post(self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None) -> Quote:
+    async def post(
+        self, text: str, symbol: Symbol = ACME, organization: OrganizationId | None = None
+    ) -> Quote:
         """Such as `99x5 101x7 100x3`, through the service's own pool."""
-        bid, ask, *trade = ([Decimal(number) for number in part.split("x")] for part in text.split())
+        bid, ask, *trade = (
+            [Decimal(number) for number in part.split("x")] for part in text.split()
+        )
         last = [*trade[0], None][:2] if trade else (None, None)
-        prices = Prices(bid=bid[0], bid_size=bid[1], ask=ask[0], ask_size=ask[1], last=last[0], last_size=last[1])
+        prices = Prices(
+            bid=bid[0],
+            bid_size=bid[1],
+            ask=ask[0],
+            ask_size=ask[1],
+            last=last[0],
+            last_size=last[1],
+        )
         return await Quotes(self.database.service, self.signals, 1).post(
             organization or self.organization, symbol, prices
         )
@@ -153,11 +177,16 @@ class Venue:
         names = ["account_id", "kind", *fields]
         markers = ", ".join(f"${n}" for n in range(1, len(names) + 1))
         await self.owner.execute(
-            f"INSERT INTO paper_faults ({', '.join(names)}) VALUES ({markers})", account_id, kind, *fields.values()
+            f"INSERT INTO paper_faults ({', '.join(names)}) VALUES ({markers})",
+            account_id,
+            kind,
+            *fields.values(),
         )
 
     async def journal(self, account_id: UUID) -> list[str]:
-        rows = await self.owner.fetch("SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account_id)
+        rows = await self.owner.fetch(
+            "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account_id
+        )
         return [f"{row['command']} {row['client_order_id']}" for row in rows]
 
     async def value(self, query: str, *arguments: object) -> Any:
@@ -187,9 +216,12 @@ async def add_organization(owner: asyncpg.Connection) -> OrganizationId:
 
 
 async def assert_books_balance(owner: asyncpg.Connection, account_id: UUID) -> None:
-    """Cash, positions and orders are the sums of the fills; events and arrivals are numbered without a gap."""
+    """Cash, positions and orders are the sums of the fills; events and arrivals are numbered
+    without a gap."""
     row = await owner.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
-    fills = await owner.fetch("SELECT * FROM paper_events WHERE account_id = $1 AND kind = 'FILL'", account_id)
+    fills = await owner.fetch(
+        "SELECT * FROM paper_events WHERE account_id = $1 AND kind = 'FILL'", account_id
+    )
     cash = Decimal(SETTINGS["PAPER_CASH"])
     positions: dict[str, Decimal] = defaultdict(Decimal)
     filled: dict[int, Decimal] = defaultdict(Decimal)
@@ -200,13 +232,22 @@ async def assert_books_balance(owner: asyncpg.Connection, account_id: UUID) -> N
         filled[fill["number"]] += fill["quantity"]
     assert row["cash"] == cash
     holdings = await owner.fetch("SELECT * FROM paper_holdings WHERE account_id = $1", account_id)
-    assert {h["symbol"]: h["position"] for h in holdings if h["position"]} == {s: q for s, q in positions.items() if q}
-    orders = await owner.fetch("SELECT * FROM paper_orders WHERE account_id = $1 ORDER BY number", account_id)
+    assert {h["symbol"]: h["position"] for h in holdings if h["position"]} == {
+        s: q for s, q in positions.items() if q
+    }
+    orders = await owner.fetch(
+        "SELECT * FROM paper_orders WHERE account_id = $1 ORDER BY number", account_id
+    )
     assert {o["number"]: o["filled"] for o in orders if o["filled"]} == filled
     assert [o["number"] for o in orders] == list(range(1, row["orders"] + 1))
-    seqs = await owner.fetch("SELECT seq FROM paper_events WHERE account_id = $1 ORDER BY seq", account_id)
+    seqs = await owner.fetch(
+        "SELECT seq FROM paper_events WHERE account_id = $1 ORDER BY seq", account_id
+    )
     assert [each["seq"] for each in seqs] == list(range(1, row["events"] + 1))
     reported = {
-        e["number"] for e in await owner.fetch("SELECT number FROM paper_events WHERE account_id = $1", account_id)
+        e["number"]
+        for e in await owner.fetch(
+            "SELECT number FROM paper_events WHERE account_id = $1", account_id
+        )
     }
     assert reported >= {o["number"] for o in orders}

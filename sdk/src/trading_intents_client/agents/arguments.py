@@ -1,4 +1,5 @@
-"""The arguments of tools, named as in the API. An unknown one is refused: a mistyped price is never ignored."""
+"""The arguments of tools, named as in the API. An unknown one is refused: a mistyped price is never
+ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,9 @@ from msgspec import Meta, Struct
 Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
 AccountId = Annotated[Id, Meta(description="The account's id, as `list_accounts` has it.")]
 IntentId = Annotated[Id, Meta(description="The order's intent_id.")]
-Symbol = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}$", description="Such as AAPL.")]
+Symbol = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9./:_-]{0,31}$", description="Such as AAPL.")
+]
 Amount = Annotated[
     str,
     Meta(
@@ -24,8 +27,12 @@ IdempotencyKey = Annotated[
         "the same one and the same arguments: it is carried out once.",
     ),
 ]
-TakeProfit = Annotated[Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, at this limit price.")]
-StopLoss = Annotated[Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, by this stop price.")]
+TakeProfit = Annotated[
+    Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, at this limit price.")
+]
+StopLoss = Annotated[
+    Amount, Meta(description="Closes what a BUY or SELL_SHORT filled, by this stop price.")
+]
 TimeInForceText = Literal[
     "DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"
 ]
@@ -82,7 +89,8 @@ class PlaceOrderArguments(OrderArguments, frozen=True, kw_only=True):
 
 
 class ReplaceOrderArguments(AccountArguments, frozen=True, kw_only=True):
-    """The whole order as it is to be: a price that is left out would make it an order of another kind."""
+    """The whole order as it is to be: a price that is left out would make it an order of another
+    kind."""
 
     intent_id: IntentId
     quantity: Amount
@@ -108,5 +116,7 @@ def input_schema(kind: type[ToolArguments]) -> dict[str, Any]:
     """JSON Schema of an object, with nothing to look up elsewhere."""
     schema = msgspec.json.schema(kind)
     return {
-        name: value for name, value in schema["$defs"][kind.__name__].items() if name not in ("title", "description")
+        name: value
+        for name, value in schema["$defs"][kind.__name__].items()
+        if name not in ("title", "description")
     }

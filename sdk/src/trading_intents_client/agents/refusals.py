@@ -1,4 +1,5 @@
-"""Refusals as agents read them: the code, and for each limit what it is, what was asked and what is left."""
+"""Refusals as agents read them: the code, and for each limit what it is, what was asked and what is
+left."""
 
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -22,7 +23,9 @@ async def read_budget(client: AsyncTradingClient) -> dict[str, Any] | None:
     """The limits of the calling key, with what is used of them today; None: it has none."""
     key_id = (await client.organization.caller()).principal_id
     try:
-        found: dict[str, Any] = await client._transport.call("GET", f"/v1/api-keys/{key_id}/limits", dict)
+        found: dict[str, Any] = await client._transport.call(
+            "GET", f"/v1/api-keys/{key_id}/limits", dict
+        )
     except NotFound:
         return None
     return found
@@ -31,9 +34,16 @@ async def read_budget(client: AsyncTradingClient) -> dict[str, Any] | None:
 async def explain_triggered(
     client: AsyncTradingClient, triggered: Iterable[Triggered], asked: ToolArguments
 ) -> list[dict[str, Any]]:
-    used = await _used_today(client) if any(each.reason == DAILY_NOTIONAL for each in triggered) else None
+    used = (
+        await _used_today(client)
+        if any(each.reason == DAILY_NOTIONAL for each in triggered)
+        else None
+    )
     quantity = _amount(asked.quantity) if isinstance(asked, OrderArguments) else None
-    return [msgspec.to_builtins(each) | {"left": _text(left_of(each, quantity, used))} for each in triggered]
+    return [
+        msgspec.to_builtins(each) | {"left": _text(left_of(each, quantity, used))}
+        for each in triggered
+    ]
 
 
 async def _used_today(client: AsyncTradingClient) -> Decimal | None:
@@ -44,8 +54,11 @@ async def _used_today(client: AsyncTradingClient) -> Decimal | None:
     return _amount((budget or {}).get("used", {}).get("daily_notional"))
 
 
-def left_of(each: Triggered, quantity: Decimal | None, used_today: Decimal | None) -> Decimal | None:
-    """The amount that would pass now; None where that is no number, or not known from the refusal."""
+def left_of(
+    each: Triggered, quantity: Decimal | None, used_today: Decimal | None
+) -> Decimal | None:
+    """The amount that would pass now; None where that is no number, or not known from the
+    refusal."""
     limit, asked = _amount(each.limit), _amount(each.asked)
     if limit is None:
         return None
@@ -53,14 +66,26 @@ def left_of(each: Triggered, quantity: Decimal | None, used_today: Decimal | Non
         return limit
     if each.reason == DAILY_NOTIONAL:
         return None if used_today is None else max(limit - used_today, Decimal(0))
-    own = Decimal(1) if each.reason in OF_COUNTS else quantity if each.reason in OF_POSITIONS else None
+    own = (
+        Decimal(1)
+        if each.reason in OF_COUNTS
+        else quantity
+        if each.reason in OF_POSITIONS
+        else None
+    )
     if own is None or asked is None:
         return None
     return max(limit - (abs(asked) - own), Decimal(0))
 
 
-async def explain_error(client: AsyncTradingClient, error: TradingError, asked: ToolArguments) -> dict[str, Any]:
-    refusal: dict[str, Any] = {"code": error.code, "detail": error.detail, "request_id": error.request_id}
+async def explain_error(
+    client: AsyncTradingClient, error: TradingError, asked: ToolArguments
+) -> dict[str, Any]:
+    refusal: dict[str, Any] = {
+        "code": error.code,
+        "detail": error.detail,
+        "request_id": error.request_id,
+    }
     if isinstance(error, ControlRejected):
         refusal["triggered"] = await explain_triggered(client, error.triggered, asked)
     if isinstance(error, ValidationFailed):

@@ -1,4 +1,5 @@
-"""Serves the tools over standard input and output, by the official package `mcp`. Decides nothing about orders."""
+"""Serves the tools over standard input and output, by the official package `mcp`. Decides nothing
+about orders."""
 
 import json
 from typing import Any
@@ -33,7 +34,9 @@ def make_server(client: AsyncTradingClient, allow_trading: bool, version: str) -
         except TradingError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         return types.ListToolsResult(
-            tools=[_shown(tool) for tool in by_name.values() if tool.is_offered(caller, allow_trading)]
+            tools=[
+                _shown(tool) for tool in by_name.values() if tool.is_offered(caller, allow_trading)
+            ]
         )
 
     async def call_tool(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -42,7 +45,13 @@ def make_server(client: AsyncTradingClient, allow_trading: bool, version: str) -
             raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name}")
         return await _call(client, tool, params.arguments or {})
 
-    return Server(NAME, version=version, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        NAME,
+        version=version,
+        instructions=INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
 
 
 def _shown(tool: AgentTool) -> types.Tool:
@@ -50,11 +59,16 @@ def _shown(tool: AgentTool) -> types.Tool:
         read_only_hint=not tool.is_trading, destructive_hint=tool.is_trading, idempotent_hint=True
     )
     return types.Tool(
-        name=tool.name, description=tool.description, input_schema=input_schema(tool.arguments), annotations=hints
+        name=tool.name,
+        description=tool.description,
+        input_schema=input_schema(tool.arguments),
+        annotations=hints,
     )
 
 
-async def _call(client: AsyncTradingClient, tool: AgentTool, arguments: dict[str, Any]) -> types.CallToolResult:
+async def _call(
+    client: AsyncTradingClient, tool: AgentTool, arguments: dict[str, Any]
+) -> types.CallToolResult:
     try:
         asked = msgspec.convert(arguments, tool.arguments)
     except msgspec.ValidationError as error:
@@ -74,7 +88,8 @@ def _result(answer: Any, is_error: bool = False) -> types.CallToolResult:
 
 
 async def serve_stdio(client: AsyncTradingClient, allow_trading: bool, version: str) -> None:
-    """Until standard input ends. A key that the platform does not know is an error at once, not at the first call."""
+    """Until standard input ends. A key that the platform does not know is an error at once, not at
+    the first call."""
     async with client:
         await client.organization.caller()
         server = make_server(client, allow_trading, version)

@@ -1,4 +1,5 @@
-"""The tools of agents: reads, and with them orders. None changes limits, keys, credentials or accounts, or resumes."""
+"""The tools of agents: reads, and with them orders. None changes limits, keys, credentials or
+accounts, or resumes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,7 +24,11 @@ from trading_intents_client.agents.refusals import explain_triggered, read_budge
 from trading_intents_client.asynchronous.client import AsyncTradingClient
 from trading_intents_client.asynchronous.orders import AsyncPlacedOrder
 from trading_intents_client.asynchronous.pages import AsyncPages
-from trading_intents_client.asynchronous.requests import cancel_command, create_command, replace_command
+from trading_intents_client.asynchronous.requests import (
+    cancel_command,
+    create_command,
+    replace_command,
+)
 from trading_intents_client.errors import NotFound
 from trading_intents_client.types.accounts import Caller
 from trading_intents_client.types.controls import LimitsRecord
@@ -34,7 +39,8 @@ READ_CONTROLS = "read_controls"
 
 @dataclass(frozen=True)
 class AgentTool:
-    """A tool, the policy of `GET /v1/caller` that its key needs (None: any key), and what its calls do."""
+    """A tool, the policy of `GET /v1/caller` that its key needs (None: any key), and what its calls
+    do."""
 
     run: Callable[[AsyncTradingClient, Any], Awaitable[object]]
     arguments: type[ToolArguments]
@@ -47,7 +53,9 @@ class AgentTool:
         return self.run.__name__
 
     def is_offered(self, caller: Caller, allow_trading: bool) -> bool:
-        return (allow_trading or not self.is_trading) and (self.policy is None or self.policy in caller.policies)
+        return (allow_trading or not self.is_trading) and (
+            self.policy is None or self.policy in caller.policies
+        )
 
 
 async def list_accounts(client: AsyncTradingClient, asked: PageArguments) -> object:
@@ -105,7 +113,10 @@ async def _limits(read: Awaitable[LimitsRecord]) -> LimitsRecord | None:
 
 async def evaluate_order(client: AsyncTradingClient, asked: OrderArguments) -> object:
     judged = await client.account(asked.account_id).controls.evaluate(asked.symbol, _create(asked))
-    return {"allowed": judged.allowed, "triggered": await explain_triggered(client, judged.triggered, asked)}
+    return {
+        "allowed": judged.allowed,
+        "triggered": await explain_triggered(client, judged.triggered, asked),
+    }
 
 
 async def place_order(client: AsyncTradingClient, asked: PlaceOrderArguments) -> AsyncPlacedOrder:
@@ -126,7 +137,9 @@ def _create(asked: OrderArguments) -> Any:
     )
 
 
-async def replace_order(client: AsyncTradingClient, asked: ReplaceOrderArguments) -> AsyncPlacedOrder:
+async def replace_order(
+    client: AsyncTradingClient, asked: ReplaceOrderArguments
+) -> AsyncPlacedOrder:
     command = replace_command(
         asked.intent_id,
         asked.quantity,
@@ -134,7 +147,9 @@ async def replace_order(client: AsyncTradingClient, asked: ReplaceOrderArguments
         stop=asked.stop_price,
         time_in_force=asked.time_in_force,
     )
-    return await client.account(asked.account_id).submit(command, idempotency_key=asked.idempotency_key)
+    return await client.account(asked.account_id).submit(
+        command, idempotency_key=asked.idempotency_key
+    )
 
 
 async def cancel_order(client: AsyncTradingClient, asked: IntentArguments) -> AsyncPlacedOrder:
@@ -145,7 +160,9 @@ async def cancel_all(client: AsyncTradingClient, asked: OptionalSymbolArguments)
     return await client.account(asked.account_id).cancel_all(asked.symbol)
 
 
-async def close_position(client: AsyncTradingClient, asked: ClosePositionArguments) -> AsyncPlacedOrder:
+async def close_position(
+    client: AsyncTradingClient, asked: ClosePositionArguments
+) -> AsyncPlacedOrder:
     account = client.account(asked.account_id)
     return await account.close_position(asked.symbol, idempotency_key=asked.idempotency_key)
 
@@ -156,8 +173,18 @@ async def halt(client: AsyncTradingClient, asked: HaltArguments) -> object:
 
 UNDONE = "What was filled cannot be undone."
 TOOLS = (
-    AgentTool(list_accounts, PageArguments, "read_accounts", "The accounts that this key can reach, with their ids."),
-    AgentTool(get_balances, AccountArguments, "read_accounts", "An account's cash, buying power and equity."),
+    AgentTool(
+        list_accounts,
+        PageArguments,
+        "read_accounts",
+        "The accounts that this key can reach, with their ids.",
+    ),
+    AgentTool(
+        get_balances,
+        AccountArguments,
+        "read_accounts",
+        "An account's cash, buying power and equity.",
+    ),
     AgentTool(
         list_positions,
         AccountPageArguments,
@@ -170,7 +197,9 @@ TOOLS = (
         "read_intents",
         "An account's orders, newest first: their status, what was filled, and why one ended.",
     ),
-    AgentTool(list_trades, AccountPageArguments, "read_intents", "An account's executions, newest first."),
+    AgentTool(
+        list_trades, AccountPageArguments, "read_intents", "An account's executions, newest first."
+    ),
     AgentTool(
         get_quote,
         SymbolArguments,

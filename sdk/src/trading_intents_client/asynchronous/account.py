@@ -80,9 +80,12 @@ class AsyncAccount:
         disabled: bool | None = None,
         version: int | None = None,
     ) -> TradingAccount:
-        """Changes the account; what is not given stays. With `version` only if it is still that one."""
+        """Changes the account; what is not given stays. With `version` only if it is still that
+        one."""
         body = given_fields(name=name, external_account_id=external_account_id, disabled=disabled)
-        return await self._transport.call("PATCH", self._path, TradingAccount, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PATCH", self._path, TradingAccount, body=body, headers=if_match(version)
+        )
 
     async def close(self, *, version: int | None = None) -> None:
         """Closes the account for good. It stays readable."""
@@ -106,11 +109,12 @@ class AsyncAccount:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
-        often it is asked for.
+        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed
+        once, however often it is asked for.
 
-        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and limit) close what
-        it fills, and `one_cancels_other` is a stop beside a limit order. `legs` of what is placed are these orders.
+        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and
+        limit) close what it fills, and `one_cancels_other` is a stop beside a limit order. `legs`
+        of what is placed are these orders.
         """
         command = create_command(
             symbol,
@@ -127,7 +131,9 @@ class AsyncAccount:
             time_in_force=time_in_force,
             route=route,
         )
-        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+        return await self.submit(
+            command, client_reference_id=client_reference_id, idempotency_key=idempotency_key
+        )
 
     async def sell(
         self,
@@ -144,7 +150,8 @@ class AsyncAccount:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a
+        stop that trails;
         `one_cancels_other` is a stop beside a limit."""
         command = create_command(
             symbol,
@@ -158,7 +165,9 @@ class AsyncAccount:
             time_in_force=time_in_force,
             route=route,
         )
-        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+        return await self.submit(
+            command, client_reference_id=client_reference_id, idempotency_key=idempotency_key
+        )
 
     async def short(
         self,
@@ -178,8 +187,8 @@ class AsyncAccount:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
-        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails; with exits as `buy`
-        takes them."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        with exits as `buy` takes them."""
         command = create_command(
             symbol,
             OrderSide.SELL_SHORT,
@@ -195,10 +204,16 @@ class AsyncAccount:
             time_in_force=time_in_force,
             route=route,
         )
-        return await self.submit(command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+        return await self.submit(
+            command, client_reference_id=client_reference_id, idempotency_key=idempotency_key
+        )
 
     async def submit(
-        self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None
+        self,
+        command: Command,
+        *,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> AsyncPlacedOrder:
         """Submits a command that `create_command`, `replace_command` or `cancel_command` made.
 
@@ -207,23 +222,32 @@ class AsyncAccount:
         body = {"command": command} | given_fields(client_reference_id=client_reference_id)
         return await self._submit("/intents", body, idempotency_key)
 
-    async def close_position(self, symbol: str, *, idempotency_key: str | None = None) -> AsyncPlacedOrder:
+    async def close_position(
+        self, symbol: str, *, idempotency_key: str | None = None
+    ) -> AsyncPlacedOrder:
         """Closes the position by a market order for what open orders do not close already."""
         return await self._submit(f"/positions/{segment(symbol)}/close", {}, idempotency_key)
 
-    async def _submit(self, path: str, body: Mapping[str, object], key: str | None) -> AsyncPlacedOrder:
+    async def _submit(
+        self, path: str, body: Mapping[str, object], key: str | None
+    ) -> AsyncPlacedOrder:
         key = make_key() if key is None else check_key(key)
         made, is_replayed = await self._transport.submit(self._path + path, Submitted, body, key)
         return placed_order(made, key, is_replayed, self)
 
     async def cancel_all(self, symbol: str | None = None) -> CancelledAll:
-        """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
+        """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to
+        repeat."""
         body = given_fields(symbol=symbol)
-        return await self._transport.call("POST", f"{self._path}/intents/cancel-all", CancelledAll, body=body)
+        return await self._transport.call(
+            "POST", f"{self._path}/intents/cancel-all", CancelledAll, body=body
+        )
 
     async def order(self, order_id: str) -> AsyncOrder:
         """Reads an order, by its id or its intent's, which are the same."""
-        found = await self._transport.call("GET", f"{self._path}/orders/{segment(order_id)}", AsyncOrder)
+        found = await self._transport.call(
+            "GET", f"{self._path}/orders/{segment(order_id)}", AsyncOrder
+        )
         return found._bound(self)
 
     def orders(
@@ -274,11 +298,17 @@ class AsyncAccount:
         return await self._transport.call("GET", f"{self._path}/balances", Balances)
 
     async def equity(
-        self, *, resolution: str | None = None, start: datetime | None = None, end: datetime | None = None
+        self,
+        *,
+        resolution: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
     ) -> EquityHistory:
         """The account's equity over time, in spans of `1m`, `1h` or `1d`, up to 1,500 of them."""
         params = query(resolution=resolution, **{"from": start, "to": end})
-        return await self._transport.call("GET", f"{self._path}/equity", EquityHistory, params=params)
+        return await self._transport.call(
+            "GET", f"{self._path}/equity", EquityHistory, params=params
+        )
 
     def intents(
         self,
@@ -293,7 +323,9 @@ class AsyncAccount:
 
     async def intent(self, intent_id: str) -> Action:
         """The latest action of an intent."""
-        return await self._transport.call("GET", f"{self._path}/intents/{segment(intent_id)}", Action)
+        return await self._transport.call(
+            "GET", f"{self._path}/intents/{segment(intent_id)}", Action
+        )
 
     def actions(
         self,
@@ -311,12 +343,19 @@ class AsyncAccount:
     async def stats(self, time_window: TimeWindowName = TimeWindow.LAST_DAY) -> Stats:
         """Counts of what the account did in a window."""
         params = query(time_window=time_window)
-        return await self._transport.call("GET", f"{self._path}/intents/stats", Stats, params=params)
+        return await self._transport.call(
+            "GET", f"{self._path}/intents/stats", Stats, params=params
+        )
 
     def events(
-        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
+        self,
+        *,
+        after: str | None = None,
+        kinds: Iterable[str] | None = None,
+        over: EventTransport = "http",
     ) -> AsyncEventStream:
-        """The account's events, as they happen; after a lost connection it resumes after the last one.
+        """The account's events, as they happen; after a lost connection it resumes after the last
+        one.
 
         `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
         """
@@ -331,12 +370,18 @@ class AsyncAccount:
 
     def credentials(self, *, order: SortOrderName | None = None) -> AsyncPages[Credential]:
         """The account's stored credential: one or none, without its secrets."""
-        return AsyncPages(self._transport, f"{self._path}/credentials", Credential, query(order=order))
+        return AsyncPages(
+            self._transport, f"{self._path}/credentials", Credential, query(order=order)
+        )
 
-    async def create_credential(self, secrets: Mapping[str, str], *, label: str | None = None) -> Credential:
+    async def create_credential(
+        self, secrets: Mapping[str, str], *, label: str | None = None
+    ) -> Credential:
         """Stores what the broker's `credential_fields` list."""
         body = {"secrets": dict(secrets)} | given_fields(label=label)
-        return await self._transport.call("POST", f"{self._path}/credentials", Credential, body=body)
+        return await self._transport.call(
+            "POST", f"{self._path}/credentials", Credential, body=body
+        )
 
     async def update_credential(
         self,
@@ -349,14 +394,18 @@ class AsyncAccount:
         """Rotates the secrets (all of them) or changes the label."""
         path = f"{self._path}/credentials/{segment(credential_id)}"
         body = given_fields(secrets=dict(secrets) if secrets else None, label=label)
-        return await self._transport.call("PATCH", path, Credential, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PATCH", path, Credential, body=body, headers=if_match(version)
+        )
 
     async def delete_credential(self, credential_id: str, *, version: int | None = None) -> None:
         """Removes the credential, and its secrets from the vault."""
         path = f"{self._path}/credentials/{segment(credential_id)}"
         await self._transport.send("DELETE", path, headers=if_match(version))
 
-    async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> AsyncOrder:
+    async def _wait_for(
+        self, intent_id: str, statuses: frozenset[str], seconds: float
+    ) -> AsyncOrder:
         waits: dict[str, OrderWaits[AsyncOrder]] = self._transport.order_waits()
         if self._id not in waits:
             waits[self._id] = OrderWaits(self.events, self.order)

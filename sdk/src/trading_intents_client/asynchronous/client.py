@@ -1,4 +1,5 @@
-"""The client for asyncio: where the platform is, who calls, and the way to accounts, market and organization."""
+"""The client for asyncio: where the platform is, who calls, and the way to accounts, market and
+organization."""
 
 import os
 from collections.abc import Iterable
@@ -18,7 +19,13 @@ from trading_intents_client.stream.events import GapEvent
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.stream.sources import event_source
 from trading_intents_client.transport.credentials import Credentials, find_endpoint
-from trading_intents_client.transport.http import CONNECT_SECONDS, MAX_RETRIES, READ_SECONDS, Options, Transport
+from trading_intents_client.transport.http import (
+    CONNECT_SECONDS,
+    MAX_RETRIES,
+    READ_SECONDS,
+    Options,
+    Transport,
+)
 from trading_intents_client.types.accounts import TradingAccount
 from trading_intents_client.types.enums import (
     EnvironmentName,
@@ -48,7 +55,9 @@ class AsyncTradingClient:
         grpc_target: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        options = Options(connect_seconds, read_seconds, max_retries, organization_id, transport, grpc_target)
+        options = Options(
+            connect_seconds, read_seconds, max_retries, organization_id, transport, grpc_target
+        )
         self._transport = Transport(find_endpoint(url, api_key, credentials, os.environ), options)
 
     def __repr__(self) -> str:
@@ -93,37 +102,57 @@ class AsyncTradingClient:
         return AsyncBasket(self.account)
 
     async def find_account(self, name: str | None = None) -> AsyncAccount:
-        """The open account with this name or id, or the first eight characters of one; without a name the only one."""
+        """The open account with this name or id, or the first eight characters of one; without a
+        name the only one."""
         accounts = [account async for account in self.accounts() if account.closed_at is None]
         found = [account for account in accounts if name in (None, account.name, account.id)]
         if name and len(name) >= MIN_ID_CHARACTERS:
-            found = found or [account for account in accounts if account.id.startswith(name.lower())]
+            found = found or [
+                account for account in accounts if account.id.startswith(name.lower())
+            ]
         if len(found) == 1:
             return self.account(found[0].id)
         if not found:
-            raise NotFound(f"there is no open account {name}" if name else "there is no open account")
+            raise NotFound(
+                f"there is no open account {name}" if name else "there is no open account"
+            )
         names = ", ".join(f"{account.name} ({account.id})" for account in found)
         raise NotFound(f"{len(found)} accounts fit, name one: {names}")
 
     def accounts(self, *, order: SortOrderName | None = None) -> AsyncPages[TradingAccount]:
-        """The organization's accounts, closed ones too. An API key sees those of its environment."""
+        """The organization's accounts, closed ones too. An API key sees those of its
+        environment."""
         return AsyncPages(self._transport, "/v1/accounts", TradingAccount, query(order=order))
 
     async def create_account(
-        self, name: str, broker: str, environment: EnvironmentName, *, external_account_id: str | None = None
+        self,
+        name: str,
+        broker: str,
+        environment: EnvironmentName,
+        *,
+        external_account_id: str | None = None,
     ) -> TradingAccount:
         """Makes an account at a broker that `platform.brokers()` lists."""
         body = {"name": name, "broker": broker, "environment": str(environment)}
         body |= given_fields(external_account_id=external_account_id)
         return await self._transport.call("POST", "/v1/accounts", TradingAccount, body=body)
 
-    def events(self, *, after: str | None = None, kinds: Iterable[str] | None = None) -> AsyncEventStream:
+    def events(
+        self, *, after: str | None = None, kinds: Iterable[str] | None = None
+    ) -> AsyncEventStream:
         """The events of all accounts of the organization, over gRPC: it needs the extra `grpc`."""
 
         async def snapshot(cursor: str | None) -> GapEvent:
-            found = [await self.account(account.id)._snapshot(cursor) async for account in self.accounts()]
+            found = [
+                await self.account(account.id)._snapshot(cursor)
+                async for account in self.accounts()
+            ]
             orders = tuple(order for gap in found for order in gap.orders)
-            return GapEvent(orders=orders, positions=tuple(p for gap in found for p in gap.positions), cursor=cursor)
+            return GapEvent(
+                orders=orders,
+                positions=tuple(p for gap in found for p in gap.positions),
+                cursor=cursor,
+            )
 
         source = event_source(self._transport, None, kinds, "grpc")
         return AsyncEventStream(source, snapshot, after, self._transport.options.max_retries)

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from trading_intents_client.asynchronous.pages import AsyncPages
-from trading_intents_client.asynchronous.requests import Command, given_fields, if_match, query, segment, text_of
+from trading_intents_client.asynchronous.requests import (
+    Command,
+    given_fields,
+    if_match,
+    query,
+    segment,
+    text_of,
+)
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.controls import (
     Control,
@@ -49,13 +56,20 @@ class AsyncAccountControls:
         """The account's switch; NotFound when it was never set."""
         return await self._transport.call("GET", self._path, Control)
 
-    async def set(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
+    async def set(
+        self, *, disabled: bool, reason: str | None = None, version: int | None = None
+    ) -> Control:
         """Switches trading off or on; a reason that is not given is cleared."""
         body = switch_body(disabled, reason)
-        return await self._transport.call("PUT", self._path, Control, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", self._path, Control, body=body, headers=if_match(version)
+        )
 
-    async def evaluate(self, symbol: str | None = None, command: Command | None = None) -> Evaluation:
-        """The answer that controls, and with a command limits, would give now. It changes nothing."""
+    async def evaluate(
+        self, symbol: str | None = None, command: Command | None = None
+    ) -> Evaluation:
+        """The answer that controls, and with a command limits, would give now. It changes
+        nothing."""
         body = {"account_id": self._account_id} | given_fields(symbol=symbol, command=command)
         return await self._transport.call("POST", "/v1/controls/evaluate", Evaluation, body=body)
 
@@ -66,14 +80,19 @@ class AsyncAccountControls:
     async def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the account's limits."""
         path, body = f"{self._path}/limits", limits_body(limits)
-        return await self._transport.call("PUT", path, LimitsRecord, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", path, LimitsRecord, body=body, headers=if_match(version)
+        )
 
     async def delete_limits(self, *, version: int | None = None) -> None:
         """Removes the account's limits."""
         await self._transport.send("DELETE", f"{self._path}/limits", headers=if_match(version))
 
-    async def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
-        """Stops trading in the account at once, cancels its orders and, if asked for, closes its positions."""
+    async def halt(
+        self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False
+    ) -> Halt:
+        """Stops trading in the account at once, cancels its orders and, if asked for, closes its
+        positions."""
         body = halt_body(reason, cancel_orders, close_positions)
         return await self._transport.call("POST", f"{self._path}/halt", Halt, body=body)
 
@@ -87,7 +106,9 @@ class AsyncAccountControls:
 
     def symbols(self, *, order: SortOrderName | None = None) -> AsyncPages[SymbolControls]:
         """The symbols with controls."""
-        return AsyncPages(self._transport, f"{self._path}/symbols", SymbolControls, query(order=order))
+        return AsyncPages(
+            self._transport, f"{self._path}/symbols", SymbolControls, query(order=order)
+        )
 
     async def symbol(self, symbol: str) -> SymbolControls:
         """Both controls of a symbol; NotFound when there is neither."""
@@ -113,7 +134,8 @@ class AsyncAccountControls:
         clear: Sequence[str] = (),
         version: int | None = None,
     ) -> TimeControl:
-        """Changes a symbol's trading window; what is not given stays, what `clear` names is removed."""
+        """Changes a symbol's trading window; what is not given stays, what `clear` names is
+        removed."""
         body = given_fields(
             trading_start=trading_start,
             trading_end=trading_end,
@@ -122,7 +144,9 @@ class AsyncAccountControls:
             clear=list(clear) or None,
         )
         path = f"{self._symbol_path(symbol)}/time"
-        return await self._transport.call("PATCH", path, TimeControl, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PATCH", path, TimeControl, body=body, headers=if_match(version)
+        )
 
     async def delete_symbol(self, symbol: str, *, version: int | None = None) -> None:
         """Removes both controls of a symbol. `version` is the sum of theirs."""
@@ -130,16 +154,24 @@ class AsyncAccountControls:
 
     async def symbol_limits(self, symbol: str) -> LimitsRecord:
         """A symbol's limits; NotFound when there are none."""
-        return await self._transport.call("GET", f"{self._symbol_path(symbol)}/limits", LimitsRecord)
+        return await self._transport.call(
+            "GET", f"{self._symbol_path(symbol)}/limits", LimitsRecord
+        )
 
-    async def set_symbol_limits(self, symbol: str, limits: Limits, *, version: int | None = None) -> LimitsRecord:
+    async def set_symbol_limits(
+        self, symbol: str, limits: Limits, *, version: int | None = None
+    ) -> LimitsRecord:
         """Replaces all of a symbol's limits."""
         path, body = f"{self._symbol_path(symbol)}/limits", limits_body(limits)
-        return await self._transport.call("PUT", path, LimitsRecord, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", path, LimitsRecord, body=body, headers=if_match(version)
+        )
 
     async def delete_symbol_limits(self, symbol: str, *, version: int | None = None) -> None:
         """Removes a symbol's limits."""
-        await self._transport.send("DELETE", f"{self._symbol_path(symbol)}/limits", headers=if_match(version))
+        await self._transport.send(
+            "DELETE", f"{self._symbol_path(symbol)}/limits", headers=if_match(version)
+        )
 
     def _symbol_path(self, symbol: str) -> str:
         return f"{self._path}/symbols/{segment(symbol)}"

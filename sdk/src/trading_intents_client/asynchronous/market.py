@@ -1,7 +1,13 @@
 """Quotes of the paper broker, and reference prices."""
 
 from trading_intents_client.asynchronous.pages import AsyncPages
-from trading_intents_client.asynchronous.requests import Amount, given_fields, query, segment, text_of
+from trading_intents_client.asynchronous.requests import (
+    Amount,
+    given_fields,
+    query,
+    segment,
+    text_of,
+)
 from trading_intents_client.transport.http import Transport
 from trading_intents_client.types.enums import (
     EnvironmentName,
@@ -35,11 +41,19 @@ class AsyncMarket:
         last: Amount | None = None,
         last_size: Amount | None = None,
     ) -> PostedQuote:
-        """Sets the paper price of a symbol for the organization, by which it is priced from then on."""
-        body = {"bid": text_of(bid), "ask": text_of(ask), "bid_size": text_of(bid_size), "ask_size": text_of(ask_size)}
+        """Sets the paper price of a symbol for the organization, by which it is priced from then
+        on."""
+        body = {
+            "bid": text_of(bid),
+            "ask": text_of(ask),
+            "bid_size": text_of(bid_size),
+            "ask_size": text_of(ask_size),
+        }
         body |= {} if last is None else {"last": text_of(last)}
         body |= {} if last_size is None else {"last_size": text_of(last_size)}
-        return await self._transport.call("PUT", f"/v1/paper/quotes/{segment(symbol)}", PostedQuote, body=body)
+        return await self._transport.call(
+            "PUT", f"/v1/paper/quotes/{segment(symbol)}", PostedQuote, body=body
+        )
 
     def reference_prices(
         self,
@@ -48,13 +62,17 @@ class AsyncMarket:
         account_id: str | None = None,
         order: SortOrderName | None = None,
     ) -> AsyncPages[ReferencePrice]:
-        """The prices by which limits and positions are judged, in an account's market. An API key has its own
-        environment's; on paper without an account, the built-in paper broker's."""
+        """The prices by which limits and positions are judged, in an account's market. An API key
+        has its own environment's; on paper without an account, the built-in paper broker's."""
         params = query(environment=environment, account_id=account_id, order=order)
         return AsyncPages(self._transport, "/v1/reference-prices", ReferencePrice, params)
 
     async def reference_price(
-        self, symbol: str, *, environment: EnvironmentName | None = None, account_id: str | None = None
+        self,
+        symbol: str,
+        *,
+        environment: EnvironmentName | None = None,
+        account_id: str | None = None,
     ) -> ReferencePrice:
         """A symbol's reference price, in an account's market; NotFound where none is known."""
         path = f"/v1/reference-prices/{segment(symbol)}"
@@ -66,4 +84,6 @@ class AsyncMarket:
     ) -> ReferencePrice:
         """Sets a symbol's reference price."""
         body = {"price": text_of(price)} | given_fields(environment=environment)
-        return await self._transport.call("PUT", f"/v1/reference-prices/{segment(symbol)}", ReferencePrice, body=body)
+        return await self._transport.call(
+            "PUT", f"/v1/reference-prices/{segment(symbol)}", ReferencePrice, body=body
+        )

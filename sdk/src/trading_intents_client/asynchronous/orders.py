@@ -1,4 +1,5 @@
-"""Orders with what can be done about them: replace, cancel, wait, read again; and baskets of them."""
+"""Orders with what can be done about them: replace, cancel, wait, read again; and baskets of
+them."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -33,14 +34,20 @@ class OrderAccount(Protocol):
     """The methods of an account that an order needs."""
 
     async def submit(
-        self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None
+        self,
+        command: Command,
+        *,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> "AsyncPlacedOrder": ...
 
     async def order(self, order_id: str) -> "AsyncOrder": ...
 
     def orders(self, *, parent_intent_id: str | None = None) -> "AsyncPages[AsyncOrder]": ...
 
-    async def _wait_for(self, intent_id: str, statuses: frozenset[str], seconds: float) -> "AsyncOrder": ...
+    async def _wait_for(
+        self, intent_id: str, statuses: frozenset[str], seconds: float
+    ) -> "AsyncOrder": ...
 
 
 class AsyncOrderActions:
@@ -53,7 +60,9 @@ class AsyncOrderActions:
 
     async def cancel(self, *, idempotency_key: str | None = None) -> "AsyncPlacedOrder":
         """Asks for the order to be cancelled. Safe to repeat while the order is open."""
-        return await self._account.submit(cancel_command(self.intent_id), idempotency_key=idempotency_key)
+        return await self._account.submit(
+            cancel_command(self.intent_id), idempotency_key=idempotency_key
+        )
 
     async def replace(
         self,
@@ -66,7 +75,8 @@ class AsyncOrderActions:
         time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "AsyncPlacedOrder":
-        """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
+        """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is
+        the new total."""
         order = await self.refresh()
         is_trailing = order.order_type == "TRAILING_STOP"  # its stop is the broker's business
         command = replace_command(
@@ -85,7 +95,8 @@ class AsyncOrderActions:
         return await self._account.order(self.intent_id)
 
     async def find_legs(self) -> "list[AsyncOrder]":
-        """The orders that the broker links to this one, its exits or the other of a pair, as they are now."""
+        """The orders that the broker links to this one, its exits or the other of a pair, as they
+        are now."""
         return [order async for order in self._account.orders(parent_intent_id=self.intent_id)]
 
     async def wait(
@@ -93,8 +104,8 @@ class AsyncOrderActions:
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
         timeout: float | timedelta = WAIT_SECONDS,
     ) -> "AsyncOrder":
-        """Waits, by the stream, for a status or for one of several; without `until` for the order's end. Without the
-        permission `stream:read` it reads the order again and again.
+        """Waits, by the stream, for a status or for one of several; without `until` for the order's
+        end. Without the permission `stream:read` it reads the order again and again.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.
         """
@@ -119,24 +130,33 @@ class AsyncPlacedOrder(AsyncOrderActions, Struct, frozen=True, kw_only=True, dic
     idempotency_key: str | None = None
     # The command was accepted earlier under the same Idempotency-Key.
     is_replayed: bool = False
-    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or `one_cancels_other`.
+    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or
+    # `one_cancels_other`.
     leg: str | None = None
     # The orders that were placed with it, which the broker links to it.
     legs: tuple["AsyncPlacedOrder", ...] = ()
 
 
-def placed_order(made: Submitted, key: str, is_replayed: bool, account: OrderAccount) -> AsyncPlacedOrder:
+def placed_order(
+    made: Submitted, key: str, is_replayed: bool, account: OrderAccount
+) -> AsyncPlacedOrder:
     legs = tuple(placed_order(each, key, is_replayed, account) for each in made.legs)
     placed = AsyncPlacedOrder(
-        intent_id=made.intent_id, seq=made.seq, idempotency_key=key, is_replayed=is_replayed, leg=made.leg, legs=legs
+        intent_id=made.intent_id,
+        seq=made.seq,
+        idempotency_key=key,
+        is_replayed=is_replayed,
+        leg=made.leg,
+        legs=legs,
     )
     force_setattr(placed, "_account", account)
     return placed
 
 
 class AsyncBasket:
-    """Commands that are sent side by side. What becomes of one changes nothing for the others: a basket is no
-    transaction. Each has its Idempotency-Key from when it is added, so that sending all again places none twice."""
+    """Commands that are sent side by side. What becomes of one changes nothing for the others: a
+    basket is no transaction. Each has its Idempotency-Key from when it is added, so that sending
+    all again places none twice."""
 
     def __init__(self, find_account: Callable[[str], OrderAccount]) -> None:
         self._find_account = find_account
@@ -158,13 +178,18 @@ class AsyncBasket:
         self._entries.append((account_id, command, client_reference_id, key))
 
     async def send(self) -> list[AsyncPlacedOrder | TradingError]:
-        """Sends all, and answers in their order what each became: the placed order, or the error of it alone."""
+        """Sends all, and answers in their order what each became: the placed order, or the error of
+        it alone."""
         turns = asyncio.Semaphore(MAX_AT_ONCE)
 
-        async def send_one(account_id: str, command: Command, reference: str | None, key: str) -> AsyncPlacedOrder:
+        async def send_one(
+            account_id: str, command: Command, reference: str | None, key: str
+        ) -> AsyncPlacedOrder:
             async with turns:
                 account = self._find_account(account_id)
-                return await account.submit(command, client_reference_id=reference, idempotency_key=key)
+                return await account.submit(
+                    command, client_reference_id=reference, idempotency_key=key
+                )
 
         tasks = [asyncio.ensure_future(send_one(*entry)) for entry in self._entries]
         try:

@@ -5,11 +5,35 @@ from datetime import datetime
 
 from trading_intents_client.asynchronous.controls import halt_body, limits_body, switch_body
 from trading_intents_client.asynchronous.pages import AsyncPages
-from trading_intents_client.asynchronous.requests import given_fields, if_match, query, segment, time_text
+from trading_intents_client.asynchronous.requests import (
+    given_fields,
+    if_match,
+    query,
+    segment,
+    time_text,
+)
 from trading_intents_client.transport.http import Transport
-from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
-from trading_intents_client.types.controls import Control, Halt, KeyLimits, KeyLimitsRecord, Limits, LimitsRecord
-from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
+from trading_intents_client.types.accounts import (
+    ApiKey,
+    Caller,
+    CreatedApiKey,
+    KeyValidation,
+    OrganizationRecord,
+)
+from trading_intents_client.types.controls import (
+    Control,
+    Halt,
+    KeyLimits,
+    KeyLimitsRecord,
+    Limits,
+    LimitsRecord,
+)
+from trading_intents_client.types.enums import (
+    EnvironmentName,
+    PermissionName,
+    PermissionSetName,
+    SortOrderName,
+)
 
 CONTROL = "/v1/controls/organization"
 
@@ -33,10 +57,14 @@ class AsyncOrganization:
         """The organization's switch; NotFound when it was never set."""
         return await self._transport.call("GET", CONTROL, Control)
 
-    async def set_control(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
+    async def set_control(
+        self, *, disabled: bool, reason: str | None = None, version: int | None = None
+    ) -> Control:
         """Switches trading of the whole organization off or on."""
         body = switch_body(disabled, reason)
-        return await self._transport.call("PUT", CONTROL, Control, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", CONTROL, Control, body=body, headers=if_match(version)
+        )
 
     async def limits(self) -> LimitsRecord:
         """The organization's limits; NotFound when there are none."""
@@ -45,14 +73,19 @@ class AsyncOrganization:
     async def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the organization's limits."""
         path, body = f"{CONTROL}/limits", limits_body(limits)
-        return await self._transport.call("PUT", path, LimitsRecord, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", path, LimitsRecord, body=body, headers=if_match(version)
+        )
 
     async def delete_limits(self, *, version: int | None = None) -> None:
         """Removes the organization's limits."""
         await self._transport.send("DELETE", f"{CONTROL}/limits", headers=if_match(version))
 
-    async def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
-        """Stops trading in all accounts at once, cancels orders and, if asked for, closes positions."""
+    async def halt(
+        self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False
+    ) -> Halt:
+        """Stops trading in all accounts at once, cancels orders and, if asked for, closes
+        positions."""
         body = halt_body(reason, cancel_orders, close_positions)
         return await self._transport.call("POST", f"{CONTROL}/halt", Halt, body=body)
 
@@ -81,7 +114,11 @@ class AsyncOrganization:
         listed = None if permissions is None else list(permissions)
         ends = None if expires_at is None else time_text(expires_at)
         body = given_fields(
-            name=name, environment=environment, permissions=listed, permission_set=permission_set, expires_at=ends
+            name=name,
+            environment=environment,
+            permissions=listed,
+            permission_set=permission_set,
+            expires_at=ends,
         )
         return await self._transport.call("POST", "/v1/api-keys", CreatedApiKey, body=body)
 
@@ -98,27 +135,41 @@ class AsyncOrganization:
         kept = None if permissions is None else list(permissions)
         body = given_fields(name=name, permissions=kept, disabled=disabled)
         path = f"/v1/api-keys/{segment(key_id)}"
-        return await self._transport.call("PATCH", path, ApiKey, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PATCH", path, ApiKey, body=body, headers=if_match(version)
+        )
 
     async def delete_api_key(self, key_id: str, *, version: int | None = None) -> None:
         """Removes a key for good."""
-        await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}", headers=if_match(version))
+        await self._transport.send(
+            "DELETE", f"/v1/api-keys/{segment(key_id)}", headers=if_match(version)
+        )
 
     async def key_limits(self, key_id: str) -> KeyLimitsRecord:
-        """A key's limits and what is used of them; NotFound when there are none. A key may read its own."""
-        return await self._transport.call("GET", f"/v1/api-keys/{segment(key_id)}/limits", KeyLimitsRecord)
+        """A key's limits and what is used of them; NotFound when there are none. A key may read its
+        own."""
+        return await self._transport.call(
+            "GET", f"/v1/api-keys/{segment(key_id)}/limits", KeyLimitsRecord
+        )
 
-    async def set_key_limits(self, key_id: str, limits: KeyLimits, *, version: int | None = None) -> KeyLimitsRecord:
+    async def set_key_limits(
+        self, key_id: str, limits: KeyLimits, *, version: int | None = None
+    ) -> KeyLimitsRecord:
         """Replaces all of a key's limits."""
         path, body = f"/v1/api-keys/{segment(key_id)}/limits", limits_body(limits)
-        return await self._transport.call("PUT", path, KeyLimitsRecord, body=body, headers=if_match(version))
+        return await self._transport.call(
+            "PUT", path, KeyLimitsRecord, body=body, headers=if_match(version)
+        )
 
     async def delete_key_limits(self, key_id: str, *, version: int | None = None) -> None:
         """Removes a key's limits; what it has used today stays counted."""
-        await self._transport.send("DELETE", f"/v1/api-keys/{segment(key_id)}/limits", headers=if_match(version))
+        await self._transport.send(
+            "DELETE", f"/v1/api-keys/{segment(key_id)}/limits", headers=if_match(version)
+        )
 
     async def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
-        """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
+        """Makes a key for the calling user. It ends with the token, at the latest after 12
+        hours."""
         body = {"environment": environment}
         return await self._transport.call("POST", "/v1/api-keys/session", CreatedApiKey, body=body)
 
@@ -129,7 +180,9 @@ class AsyncOrganization:
     async def validate_api_key(self, api_key: str) -> KeyValidation:
         """Reads to whom a key belongs."""
         body = {"api_key": api_key}
-        return await self._transport.call("POST", "/api/v1/auth/api-key/validate", KeyValidation, body=body)
+        return await self._transport.call(
+            "POST", "/api/v1/auth/api-key/validate", KeyValidation, body=body
+        )
 
     async def delete_current_user(self) -> None:
         """Deletes the calling user for good."""

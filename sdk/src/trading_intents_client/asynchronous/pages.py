@@ -44,13 +44,15 @@ class AsyncPages(Generic[T]):
         self._bind = bind
 
     async def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
-        """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
+        """One page of at most `limit` items; the first, or the one that an earlier page's
+        `next_cursor` names."""
         params = self._params | {"limit": str(limit)} | ({"next_cursor": cursor} if cursor else {})
         page: Page[T] = await self._transport.call("GET", self._path, self._kind, params=params)
         return Page(data=tuple(map(self._bind, page.data)), next_cursor=page.next_cursor)
 
     async def to_dicts(self) -> list[dict[str, Any]]:
-        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or csv."""
+        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or
+        csv."""
         return to_dicts([item async for item in self])
 
     async def __aiter__(self) -> AsyncIterator[T]:

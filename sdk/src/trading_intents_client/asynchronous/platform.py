@@ -1,4 +1,5 @@
-"""The platform itself: health, metrics, descriptions, brokers, and the embedded identity provider."""
+"""The platform itself: health, metrics, descriptions, brokers, and the embedded identity
+provider."""
 
 from typing import Any
 
@@ -50,13 +51,17 @@ class AsyncPlatform:
         """The brokers, each with its capabilities."""
         return AsyncPages(self._transport, "/v1/brokers", Broker, query(order=order))
 
-    async def issue_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
+    async def issue_token(
+        self, client_id: str, client_secret: str, scope: str | None = None
+    ) -> IssuedToken:
         """A token of the embedded identity provider, by client credentials."""
         return await self._transport.fetch_token(client_id, client_secret, scope)
 
     async def provider_metadata(self) -> dict[str, Any]:
         """The endpoints of the embedded identity provider."""
-        return await self._transport.call("GET", "/.well-known/openid-configuration", dict[str, Any])
+        return await self._transport.call(
+            "GET", "/.well-known/openid-configuration", dict[str, Any]
+        )
 
     async def provider_keys(self) -> dict[str, Any]:
         """The public keys that tokens verify with."""

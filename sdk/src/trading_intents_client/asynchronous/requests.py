@@ -23,7 +23,9 @@ MAX_KEY_CHARACTERS = 128
 def text_of(amount: Amount) -> str:
     """A plain decimal. A float is refused: 0.1 is none of the numbers that it can hold."""
     if isinstance(amount, bool) or not isinstance(amount, Decimal | int | str):
-        raise TypeError(f"{amount!r} is a {type(amount).__name__}: give an amount as Decimal, int or str")
+        raise TypeError(
+            f"{amount!r} is a {type(amount).__name__}: give an amount as Decimal, int or str"
+        )
     return amount if isinstance(amount, str) else format(Decimal(amount), "f")
 
 
@@ -64,9 +66,12 @@ def make_key() -> str:
 
 
 def check_key(key: str) -> str:
-    """An Idempotency-Key of the caller. An empty one is refused: a new key instead would place a second order."""
+    """An Idempotency-Key of the caller. An empty one is refused: a new key instead would place a
+    second order."""
     if not (1 <= len(key) <= MAX_KEY_CHARACTERS and key.isascii() and key.isprintable()):
-        raise ValueError(f"idempotency_key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters")
+        raise ValueError(
+            f"idempotency_key must be 1 to {MAX_KEY_CHARACTERS} printable ASCII characters"
+        )
     return key
 
 
@@ -79,7 +84,12 @@ def order_spec(
     time_in_force: str | None,
 ) -> dict[str, dict[str, str | int]]:
     """The kind of the order follows from its prices."""
-    kinds = {(False, False): "Market", (True, False): "Limit", (False, True): "Stop", (True, True): "StopLimit"}
+    kinds = {
+        (False, False): "Market",
+        (True, False): "Limit",
+        (False, True): "Stop",
+        (True, True): "StopLimit",
+    }
     kind = kinds[limit is not None, stop is not None]
     if trail is not None or trail_bps is not None:
         if kind != "Market" or (trail is not None and trail_bps is not None):
@@ -95,7 +105,10 @@ def order_spec(
 
 def _stop_fields(given: StopPrices) -> dict[str, str]:
     prices = given if isinstance(given, tuple) else (given,)
-    return {name: text_of(price) for name, price in zip(("stop_price", "limit_price"), prices, strict=False)}
+    return {
+        name: text_of(price)
+        for name, price in zip(("stop_price", "limit_price"), prices, strict=False)
+    }
 
 
 def create_command(
@@ -114,21 +127,25 @@ def create_command(
     time_in_force: TimeInForceName | None = None,
     route: RouteStrategyName | None = None,
 ) -> Command:
-    """A CREATE, for `submit` and `evaluate`. Without prices it is a market order; with a `trail`, or `trail_bps` of the
-    price, a stop that follows the market.
+    """A CREATE, for `submit` and `evaluate`. Without prices it is a market order; with a `trail`,
+    or `trail_bps` of the price, a stop that follows the market.
 
-    `take_profit` and `stop_loss` are the exits of a BUY or SELL_SHORT, good till cancelled unless `exits_time_in_force`
-    says otherwise; `one_cancels_other` is a stop beside a limit order. The broker links them.
+    `take_profit` and `stop_loss` are the exits of a BUY or SELL_SHORT, good till cancelled unless
+    `exits_time_in_force` says otherwise; `one_cancels_other` is a stop beside a limit order. The
+    broker links them.
     """
     payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
     payload["spec"] = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
-    exits: dict[str, Any] = {} if take_profit is None else {"take_profit": {"limit_price": text_of(take_profit)}}
+    exits: dict[str, Any] = (
+        {} if take_profit is None else {"take_profit": {"limit_price": text_of(take_profit)}}
+    )
     exits |= {} if stop_loss is None else {"stop_loss": _stop_fields(stop_loss)}
     exits |= {} if exits_time_in_force is None else {"time_in_force": str(exits_time_in_force)}
     pair = None if one_cancels_other is None else _stop_fields(one_cancels_other)
     return {
         "type": "CREATE",
-        "payload": payload | given_fields(route_strategy=route, exits=exits or None, one_cancels_other=pair),
+        "payload": payload
+        | given_fields(route_strategy=route, exits=exits or None, one_cancels_other=pair),
     }
 
 

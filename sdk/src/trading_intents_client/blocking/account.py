@@ -21,7 +21,15 @@ from trading_intents_client.types.enums import (
     TimeWindow,
     TimeWindowName,
 )
-from trading_intents_client.types.trading import Action, Balances, CancelledAll, EquityHistory, Position, Stats, Trade
+from trading_intents_client.types.trading import (
+    Action,
+    Balances,
+    CancelledAll,
+    EquityHistory,
+    Position,
+    Stats,
+    Trade,
+)
 
 
 class Account:
@@ -31,7 +39,9 @@ class Account:
         self._loop, self._wrapped = loop, wrapped
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        return (
+            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        )
 
     @property
     def id(self) -> str:
@@ -55,10 +65,14 @@ class Account:
         disabled: bool | None = None,
         version: int | None = None,
     ) -> TradingAccount:
-        """Changes the account; what is not given stays. With `version` only if it is still that one."""
+        """Changes the account; what is not given stays. With `version` only if it is still that
+        one."""
         return self._loop.run(
             lambda: self._wrapped.update(
-                name=name, external_account_id=external_account_id, disabled=disabled, version=version
+                name=name,
+                external_account_id=external_account_id,
+                disabled=disabled,
+                version=version,
             )
         )
 
@@ -84,11 +98,12 @@ class Account:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed once, however
-        often it is asked for.
+        """Buys: at the market, with `limit` and `stop` prices, or with a stop that trails. Placed
+        once, however often it is asked for.
 
-        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and limit) close what
-        it fills, and `one_cancels_other` is a stop beside a limit order. `legs` of what is placed are these orders.
+        The broker links it to what protects it: `take_profit` and `stop_loss` (a price, or stop and
+        limit) close what it fills, and `one_cancels_other` is a stop beside a limit order. `legs`
+        of what is placed are these orders.
         """
         return wrap_placed(
             self._loop,
@@ -127,7 +142,8 @@ class Account:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        """Sells what the account holds: at the market, with `limit` and `stop` prices, or with a
+        stop that trails;
         `one_cancels_other` is a stop beside a limit."""
         return wrap_placed(
             self._loop,
@@ -166,8 +182,8 @@ class Account:
         client_reference_id: str | None = None,
         idempotency_key: str | None = None,
     ) -> PlacedOrder:
-        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails; with exits as `buy`
-        takes them."""
+        """Sells short: at the market, with `limit` and `stop` prices, or with a stop that trails;
+        with exits as `buy` takes them."""
         return wrap_placed(
             self._loop,
             self._loop.run(
@@ -191,7 +207,11 @@ class Account:
         )
 
     def submit(
-        self, command: Command, *, client_reference_id: str | None = None, idempotency_key: str | None = None
+        self,
+        command: Command,
+        *,
+        client_reference_id: str | None = None,
+        idempotency_key: str | None = None,
     ) -> PlacedOrder:
         """Submits a command that `create_command`, `replace_command` or `cancel_command` made.
 
@@ -201,7 +221,9 @@ class Account:
             self._loop,
             self._loop.run(
                 lambda: self._wrapped.submit(
-                    command, client_reference_id=client_reference_id, idempotency_key=idempotency_key
+                    command,
+                    client_reference_id=client_reference_id,
+                    idempotency_key=idempotency_key,
                 )
             ),
         )
@@ -209,11 +231,15 @@ class Account:
     def close_position(self, symbol: str, *, idempotency_key: str | None = None) -> PlacedOrder:
         """Closes the position by a market order for what open orders do not close already."""
         return wrap_placed(
-            self._loop, self._loop.run(lambda: self._wrapped.close_position(symbol, idempotency_key=idempotency_key))
+            self._loop,
+            self._loop.run(
+                lambda: self._wrapped.close_position(symbol, idempotency_key=idempotency_key)
+            ),
         )
 
     def cancel_all(self, symbol: str | None = None) -> CancelledAll:
-        """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to repeat."""
+        """Asks for up to 500 open orders to be cancelled, of one symbol or of all. Safe to
+        repeat."""
         return self._loop.run(lambda: self._wrapped.cancel_all(symbol))
 
     def order(self, order_id: str) -> Order:
@@ -260,7 +286,9 @@ class Account:
         """The account's executions, in the order in which they were recorded."""
         return Pages(
             self._loop,
-            self._wrapped.trades(created_after=created_after, created_before=created_before, order=order),
+            self._wrapped.trades(
+                created_after=created_after, created_before=created_before, order=order
+            ),
             lambda item: item,
         )
 
@@ -273,10 +301,16 @@ class Account:
         return self._loop.run(self._wrapped.balances)
 
     def equity(
-        self, *, resolution: str | None = None, start: datetime | None = None, end: datetime | None = None
+        self,
+        *,
+        resolution: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
     ) -> EquityHistory:
         """The account's equity over time, in spans of `1m`, `1h` or `1d`, up to 1,500 of them."""
-        return self._loop.run(lambda: self._wrapped.equity(resolution=resolution, start=start, end=end))
+        return self._loop.run(
+            lambda: self._wrapped.equity(resolution=resolution, start=start, end=end)
+        )
 
     def intents(
         self,
@@ -288,7 +322,9 @@ class Account:
         """The account's log: every command that was ever accepted."""
         return Pages(
             self._loop,
-            self._wrapped.intents(created_after=created_after, created_before=created_before, order=order),
+            self._wrapped.intents(
+                created_after=created_after, created_before=created_before, order=order
+            ),
             lambda item: item,
         )
 
@@ -307,7 +343,9 @@ class Account:
         """All actions of an intent."""
         return Pages(
             self._loop,
-            self._wrapped.actions(intent_id, created_after=created_after, created_before=created_before, order=order),
+            self._wrapped.actions(
+                intent_id, created_after=created_after, created_before=created_before, order=order
+            ),
             lambda item: item,
         )
 
@@ -316,9 +354,14 @@ class Account:
         return self._loop.run(lambda: self._wrapped.stats(time_window))
 
     def events(
-        self, *, after: str | None = None, kinds: Iterable[str] | None = None, over: EventTransport = "http"
+        self,
+        *,
+        after: str | None = None,
+        kinds: Iterable[str] | None = None,
+        over: EventTransport = "http",
     ) -> EventStream:
-        """The account's events, as they happen; after a lost connection it resumes after the last one.
+        """The account's events, as they happen; after a lost connection it resumes after the last
+        one.
 
         `after` is the cursor of the last event that was seen; `over="grpc"` needs the extra `grpc`.
         """
@@ -328,7 +371,9 @@ class Account:
         """The account's stored credential: one or none, without its secrets."""
         return Pages(self._loop, self._wrapped.credentials(order=order), lambda item: item)
 
-    def create_credential(self, secrets: Mapping[str, str], *, label: str | None = None) -> Credential:
+    def create_credential(
+        self, secrets: Mapping[str, str], *, label: str | None = None
+    ) -> Credential:
         """Stores what the broker's `credential_fields` list."""
         return self._loop.run(lambda: self._wrapped.create_credential(secrets, label=label))
 
@@ -342,7 +387,9 @@ class Account:
     ) -> Credential:
         """Rotates the secrets (all of them) or changes the label."""
         return self._loop.run(
-            lambda: self._wrapped.update_credential(credential_id, secrets=secrets, label=label, version=version)
+            lambda: self._wrapped.update_credential(
+                credential_id, secrets=secrets, label=label, version=version
+            )
         )
 
     def delete_credential(self, credential_id: str, *, version: int | None = None) -> None:

@@ -26,18 +26,25 @@ class AccountControls:
         self._loop, self._wrapped = loop, wrapped
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        return (
+            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        )
 
     def get(self) -> Control:
         """The account's switch; NotFound when it was never set."""
         return self._loop.run(self._wrapped.get)
 
-    def set(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
+    def set(
+        self, *, disabled: bool, reason: str | None = None, version: int | None = None
+    ) -> Control:
         """Switches trading off or on; a reason that is not given is cleared."""
-        return self._loop.run(lambda: self._wrapped.set(disabled=disabled, reason=reason, version=version))
+        return self._loop.run(
+            lambda: self._wrapped.set(disabled=disabled, reason=reason, version=version)
+        )
 
     def evaluate(self, symbol: str | None = None, command: Command | None = None) -> Evaluation:
-        """The answer that controls, and with a command limits, would give now. It changes nothing."""
+        """The answer that controls, and with a command limits, would give now. It changes
+        nothing."""
         return self._loop.run(lambda: self._wrapped.evaluate(symbol, command))
 
     def limits(self) -> LimitsRecord:
@@ -52,10 +59,15 @@ class AccountControls:
         """Removes the account's limits."""
         self._loop.run(lambda: self._wrapped.delete_limits(version=version))
 
-    def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
-        """Stops trading in the account at once, cancels its orders and, if asked for, closes its positions."""
+    def halt(
+        self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False
+    ) -> Halt:
+        """Stops trading in the account at once, cancels its orders and, if asked for, closes its
+        positions."""
         return self._loop.run(
-            lambda: self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions)
+            lambda: self._wrapped.halt(
+                reason, cancel_orders=cancel_orders, close_positions=close_positions
+            )
         )
 
     def current_halt(self) -> Halt:
@@ -79,7 +91,9 @@ class AccountControls:
     ) -> Control:
         """Switches trading of a symbol off or on."""
         return self._loop.run(
-            lambda: self._wrapped.set_symbol(symbol, disabled=disabled, reason=reason, version=version)
+            lambda: self._wrapped.set_symbol(
+                symbol, disabled=disabled, reason=reason, version=version
+            )
         )
 
     def update_symbol_time(
@@ -93,7 +107,8 @@ class AccountControls:
         clear: Sequence[str] = (),
         version: int | None = None,
     ) -> TimeControl:
-        """Changes a symbol's trading window; what is not given stays, what `clear` names is removed."""
+        """Changes a symbol's trading window; what is not given stays, what `clear` names is
+        removed."""
         return self._loop.run(
             lambda: self._wrapped.update_symbol_time(
                 symbol,
@@ -114,9 +129,13 @@ class AccountControls:
         """A symbol's limits; NotFound when there are none."""
         return self._loop.run(lambda: self._wrapped.symbol_limits(symbol))
 
-    def set_symbol_limits(self, symbol: str, limits: Limits, *, version: int | None = None) -> LimitsRecord:
+    def set_symbol_limits(
+        self, symbol: str, limits: Limits, *, version: int | None = None
+    ) -> LimitsRecord:
         """Replaces all of a symbol's limits."""
-        return self._loop.run(lambda: self._wrapped.set_symbol_limits(symbol, limits, version=version))
+        return self._loop.run(
+            lambda: self._wrapped.set_symbol_limits(symbol, limits, version=version)
+        )
 
     def delete_symbol_limits(self, symbol: str, *, version: int | None = None) -> None:
         """Removes a symbol's limits."""

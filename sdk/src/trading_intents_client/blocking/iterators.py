@@ -15,16 +15,20 @@ T = TypeVar("T")
 class Pages(Generic[T]):
     """`for item in pages` reads all of them; `pages.page()` reads one page."""
 
-    def __init__(self, loop: LoopThread, wrapped: AsyncPages[Any], wrap: Callable[[Any], T]) -> None:
+    def __init__(
+        self, loop: LoopThread, wrapped: AsyncPages[Any], wrap: Callable[[Any], T]
+    ) -> None:
         self._loop, self._wrapped, self._wrap = loop, wrapped, wrap
 
     def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
-        """One page of at most `limit` items; the first, or the one that an earlier page's `next_cursor` names."""
+        """One page of at most `limit` items; the first, or the one that an earlier page's
+        `next_cursor` names."""
         page = self._loop.run(lambda: self._wrapped.page(limit=limit, cursor=cursor))
         return Page(data=tuple(map(self._wrap, page.data)), next_cursor=page.next_cursor)
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or csv."""
+        """Each item's fields by name, of all pages, as a table's rows: for pandas, polars or
+        csv."""
         return to_dicts(self)
 
     def __iter__(self) -> Iterator[T]:
@@ -87,6 +91,7 @@ class EventStream:
         self._loop.run(self._wrapped.aclose)
 
     async def _next(self) -> None:
-        """Keeps the event: one that comes in the moment of an interrupt is the next one that is delivered."""
+        """Keeps the event: one that comes in the moment of an interrupt is the next one that is
+        delivered."""
         if self._read is None:
             self._read = await anext(self._wrapped, None)

@@ -1,4 +1,5 @@
-"""The event loop of a blocking client: a thread of its own, made anew after a fork. An interrupt cancels what runs."""
+"""The event loop of a blocking client: a thread of its own, made anew after a fork. An interrupt
+cancels what runs."""
 
 import asyncio
 import contextlib
@@ -26,18 +27,21 @@ class _Running:
 
 
 class LoopThread:
-    """Runs coroutines for threads that have no event loop, or one that must not be blocked by this client."""
+    """Runs coroutines for threads that have no event loop, or one that must not be blocked by this
+    client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: _Running | None = None
         self._is_closed = False
-        self._inherited: list[_Running] = []  # a parent process's: closing it would disturb the parent
+        # A parent process's: closing it would disturb the parent.
+        self._inherited: list[_Running] = []
         this = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_parent(this()))
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """`call` runs in the loop's thread: an interrupt before that leaves no coroutine that nobody awaits."""
+        """`call` runs in the loop's thread: an interrupt before that leaves no coroutine that
+        nobody awaits."""
         done: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
 
@@ -72,18 +76,23 @@ class LoopThread:
             running.thread.join(STOP_SECONDS)
 
     def _schedule(self, start: Callable[[], None]) -> asyncio.AbstractEventLoop:
-        """Under the lock, so that what was scheduled is cancelled by a `close` and never forgotten by it."""
+        """Under the lock, so that what was scheduled is cancelled by a `close` and never forgotten
+        by it."""
         with self._lock:
             if self._is_closed:
                 raise ClientClosed("the client is closed")
             if self._running is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run_loop, args=(loop,), name="trading-intents-client", daemon=True)
+                thread = threading.Thread(
+                    target=_run_loop, args=(loop,), name="trading-intents-client", daemon=True
+                )
                 self._running = _Running(loop, thread)
                 thread.start()
                 weakref.finalize(self, _end_loop, loop).atexit = False
             elif self._running.thread is threading.current_thread():
-                raise RuntimeError("called from the client's own thread, where it would wait for itself")
+                raise RuntimeError(
+                    "called from the client's own thread, where it would wait for itself"
+                )
             self._running.loop.call_soon_threadsafe(start)
             return self._running.loop
 
@@ -119,7 +128,8 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _settle(done: "Future[T]", ended: "asyncio.Task[T]") -> None:
-    """Not by `asyncio.wrap_future`, which makes another CancelledError of one whose cause has an Idempotency-Key."""
+    """Not by `asyncio.wrap_future`, which makes another CancelledError of one whose cause has an
+    Idempotency-Key."""
     try:
         done.set_result(ended.result())
     except BaseException as error:

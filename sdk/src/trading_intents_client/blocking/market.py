@@ -16,7 +16,9 @@ class Market:
         self._loop, self._wrapped = loop, wrapped
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        return (
+            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        )
 
     def quotes(self, *, order: SortOrderName | None = None) -> Pages[Quote]:
         """The paper broker's quotes, as the organization sees them."""
@@ -37,10 +39,17 @@ class Market:
         last: Amount | None = None,
         last_size: Amount | None = None,
     ) -> PostedQuote:
-        """Sets the paper price of a symbol for the organization, by which it is priced from then on."""
+        """Sets the paper price of a symbol for the organization, by which it is priced from then
+        on."""
         return self._loop.run(
             lambda: self._wrapped.post_quote(
-                symbol, bid=bid, ask=ask, bid_size=bid_size, ask_size=ask_size, last=last, last_size=last_size
+                symbol,
+                bid=bid,
+                ask=ask,
+                bid_size=bid_size,
+                ask_size=ask_size,
+                last=last,
+                last_size=last_size,
             )
         )
 
@@ -51,24 +60,34 @@ class Market:
         account_id: str | None = None,
         order: SortOrderName | None = None,
     ) -> Pages[ReferencePrice]:
-        """The prices by which limits and positions are judged, in an account's market. An API key has its own
-        environment's; on paper without an account, the built-in paper broker's."""
+        """The prices by which limits and positions are judged, in an account's market. An API key
+        has its own environment's; on paper without an account, the built-in paper broker's."""
         return Pages(
             self._loop,
-            self._wrapped.reference_prices(environment=environment, account_id=account_id, order=order),
+            self._wrapped.reference_prices(
+                environment=environment, account_id=account_id, order=order
+            ),
             lambda item: item,
         )
 
     def reference_price(
-        self, symbol: str, *, environment: EnvironmentName | None = None, account_id: str | None = None
+        self,
+        symbol: str,
+        *,
+        environment: EnvironmentName | None = None,
+        account_id: str | None = None,
     ) -> ReferencePrice:
         """A symbol's reference price, in an account's market; NotFound where none is known."""
         return self._loop.run(
-            lambda: self._wrapped.reference_price(symbol, environment=environment, account_id=account_id)
+            lambda: self._wrapped.reference_price(
+                symbol, environment=environment, account_id=account_id
+            )
         )
 
     def post_reference_price(
         self, symbol: str, price: Amount, *, environment: EnvironmentName | None = None
     ) -> ReferencePrice:
         """Sets a symbol's reference price."""
-        return self._loop.run(lambda: self._wrapped.post_reference_price(symbol, price, environment=environment))
+        return self._loop.run(
+            lambda: self._wrapped.post_reference_price(symbol, price, environment=environment)
+        )

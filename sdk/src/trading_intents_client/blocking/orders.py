@@ -37,7 +37,10 @@ class OrderActions:
 
     def cancel(self, *, idempotency_key: str | None = None) -> "PlacedOrder":
         """Asks for the order to be cancelled. Safe to repeat while the order is open."""
-        return wrap_placed(self._loop, self._loop.run(lambda: self._wrapped.cancel(idempotency_key=idempotency_key)))
+        return wrap_placed(
+            self._loop,
+            self._loop.run(lambda: self._wrapped.cancel(idempotency_key=idempotency_key)),
+        )
 
     def replace(
         self,
@@ -50,7 +53,8 @@ class OrderActions:
         time_in_force: TimeInForceName | None = None,
         idempotency_key: str | None = None,
     ) -> "PlacedOrder":
-        """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is the new total."""
+        """Changes the order; what is not given stays as the broker last confirmed it. `quantity` is
+        the new total."""
         replacing = partial(
             self._wrapped.replace,
             quantity=quantity,
@@ -68,7 +72,8 @@ class OrderActions:
         return wrap_order(self._loop, self._loop.run(self._wrapped.refresh))
 
     def find_legs(self) -> "list[Order]":
-        """The orders that the broker links to this one, its exits or the other of a pair, as they are now."""
+        """The orders that the broker links to this one, its exits or the other of a pair, as they
+        are now."""
         return [wrap_order(self._loop, order) for order in self._loop.run(self._wrapped.find_legs)]
 
     def wait(
@@ -76,8 +81,8 @@ class OrderActions:
         until: OrderStatusName | Iterable[OrderStatusName] = FINAL_STATUSES,
         timeout: float | timedelta = WAIT_SECONDS,
     ) -> "Order":
-        """Waits, by the stream, for a status or for one of several; without `until` for the order's end. Without the
-        permission `stream:read` it reads the order again and again.
+        """Waits, by the stream, for a status or for one of several; without `until` for the order's
+        end. Without the permission `stream:read` it reads the order again and again.
 
         Raises WaitTimeout, or OrderEnded when the order ends in another status.
         """
@@ -96,7 +101,8 @@ class PlacedOrder(OrderActions, Struct, frozen=True, kw_only=True, dict=True):
     idempotency_key: str | None = None
     # The command was accepted earlier under the same Idempotency-Key.
     is_replayed: bool = False
-    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or `one_cancels_other`.
+    # What it is to the order that it was placed with: `take_profit`, `stop_loss` or
+    # `one_cancels_other`.
     leg: str | None = None
     # The orders that were placed with it, which the broker links to it.
     legs: tuple["PlacedOrder", ...] = ()
@@ -118,8 +124,9 @@ def wrap_placed(loop: LoopThread, wrapped: AsyncPlacedOrder) -> PlacedOrder:
 
 
 class Basket:
-    """Commands that are sent side by side. What becomes of one changes nothing for the others: a basket is no
-    transaction. Each has its Idempotency-Key from when it is added, so that sending all again places none twice."""
+    """Commands that are sent side by side. What becomes of one changes nothing for the others: a
+    basket is no transaction. Each has its Idempotency-Key from when it is added, so that sending
+    all again places none twice."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncBasket) -> None:
         self._loop, self._wrapped = loop, wrapped
@@ -136,9 +143,18 @@ class Basket:
         idempotency_key: str | None = None,
     ) -> None:
         """Adds a command that `create_command`, `replace_command` or `cancel_command` made."""
-        self._wrapped.add(account_id, command, client_reference_id=client_reference_id, idempotency_key=idempotency_key)
+        self._wrapped.add(
+            account_id,
+            command,
+            client_reference_id=client_reference_id,
+            idempotency_key=idempotency_key,
+        )
 
     def send(self) -> list[PlacedOrder | TradingError]:
-        """Sends all, and answers in their order what each became: the placed order, or the error of it alone."""
+        """Sends all, and answers in their order what each became: the placed order, or the error of
+        it alone."""
         answers = self._loop.run(self._wrapped.send)
-        return [each if isinstance(each, TradingError) else wrap_placed(self._loop, each) for each in answers]
+        return [
+            each if isinstance(each, TradingError) else wrap_placed(self._loop, each)
+            for each in answers
+        ]

@@ -7,9 +7,27 @@ from datetime import datetime
 from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.blocking.iterators import Pages
 from trading_intents_client.blocking.loop import LoopThread
-from trading_intents_client.types.accounts import ApiKey, Caller, CreatedApiKey, KeyValidation, OrganizationRecord
-from trading_intents_client.types.controls import Control, Halt, KeyLimits, KeyLimitsRecord, Limits, LimitsRecord
-from trading_intents_client.types.enums import EnvironmentName, PermissionName, PermissionSetName, SortOrderName
+from trading_intents_client.types.accounts import (
+    ApiKey,
+    Caller,
+    CreatedApiKey,
+    KeyValidation,
+    OrganizationRecord,
+)
+from trading_intents_client.types.controls import (
+    Control,
+    Halt,
+    KeyLimits,
+    KeyLimitsRecord,
+    Limits,
+    LimitsRecord,
+)
+from trading_intents_client.types.enums import (
+    EnvironmentName,
+    PermissionName,
+    PermissionSetName,
+    SortOrderName,
+)
 
 
 class Organization:
@@ -19,7 +37,9 @@ class Organization:
         self._loop, self._wrapped = loop, wrapped
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        return (
+            f"{type(self).__name__}{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}"
+        )
 
     def caller(self) -> Caller:
         """The owner of the client's credential, and what it may call."""
@@ -33,9 +53,13 @@ class Organization:
         """The organization's switch; NotFound when it was never set."""
         return self._loop.run(self._wrapped.control)
 
-    def set_control(self, *, disabled: bool, reason: str | None = None, version: int | None = None) -> Control:
+    def set_control(
+        self, *, disabled: bool, reason: str | None = None, version: int | None = None
+    ) -> Control:
         """Switches trading of the whole organization off or on."""
-        return self._loop.run(lambda: self._wrapped.set_control(disabled=disabled, reason=reason, version=version))
+        return self._loop.run(
+            lambda: self._wrapped.set_control(disabled=disabled, reason=reason, version=version)
+        )
 
     def limits(self) -> LimitsRecord:
         """The organization's limits; NotFound when there are none."""
@@ -49,10 +73,15 @@ class Organization:
         """Removes the organization's limits."""
         self._loop.run(lambda: self._wrapped.delete_limits(version=version))
 
-    def halt(self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False) -> Halt:
-        """Stops trading in all accounts at once, cancels orders and, if asked for, closes positions."""
+    def halt(
+        self, reason: str, *, cancel_orders: bool = True, close_positions: bool = False
+    ) -> Halt:
+        """Stops trading in all accounts at once, cancels orders and, if asked for, closes
+        positions."""
         return self._loop.run(
-            lambda: self._wrapped.halt(reason, cancel_orders=cancel_orders, close_positions=close_positions)
+            lambda: self._wrapped.halt(
+                reason, cancel_orders=cancel_orders, close_positions=close_positions
+            )
         )
 
     def current_halt(self) -> Halt:
@@ -104,10 +133,13 @@ class Organization:
         self._loop.run(lambda: self._wrapped.delete_api_key(key_id, version=version))
 
     def key_limits(self, key_id: str) -> KeyLimitsRecord:
-        """A key's limits and what is used of them; NotFound when there are none. A key may read its own."""
+        """A key's limits and what is used of them; NotFound when there are none. A key may read its
+        own."""
         return self._loop.run(lambda: self._wrapped.key_limits(key_id))
 
-    def set_key_limits(self, key_id: str, limits: KeyLimits, *, version: int | None = None) -> KeyLimitsRecord:
+    def set_key_limits(
+        self, key_id: str, limits: KeyLimits, *, version: int | None = None
+    ) -> KeyLimitsRecord:
         """Replaces all of a key's limits."""
         return self._loop.run(lambda: self._wrapped.set_key_limits(key_id, limits, version=version))
 
@@ -116,7 +148,8 @@ class Organization:
         self._loop.run(lambda: self._wrapped.delete_key_limits(key_id, version=version))
 
     def open_session(self, environment: EnvironmentName) -> CreatedApiKey:
-        """Makes a key for the calling user. It ends with the token, at the latest after 12 hours."""
+        """Makes a key for the calling user. It ends with the token, at the latest after 12
+        hours."""
         return self._loop.run(lambda: self._wrapped.open_session(environment))
 
     def end_session(self) -> None:

@@ -1,4 +1,5 @@
-"""The command `trading-intents`: a trader's commands, which use the public API alone, and those that packages add."""
+"""The command `trading-intents`: a trader's commands, which use the public API alone, and those
+that packages add."""
 
 import sys
 

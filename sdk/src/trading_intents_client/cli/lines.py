@@ -21,9 +21,13 @@ from trading_intents_client.cli.tables import amount, rounded
 def event_line(event: Event) -> str:
     match event:
         case ActionEvent(action=action):
-            prices = f" limit {amount(action.limit_price)}" if action.limit_price is not None else ""
+            prices = (
+                f" limit {amount(action.limit_price)}" if action.limit_price is not None else ""
+            )
             prices += f" stop {amount(action.stop_price)}" if action.stop_price is not None else ""
-            prices += f" trail {amount(action.trail_amount)}" if action.trail_amount is not None else ""
+            prices += (
+                f" trail {amount(action.trail_amount)}" if action.trail_amount is not None else ""
+            )
             prices += f" trail {action.trail_bps} bps" if action.trail_bps is not None else ""
             return f"{action.action_type} {action.order_side} {amount(action.quantity)} {action.symbol}{prices}"
         case OrderEvent(order=order):

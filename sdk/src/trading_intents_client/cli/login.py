@@ -1,5 +1,5 @@
-"""The platform's URL and the caller's key: from the environment, else from `login`, else from the demo of a `make
-run`."""
+"""The platform's URL and the caller's key: from the environment, else from `login`, else from the
+demo of a `make run`."""
 
 import os
 import tempfile
@@ -29,7 +29,9 @@ class Login(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def login_file(environ: Mapping[str, str]) -> Path:
     configured = environ.get("XDG_CONFIG_HOME", "")
-    return Path(configured or Path(environ.get("HOME") or "~", ".config").expanduser(), FOLDER, FILE)
+    return Path(
+        configured or Path(environ.get("HOME") or "~", ".config").expanduser(), FOLDER, FILE
+    )
 
 
 def read_login(environ: Mapping[str, str]) -> Login | None:
@@ -39,7 +41,9 @@ def read_login(environ: Mapping[str, str]) -> Login | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        raise NotConfigured(f"{file} cannot be read ({error}): `trading-intents login` makes it anew") from None
+        raise NotConfigured(
+            f"{file} cannot be read ({error}): `trading-intents login` makes it anew"
+        ) from None
 
 
 def write_login(environ: Mapping[str, str], login: Login) -> Path:
@@ -54,7 +58,8 @@ def write_login(environ: Mapping[str, str], login: Login) -> Path:
 
 
 def find_login(environ: Mapping[str, str]) -> Login | None:
-    """A key in the environment goes with the URL there, a stored one with the stored URL: never crosswise."""
+    """A key in the environment goes with the URL there, a stored one with the stored URL: never
+    crosswise."""
     return None if environ.get(KEY_VARIABLE) or environ.get(URL_VARIABLE) else read_login(environ)
 
 

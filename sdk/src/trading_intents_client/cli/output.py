@@ -30,9 +30,11 @@ T = TypeVar("T")
 
 @contextmanager
 def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
-    """An expected failure is one line on standard error, and the exit code says of which kind it is.
+    """An expected failure is one line on standard error, and the exit code says of which kind it
+    is.
 
-    `typed` is a command that takes --key: after a lost answer it is shown again, with the key that makes it safe.
+    `typed` is a command that takes --key: after a lost answer it is shown again, with the key that
+    makes it safe.
     """
     try:
         yield
@@ -44,7 +46,8 @@ def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and error.idempotency_key:
             typer.echo(
-                f"interrupted; the order may have been placed. Idempotency-Key {error.idempotency_key}", err=True
+                f"interrupted; the order may have been placed. Idempotency-Key {error.idempotency_key}",
+                err=True,
             )
             _show_again(typed, error.idempotency_key)
         raise typer.Exit(INTERRUPTED) from None
@@ -54,12 +57,14 @@ def _show_again(typed: Sequence[str], key: str | None) -> None:
     if typed and key:
         program = sys.argv[0] if sys.argv[0].endswith(PROGRAM) else PROGRAM
         typer.echo(
-            f"Type it again like this: it is carried out once.\n{shlex.join([program, *typed, '--key', key])}", err=True
+            f"Type it again like this: it is carried out once.\n{shlex.join([program, *typed, '--key', key])}",
+            err=True,
         )
 
 
 def for_each(items: Iterable[T], act: Callable[[T], None], name: Callable[[T], str] = str) -> None:
-    """Acts on all of them, also after one has failed; the exit code is that of the gravest failure."""
+    """Acts on all of them, also after one has failed; the exit code is that of the gravest
+    failure."""
     codes = [0]
     for item in items:
         try:
@@ -92,7 +97,10 @@ def _title(error: TradingError) -> str:
 def _code(error: TradingError) -> int:
     if isinstance(error, NotConfigured):
         return USAGE
-    is_away = isinstance(error, Unreachable | AnswerLost | UnexpectedAnswer) or (error.status or 0) >= SERVER_FAULT
+    is_away = (
+        isinstance(error, Unreachable | AnswerLost | UnexpectedAnswer)
+        or (error.status or 0) >= SERVER_FAULT
+    )
     # What may have been recorded was not refused: a script must not place it again.
     return UNREACHABLE if is_away or error.may_be_recorded else REFUSED
 

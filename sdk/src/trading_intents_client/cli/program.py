@@ -1,4 +1,5 @@
-"""The program `trading-intents`. Commands of other packages are loaded when one of them, or a list, is asked for."""
+"""The program `trading-intents`. Commands of other packages are loaded when one of them, or a list,
+is asked for."""
 
 from importlib.metadata import entry_points
 from typing import Annotated, Any
@@ -14,12 +15,14 @@ from trading_intents_client.cli.commands.orders import add_order_commands
 from trading_intents_client.cli.commands.views import add_view_commands
 from trading_intents_client.cli.commands.webhooks import add_forward_command
 
-ADDED_COMMANDS = "trading_intents.commands"  # entry points: the name is their title in --help, the value a Typer
+# Entry points: the name is their title in --help, the value a Typer.
+ADDED_COMMANDS = "trading_intents.commands"
 TRADING = "Trading"
 
 
 class CommandGroup(TyperGroup):
-    """Adds the commands of entry points to a trader's. Importing them takes longer than a trader's command."""
+    """Adds the commands of entry points to a trader's. Importing them takes longer than a trader's
+    command."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands:
@@ -54,7 +57,8 @@ def _show_version(is_asked: bool) -> None:
 @cli.callback()
 def choose_command(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """The Trading Intents Platform. Settings are TRADING_INTENTS_* variables."""

@@ -1,4 +1,5 @@
-"""Tables for people: decimals line up, and what has no room in the terminal's width stands below its row."""
+"""Tables for people: decimals line up, and what has no room in the terminal's width stands below
+its row."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,18 +17,34 @@ from trading_intents_client.asynchronous.client import MIN_ID_CHARACTERS
 NONE = "-"
 GAP = "  "
 MIN_PRICE_PLACES, MIN_PLACES = 2, 4
-COLOURS = {"FILLED": "green", "REJECTED": "red", "CANCELLED": "yellow", "EXPIRED": "yellow", "UNKNOWN": "magenta"}
+COLOURS = {
+    "FILLED": "green",
+    "REJECTED": "red",
+    "CANCELLED": "yellow",
+    "EXPIRED": "yellow",
+    "UNKNOWN": "magenta",
+}
 SIDES = {"SELL_SHORT": "SHORT"}
 # A column's title, and the field that it shows or what makes it of a record.
 Fields = dict[str, str | Callable[[Any], object]]
 
 
-def print_table(fields: Fields, records: Iterable[object], empty: str, below: Sequence[str] = ()) -> None:
-    """Leaves columns without any value out. `below` names those that move below their row when there is no room."""
+def print_table(
+    fields: Fields, records: Iterable[object], empty: str, below: Sequence[str] = ()
+) -> None:
+    """Leaves columns without any value out. `below` names those that move below their row when
+    there is no room."""
     shown = list(records)
-    getters = {name: attrgetter(field) if isinstance(field, str) else field for name, field in fields.items()}
+    getters = {
+        name: attrgetter(field) if isinstance(field, str) else field
+        for name, field in fields.items()
+    }
     columns = {name: [getter(record) for record in shown] for name, getter in getters.items()}
-    texts = {name: align(values) for name, values in columns.items() if any(value is not None for value in values)}
+    texts = {
+        name: align(values)
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    }
     out = Console(highlight=False, emoji=False)
     if not texts:
         out.print(empty)
@@ -38,23 +55,31 @@ def print_table(fields: Fields, records: Iterable[object], empty: str, below: Se
             moved.append(name)
     kept = [name for name in texts if name not in moved]
     widths = {name: max(map(cell_len, (name, *texts[name]))) for name in kept}
-    rights = {name for name in kept if any(isinstance(value, Decimal | int) for value in columns[name])}
+    rights = {
+        name for name in kept if any(isinstance(value, Decimal | int) for value in columns[name])
+    }
     out.print(_line(((name, name, "bold") for name in kept), widths, rights), soft_wrap=True)
     for row in range(len(shown)):
         cells = ((name, texts[name][row], COLOURS.get(texts[name][row], "")) for name in kept)
         out.print(_line(cells, widths, rights), soft_wrap=True)
         for name in moved:
             if columns[name][row] is not None:
-                filled = textwrap.fill(texts[name][row], out.width, initial_indent=GAP, subsequent_indent=GAP)
+                filled = textwrap.fill(
+                    texts[name][row], out.width, initial_indent=GAP, subsequent_indent=GAP
+                )
                 out.print(Text(filled, style="dim"), soft_wrap=True)
 
 
 def _width(texts: Mapping[str, Sequence[str]], moved: Sequence[str]) -> int:
-    widths = [max(map(cell_len, (name, *values))) for name, values in texts.items() if name not in moved]
+    widths = [
+        max(map(cell_len, (name, *values))) for name, values in texts.items() if name not in moved
+    ]
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _line(cells: Iterable[tuple[str, str, str]], widths: Mapping[str, int], rights: set[str]) -> Text:
+def _line(
+    cells: Iterable[tuple[str, str, str]], widths: Mapping[str, int], rights: set[str]
+) -> Text:
     line = Text()
     for name, text, style in cells:
         room = " " * (widths[name] - cell_len(text))
@@ -66,13 +91,22 @@ def _line(cells: Iterable[tuple[str, str, str]], widths: Mapping[str, int], righ
 
 
 def align(values: Sequence[object]) -> list[str]:
-    """The cells of a column. Numbers have as much behind their point, in blanks, as the longest of them."""
+    """The cells of a column. Numbers have as much behind their point, in blanks, as the longest of
+    them."""
     texts = [show(value) for value in values]
     numbers = [isinstance(value, Decimal | int) for value in values]
-    tails = [len(text.partition(".")[2]) for text, is_number in zip(texts, numbers, strict=True) if is_number]
+    tails = [
+        len(text.partition(".")[2])
+        for text, is_number in zip(texts, numbers, strict=True)
+        if is_number
+    ]
     if not any(tails):
         return texts
-    return [text + " " * _missing(text, max(tails)) for text in texts] if all(numbers) else _mixed(texts, max(tails))
+    return (
+        [text + " " * _missing(text, max(tails)) for text in texts]
+        if all(numbers)
+        else _mixed(texts, max(tails))
+    )
 
 
 def _mixed(texts: Sequence[str], places: int) -> list[str]:
@@ -107,7 +141,8 @@ def amount(value: Decimal | int | None) -> str:
 
 
 def rounded(value: Decimal | None, *prices: Decimal | None) -> Decimal | None:
-    """An average or a result, with the digits of its prices; without any to four places, or to four digits."""
+    """An average or a result, with the digits of its prices; without any to four places, or to four
+    digits."""
     if value is None:
         return None
     places = [len(amount(price).partition(".")[2]) for price in prices if price is not None]
@@ -118,7 +153,8 @@ def rounded(value: Decimal | None, *prices: Decimal | None) -> Decimal | None:
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """The beginning of each id, long enough that no other of them has it, and never shorter than commands take."""
+    """The beginning of each id, long enough that no other of them has it, and never shorter than
+    commands take."""
     known = sorted(set(ids))
     found = {}
     for index, one in enumerate(known):

@@ -1,4 +1,5 @@
-"""Today's result of an account as its daily-loss limit counts it, from positions and the recorded equity."""
+"""Today's result of an account as its daily-loss limit counts it, from positions and the recorded
+equity."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -40,11 +41,14 @@ def read_today(account: Account, positions: Iterable[Position]) -> DayResult | N
             last = next(iter(account.equity(resolution="1m", start=begin).data), None)
     except Forbidden:
         return None
-    return DayResult(made - (last.realized_pnl + last.unrealized_pnl if last else ZERO), zone or "UTC")
+    return DayResult(
+        made - (last.realized_pnl + last.unrealized_pnl if last else ZERO), zone or "UTC"
+    )
 
 
 def begin_day(now: datetime, zone: str | None) -> datetime:
-    """The time at which the calendar day began in the zone. A zone that is not known here counts as UTC."""
+    """The time at which the calendar day began in the zone. A zone that is not known here counts as
+    UTC."""
     known: tzinfo = UTC
     with suppress(LookupError, ValueError, OSError):
         known = ZoneInfo(zone or "UTC")

@@ -1,4 +1,5 @@
-"""The events of the stream, and how they are read from its JSON. A kind that is not known becomes UnknownEvent."""
+"""The events of the stream, and how they are read from its JSON. A kind that is not known becomes
+UnknownEvent."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -62,7 +63,8 @@ class StreamedOrder(Struct, frozen=True, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state says."""
+        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state
+        says."""
         return self.order_status in FINAL_STATUSES or self.order_state in FINAL_STATES
 
 
@@ -165,7 +167,8 @@ class StreamedHalt(Struct, frozen=True, kw_only=True):
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """The root of all events. Keep the last `cursor`: with `events(after=cursor)` nothing is missed or repeated."""
+    """The root of all events. Keep the last `cursor`: with `events(after=cursor)` nothing is missed
+    or repeated."""
 
     cursor: str | None = None
 
@@ -213,9 +216,11 @@ class PrimedEvent(Event, frozen=True, kw_only=True):
 
 
 class GapEvent(Event, frozen=True, kw_only=True):
-    """Events were missed: what followed the cursor is no longer kept. This is the state from which the stream goes on.
+    """Events were missed: what followed the cursor is no longer kept. This is the state from which
+    the stream goes on.
 
-    `orders` are the open ones. Events that come next may be in it already: an order's `version` shows it.
+    `orders` are the open ones. Events that come next may be in it already: an order's `version`
+    shows it.
     """
 
     orders: tuple[OrderRecord, ...]
@@ -242,7 +247,17 @@ class StatusMessage(Struct, frozen=True):
 
 # A newer server may send more beside them.
 KINDS = frozenset(
-    {"broker_order", "broker_trade", "broker_position", "intent_action", "balance", "halt", "primed", "status", "error"}
+    {
+        "broker_order",
+        "broker_trade",
+        "broker_position",
+        "intent_action",
+        "balance",
+        "halt",
+        "primed",
+        "status",
+        "error",
+    }
 )
 PREFIXES = {
     "order_state": "ORDER_STATE_",
@@ -270,26 +285,41 @@ def read_event(data: Mapping[str, Any]) -> Event | StatusMessage | None:
         return None
     if kind in ("status", "error"):
         return StatusMessage((fields or {}).get("message", ""), kind == "error")
-    shown = {name: _plain(name, value) for name, value in fields.items()} if isinstance(fields, dict) else {}
+    shown = (
+        {name: _plain(name, value) for name, value in fields.items()}
+        if isinstance(fields, dict)
+        else {}
+    )
     try:
         return _known_event(kind, shown, cursor)
     except msgspec.ValidationError:
-        # Of a server so new that a field means something else: the consumer may know what to do with it.
+        # Of a server so new that a field means something else: the consumer may know what to do
+        # with it.
         return UnknownEvent(kind=kind, data=dict(data), cursor=cursor)
 
 
 def _known_event(kind: str, shown: dict[str, Any], cursor: str | None) -> Event:
     match kind:
         case "broker_order":
-            return OrderEvent(order=msgspec.convert(shown, StreamedOrder, strict=False), cursor=cursor)
+            return OrderEvent(
+                order=msgspec.convert(shown, StreamedOrder, strict=False), cursor=cursor
+            )
         case "broker_trade":
-            return TradeEvent(trade=msgspec.convert(shown, StreamedTrade, strict=False), cursor=cursor)
+            return TradeEvent(
+                trade=msgspec.convert(shown, StreamedTrade, strict=False), cursor=cursor
+            )
         case "broker_position":
-            return PositionEvent(position=msgspec.convert(shown, StreamedPosition, strict=False), cursor=cursor)
+            return PositionEvent(
+                position=msgspec.convert(shown, StreamedPosition, strict=False), cursor=cursor
+            )
         case "intent_action":
-            return ActionEvent(action=msgspec.convert(shown, StreamedAction, strict=False), cursor=cursor)
+            return ActionEvent(
+                action=msgspec.convert(shown, StreamedAction, strict=False), cursor=cursor
+            )
         case "balance":
-            return BalanceEvent(balance=msgspec.convert(shown, StreamedBalance, strict=False), cursor=cursor)
+            return BalanceEvent(
+                balance=msgspec.convert(shown, StreamedBalance, strict=False), cursor=cursor
+            )
         case "halt":
             return HaltEvent(halt=msgspec.convert(shown, StreamedHalt, strict=False), cursor=cursor)
         case "primed":
@@ -299,7 +329,8 @@ def _known_event(kind: str, shown: dict[str, Any], cursor: str | None) -> Event:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """An enum's value without its type's prefix; a number is one that only the server has a name for."""
+    """An enum's value without its type's prefix; a number is one that only the server has a name
+    for."""
     prefix = PREFIXES.get(name)
     if prefix is None:
         return value

@@ -6,8 +6,20 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
-from trading_intents_client.errors import CursorExpired, LimitReached, TradingError, Unauthorized, UnexpectedAnswer
-from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, SkippedEvent, StatusMessage
+from trading_intents_client.errors import (
+    CursorExpired,
+    LimitReached,
+    TradingError,
+    Unauthorized,
+    UnexpectedAnswer,
+)
+from trading_intents_client.stream.events import (
+    Event,
+    GapEvent,
+    PrimedEvent,
+    SkippedEvent,
+    StatusMessage,
+)
 from trading_intents_client.transport.retries import Repeat, may_repeat, pause_seconds
 
 Connect = Callable[[str | None], AsyncIterator[Event | StatusMessage]]
@@ -20,7 +32,9 @@ class AsyncEventStream:
     It is connected by `async with stream`, else by the first read.
     """
 
-    def __init__(self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int) -> None:
+    def __init__(
+        self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int
+    ) -> None:
         self._connect, self._snapshot = connect, snapshot
         # From `_cursor` on the stream is read; the consumer may not have the event of it yet.
         self._cursor = self._delivered_cursor = after
@@ -86,7 +100,8 @@ class AsyncEventStream:
             if not self._is_closed or (caller is not None and caller.cancelling()):
                 if self._reading.cancelled():
                     self._reading = None
-                # An event that came in the moment of the cancellation is the next one that is delivered.
+                # An event that came in the moment of the cancellation is the next one that is
+                # delivered.
                 raise
             event = None
         except BaseException:
@@ -103,7 +118,8 @@ class AsyncEventStream:
             except TradingError as error:
                 await self._on_failure(error)
                 continue
-            except BaseException:  # cancelled in the middle of an event: the next one is read from the cursor on
+            # Cancelled in the middle of an event: the next one is read from the cursor on.
+            except BaseException:
                 await self._disconnect()
                 raise
             if event is not None:

@@ -1,4 +1,5 @@
-"""The stream over gRPC. The messages are made of the description beside this file, in a pool of their own."""
+"""The stream over gRPC. The messages are made of the description beside this file, in a pool of
+their own."""
 
 import asyncio
 import os
@@ -45,16 +46,24 @@ ERRORS: dict[grpc.StatusCode, type[TradingError]] = {
 KEEPALIVE_MILLIS = 10_000
 
 
-def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | None, target: str | None) -> Connect:
+def grpc_source(
+    transport: Transport, account_id: str, kinds: Sequence[str] | None, target: str | None
+) -> Connect:
     messages = _messages()
     wanted = [f"EVENT_TYPE_{kind.upper()}" for kind in (KINDS if kinds is None else kinds)]
 
     async def follow(cursor: str | None) -> AsyncIterator[Event | StatusMessage]:
         if transport.grpc_pid not in (None, os.getpid()):
             # The library would abort the process.
-            raise NotConfigured("gRPC was used before the fork and cannot be used after it: follow over HTTP")
+            raise NotConfigured(
+                "gRPC was used before the fork and cannot be used after it: follow over HTTP"
+            )
         transport.grpc_pid = os.getpid()
-        asked = {"trading_account_id": account_id, "subscriptions": wanted, "resume_after": cursor or ""}
+        asked = {
+            "trading_account_id": account_id,
+            "subscriptions": wanted,
+            "resume_after": cursor or "",
+        }
         try:
             request = json_format.ParseDict(asked, messages["trading.Subscribe"]())
         except json_format.ParseError as error:
@@ -71,7 +80,8 @@ def grpc_source(transport: Transport, account_id: str, kinds: Sequence[str] | No
             try:
                 while True:
                     # Keep-alive asks the next proxy only. The platform has a heartbeat.
-                    async with asyncio.timeout(STREAM_READ_SECONDS):  # not by wait_for, which can lose a cancellation
+                    # Not by wait_for, which can lose a cancellation.
+                    async with asyncio.timeout(STREAM_READ_SECONDS):
                         message = await call.read()
                     if message is grpc.aio.EOF:
                         return
@@ -102,7 +112,10 @@ def _channel(url: str, target: str | None) -> grpc.aio.Channel:
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     address = target or f"{host}:{SECURE_PORT if is_secure else PORT}"
-    options = [("grpc.keepalive_time_ms", KEEPALIVE_MILLIS), ("grpc.keepalive_timeout_ms", KEEPALIVE_MILLIS)]
+    options = [
+        ("grpc.keepalive_time_ms", KEEPALIVE_MILLIS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_MILLIS),
+    ]
     if is_secure:
         return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=options)
     return grpc.aio.insecure_channel(address, options=options)

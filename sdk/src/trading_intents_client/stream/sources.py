@@ -13,8 +13,11 @@ from trading_intents_client.transport.http import Transport
 POSITIONS = "broker_position"
 
 
-def event_source(transport: Transport, account_id: str | None, kinds: Iterable[str] | None, over: str) -> Connect:
-    """Positions are always asked for: with them the server sends a cursor at once, so that no break loses an event."""
+def event_source(
+    transport: Transport, account_id: str | None, kinds: Iterable[str] | None, over: str
+) -> Connect:
+    """Positions are always asked for: with them the server sends a cursor at once, so that no break
+    loses an event."""
     if kinds is None:
         return _source(transport, account_id, None, over)
     wanted = {kinds} if isinstance(kinds, str) else {str(kind) for kind in kinds}
@@ -22,7 +25,9 @@ def event_source(transport: Transport, account_id: str | None, kinds: Iterable[s
     return follow if POSITIONS in wanted else lambda cursor: _without_positions(follow(cursor))
 
 
-async def _without_positions(events: AsyncIterator[Event | StatusMessage]) -> AsyncIterator[Event | StatusMessage]:
+async def _without_positions(
+    events: AsyncIterator[Event | StatusMessage],
+) -> AsyncIterator[Event | StatusMessage]:
     async for event in events:
         if isinstance(event, PositionEvent):
             # Its cursor counts all the same.
@@ -30,7 +35,9 @@ async def _without_positions(events: AsyncIterator[Event | StatusMessage]) -> As
         yield event
 
 
-def _source(transport: Transport, account_id: str | None, kinds: Sequence[str] | None, over: str) -> Connect:
+def _source(
+    transport: Transport, account_id: str | None, kinds: Sequence[str] | None, over: str
+) -> Connect:
     if over == "http" and account_id is not None:
         path = f"/v1/accounts/{quote(account_id, safe='')}/events"
         params = {"kinds": ",".join(kinds)} if kinds is not None else {}
@@ -40,6 +47,10 @@ def _source(transport: Transport, account_id: str | None, kinds: Sequence[str] |
     try:
         module = importlib.import_module("trading_intents_client.stream.grpc_source")
     except ImportError as error:
-        raise NotConfigured(f"{error.name} is missing: pip install 'trading-intents-client[grpc]'") from None
-    source: Connect = module.grpc_source(transport, account_id or "", kinds, transport.options.grpc_target)
+        raise NotConfigured(
+            f"{error.name} is missing: pip install 'trading-intents-client[grpc]'"
+        ) from None
+    source: Connect = module.grpc_source(
+        transport, account_id or "", kinds, transport.options.grpc_target
+    )
     return source

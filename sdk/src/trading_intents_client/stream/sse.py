@@ -15,7 +15,11 @@ def read_typed(text: bytes) -> Event | StatusMessage | None:
 
 
 async def follow_http(
-    transport: Transport, path: str, params: Mapping[str, str], cursor: str | None, read: ReadMessage = read_typed
+    transport: Transport,
+    path: str,
+    params: Mapping[str, str],
+    cursor: str | None,
+    read: ReadMessage = read_typed,
 ) -> AsyncIterator[Event | StatusMessage]:
     headers = {"accept": "text/event-stream"} | ({"last-event-id": cursor} if cursor else {})
     async with transport.stream(path, params, headers) as chunks:
@@ -26,12 +30,15 @@ async def follow_http(
 
 
 async def read_messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The `data` of each whole message. One that the connection cuts is left out: it comes again after the cursor."""
+    """The `data` of each whole message. One that the connection cuts is left out: it comes again
+    after the cursor."""
     rest = b""
     async for chunk in chunks:
         *messages, rest = (rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
         for message in messages:
-            lines = [line[5:].lstrip(b" ") for line in message.split(b"\n") if line.startswith(b"data:")]
+            lines = [
+                line[5:].lstrip(b" ") for line in message.split(b"\n") if line.startswith(b"data:")
+            ]
             if lines:
                 yield b"\n".join(lines)
         if len(rest) > MAX_EVENT_BYTES:

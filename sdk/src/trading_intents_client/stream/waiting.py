@@ -1,4 +1,5 @@
-"""Waiting for orders of an account: one stream serves all waits. Without `stream:read` the order is polled."""
+"""Waiting for orders of an account: one stream serves all waits. Without `stream:read` the order is
+polled."""
 
 import asyncio
 import itertools
@@ -23,7 +24,9 @@ Change = StreamedOrder | None  # None: look again
 class OrderWaits(Generic[Order]):
     """Opens the stream with the first waiter, and closes it some seconds after the last one."""
 
-    def __init__(self, open_stream: Callable[[], AsyncEventStream], read: Callable[[str], Awaitable[Order]]) -> None:
+    def __init__(
+        self, open_stream: Callable[[], AsyncEventStream], read: Callable[[str], Awaitable[Order]]
+    ) -> None:
         self._open_stream, self._read = open_stream, read
         self._waiters: dict[str, set[asyncio.Queue[Change]]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -42,13 +45,21 @@ class OrderWaits(Generic[Order]):
                     return await self._poll(intent_id, statuses, seen)
         except TimeoutError:
             order = seen[-1] if seen else None
-            state = f"{order.order_status} after {seconds:g} s" if order else f"not read within {seconds:g} s"
+            state = (
+                f"{order.order_status} after {seconds:g} s"
+                if order
+                else f"not read within {seconds:g} s"
+            )
             raise WaitTimeout(f"order {intent_id} is {state}", order) from None
         finally:
             self._leave(intent_id, changes)
 
     async def _wait_by_stream(
-        self, intent_id: str, statuses: frozenset[str], changes: asyncio.Queue[Change], seen: list[Order]
+        self,
+        intent_id: str,
+        statuses: frozenset[str],
+        changes: asyncio.Queue[Change],
+        seen: list[Order],
     ) -> Order:
         await self._follow()
         # Read after the stream has begun, so that no change falls between the two.
@@ -64,7 +75,8 @@ class OrderWaits(Generic[Order]):
         return order
 
     async def _poll(self, intent_id: str, statuses: frozenset[str], seen: list[Order]) -> Order:
-        """For callers that may read orders and no stream. A status that lasts shorter than a pause is missed."""
+        """For callers that may read orders and no stream. A status that lasts shorter than a pause
+        is missed."""
         for pause in itertools.chain(POLL_PAUSES, itertools.repeat(POLL_PAUSES[-1])):
             order = await self._look(intent_id, seen)
             if _is_over(order, statuses):

@@ -1,5 +1,5 @@
-"""The caller's credentials: an API key, a bearer token, or client credentials whose tokens are renewed. Never shows a
-secret."""
+"""The caller's credentials: an API key, a bearer token, or client credentials whose tokens are
+renewed. Never shows a secret."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -32,7 +32,11 @@ class Credentials(httpx.Auth):
         flow = self.async_auth_flow(request)
         await anext(flow)
         await flow.aclose()
-        return [(name, request.headers[name]) for name in ("x-api-key", "authorization") if name in request.headers]
+        return [
+            (name, request.headers[name])
+            for name in ("x-api-key", "authorization")
+            if name in request.headers
+        ]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
@@ -44,7 +48,9 @@ class ApiKeyCredentials(Credentials):
     def __init__(self, api_key: str) -> None:
         self._api_key = check_header(api_key, "API key")
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         request.headers["x-api-key"] = self._api_key
         yield request
 
@@ -55,7 +61,9 @@ class BearerCredentials(Credentials):
     def __init__(self, token: str | Callable[[], str]) -> None:
         self._token = token
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         token = self._token if isinstance(self._token, str) else self._token()
         request.headers["authorization"] = f"Bearer {check_header(token, 'token')}"
         yield request
@@ -69,19 +77,25 @@ class ClientCredentials(Credentials):
         self._token, self._renew_at = "", 0.0
 
     def bind(self, fetch: "TokenFetch", monotonic: Callable[[], float]) -> None:
-        """The client that uses these credentials says how a token is fetched, and what time it is."""
+        """The client that uses these credentials says how a token is fetched, and what time it
+        is."""
         self._fetch, self._monotonic = fetch, monotonic
 
-    async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
         if self._monotonic() >= self._renew_at:
             asked_at = self._monotonic()
             issued = await self._fetch(self._client_id, self._client_secret, self._scope)
-            seconds = max(issued.expires_in - RENEW_BEFORE_SECONDS, issued.expires_in * MIN_USE_SHARE)
+            seconds = max(
+                issued.expires_in - RENEW_BEFORE_SECONDS, issued.expires_in * MIN_USE_SHARE
+            )
             self._token, self._renew_at = issued.access_token, asked_at + seconds
         request.headers["authorization"] = f"Bearer {self._token}"
         response = yield request
         if response.status_code == httpx.codes.UNAUTHORIZED:
-            self._renew_at = 0.0  # the issuer may have changed its keys: the next request fetches another token
+            # The issuer may have changed its keys: the next request fetches another token.
+            self._renew_at = 0.0
 
 
 TokenFetch = Callable[[str, str, str | None], Awaitable[IssuedToken]]
@@ -96,7 +110,10 @@ class Endpoint:
 
 
 def find_endpoint(
-    url: str | None, api_key: str | None, credentials: Credentials | None, environ: Mapping[str, str]
+    url: str | None,
+    api_key: str | None,
+    credentials: Credentials | None,
+    environ: Mapping[str, str],
 ) -> Endpoint:
     """From arguments, else the environment, else the demo of a `make run` in this folder."""
     if api_key is not None and credentials is not None:
@@ -111,7 +128,9 @@ def find_endpoint(
 def check_header(secret: str, what: str) -> str:
     """Refuses what no header can hold. HTTP libraries would show it in their error."""
     if not (secret and secret.isascii() and secret.isprintable()):
-        raise NotConfigured(f"the {what} is empty, or has a line break or another character that no header can hold")
+        raise NotConfigured(
+            f"the {what} is empty, or has a line break or another character that no header can hold"
+        )
     return secret
 
 
@@ -120,14 +139,23 @@ def check_url(url: str) -> str:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise NotConfigured(f"the URL {url!r} cannot be read: {error}") from None
-    if parsed.scheme not in ("http", "https") or not parsed.host or not 0 < (parsed.port or 1) < MAX_PORTS:
-        raise NotConfigured(f"the URL {url!r} must be like {DEMO_URL} or https://trading.example.com")
+    if (
+        parsed.scheme not in ("http", "https")
+        or not parsed.host
+        or not 0 < (parsed.port or 1) < MAX_PORTS
+    ):
+        raise NotConfigured(
+            f"the URL {url!r} must be like {DEMO_URL} or https://trading.example.com"
+        )
     return url
 
 
 def _demo_url(environ: Mapping[str, str]) -> str:
     try:
-        return Path(environ.get(DATA_DIR_VARIABLE, DATA_DIR), DEMO_URL_FILE).read_text().strip() or DEMO_URL
+        return (
+            Path(environ.get(DATA_DIR_VARIABLE, DATA_DIR), DEMO_URL_FILE).read_text().strip()
+            or DEMO_URL
+        )
     except (OSError, ValueError):
         return DEMO_URL
 

@@ -1,4 +1,5 @@
-"""Sends requests: one connection pool for each process and event loop, retries, and typed answers."""
+"""Sends requests: one connection pool for each process and event loop, retries, and typed
+answers."""
 
 import asyncio
 import os
@@ -22,7 +23,12 @@ from trading_intents_client.errors import (
 )
 from trading_intents_client.transport.credentials import ClientCredentials, Endpoint
 from trading_intents_client.transport.problems import error_of
-from trading_intents_client.transport.retries import Repeat, may_be_carried_out, may_repeat, pause_seconds
+from trading_intents_client.transport.retries import (
+    Repeat,
+    may_be_carried_out,
+    may_repeat,
+    pause_seconds,
+)
 from trading_intents_client.types.operations import IssuedToken
 
 CONNECT_SECONDS = 2.0
@@ -32,7 +38,8 @@ MAX_RETRIES = 2
 # The stream has a heartbeat after 10 seconds without events.
 STREAM_READ_SECONDS = 25.0
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-# httpx lets errors of TLS out, and under uvloop an AttributeError of a connection that was reset at once.
+# httpx lets errors of TLS out, and under uvloop an AttributeError of a connection that was reset at
+# once.
 REQUEST_ERRORS = (httpx.HTTPError, OSError, AttributeError)
 
 T = TypeVar("T")
@@ -67,7 +74,8 @@ class Transport:
         self._session: _Session | None = None
         self._is_closed = False
         self.grpc_pid: int | None = None  # the process in which gRPC was used
-        # Sessions of a parent process. They stay: closing one would take its sockets from the parent's event loop.
+        # Sessions of a parent process. They stay: closing one would take its sockets from the
+        # parent's event loop.
         self._inherited: list[_Session] = []
         if isinstance(endpoint.credentials, ClientCredentials):
             endpoint.credentials.bind(self.fetch_token, time.monotonic)
@@ -103,7 +111,8 @@ class Transport:
             return session
         if session is not None and session.pid != os.getpid():
             self._inherited.append(session)
-        # Streams keep their connections: in a pool of their own, however many, they keep no command waiting.
+        # Streams keep their connections: in a pool of their own, however many, they keep no command
+        # waiting.
         self._session = _Session(os.getpid(), loop, self._open(MAX_CONNECTIONS), self._open(None))
         return self._session
 
@@ -133,15 +142,24 @@ class Transport:
         repeat: Repeat = Repeat.WRITE,
     ) -> T:
         """One request, repeated where that is safe; its answer as `kind`."""
-        response = await self.send(method, path, body=body, params=params, headers=headers, repeat=repeat)
+        response = await self.send(
+            method, path, body=body, params=params, headers=headers, repeat=repeat
+        )
         return read_answer(response, kind)
 
-    async def submit(self, path: str, kind: type[T], body: Any, idempotency_key: str) -> tuple[T, bool]:
-        """A command under its key, also when it is asked again; and whether the answer is that of an earlier one."""
+    async def submit(
+        self, path: str, kind: type[T], body: Any, idempotency_key: str
+    ) -> tuple[T, bool]:
+        """A command under its key, also when it is asked again; and whether the answer is that of
+        an earlier one."""
         headers = {"idempotency-key": idempotency_key}
         try:
-            response = await self.send("POST", path, body=body, headers=headers, repeat=Repeat.KEYED)
-            return read_answer(response, kind), response.headers.get("idempotent-replayed") == "true"
+            response = await self.send(
+                "POST", path, body=body, headers=headers, repeat=Repeat.KEYED
+            )
+            return read_answer(response, kind), response.headers.get(
+                "idempotent-replayed"
+            ) == "true"
         except TradingError as error:
             error.idempotency_key = idempotency_key
             raise
@@ -186,7 +204,12 @@ class Transport:
     ) -> httpx.Response | TradingError:
         try:
             response = await self._http().request(
-                method, path, content=content, params=params, headers=headers, auth=self._endpoint.credentials
+                method,
+                path,
+                content=content,
+                params=params,
+                headers=headers,
+                auth=self._endpoint.credentials,
             )
         except REQUEST_ERRORS as error:
             return failure_of(error, self.url)
@@ -194,7 +217,9 @@ class Transport:
             return error
         return response if response.is_success else error_of(response)
 
-    async def fetch_token(self, client_id: str, client_secret: str, scope: str | None = None) -> IssuedToken:
+    async def fetch_token(
+        self, client_id: str, client_secret: str, scope: str | None = None
+    ) -> IssuedToken:
         """Client credentials (RFC 6749, section 4.4)."""
         form = {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
         try:
@@ -215,7 +240,12 @@ class Transport:
         timeout = httpx.Timeout(STREAM_READ_SECONDS, connect=self.options.connect_seconds)
         try:
             async with self._here().streams.stream(
-                "GET", path, params=params, headers=headers, timeout=timeout, auth=self._endpoint.credentials
+                "GET",
+                path,
+                params=params,
+                headers=headers,
+                timeout=timeout,
+                auth=self._endpoint.credentials,
             ) as response:
                 if not response.is_success:
                     await response.aread()
@@ -236,7 +266,9 @@ def read_answer(response: httpx.Response, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        failure = UnexpectedAnswer(f"{response.url.path} answered something else: {error}", status=response.status_code)
+        failure = UnexpectedAnswer(
+            f"{response.url.path} answered something else: {error}", status=response.status_code
+        )
         failure.request_id = response.headers.get("x-request-id")
         failure.may_be_recorded = response.is_success and response.request.method != "GET"
         raise failure from None

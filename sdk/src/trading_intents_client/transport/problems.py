@@ -41,7 +41,9 @@ def error_of(response: httpx.Response) -> TradingError:
     problem = _problem(response)
     # A newer server's code is at least of its status's class.
     of_status = CLASS_OF_CODE.get(CODE_OF_STATUS.get(response.status_code, ""), UnexpectedAnswer)
-    error = CLASS_OF_CODE.get(problem.code, of_status)("", status=response.status_code, problem=problem)
+    error = CLASS_OF_CODE.get(problem.code, of_status)(
+        "", status=response.status_code, problem=problem
+    )
     error.retry_after = _retry_after(response)
     return error
 
@@ -54,12 +56,16 @@ def _problem(response: httpx.Response) -> Problem:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if isinstance(read, TokenProblem):
-            return Problem(detail=read.error_description or read.error, code=read.error, request_id=request_id)
+            return Problem(
+                detail=read.error_description or read.error, code=read.error, request_id=request_id
+            )
         if isinstance(read, Problem) and read.code:
             return read
     # Two endpoints answer errors as plain text, and a proxy may answer anything.
     text = response.text.strip()[:MAX_DETAIL_CHARACTERS] or response.reason_phrase
-    return Problem(detail=text, code=CODE_OF_STATUS.get(response.status_code, ""), request_id=request_id)
+    return Problem(
+        detail=text, code=CODE_OF_STATUS.get(response.status_code, ""), request_id=request_id
+    )
 
 
 def _retry_after(response: httpx.Response) -> int | None:

@@ -1,4 +1,5 @@
-"""The rules by which a failed try is repeated, and after how long. Pure: it knows no HTTP client and no clock."""
+"""The rules by which a failed try is repeated, and after how long. Pure: it knows no HTTP client
+and no clock."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -33,7 +34,8 @@ class Repeat(Enum):
 
 
 def may_repeat(failure: TradingError, repeat: Repeat) -> bool:
-    """429, `unavailable` and failed connects always; what may have been carried out only if that is safe."""
+    """429, `unavailable` and failed connects always; what may have been carried out only if that is
+    safe."""
     if isinstance(failure, NOT_CARRIED_OUT):
         return True
     is_lost = isinstance(failure, AnswerLost | OutcomeUnknown) or failure.status in PROXY_FAILURES
@@ -41,14 +43,16 @@ def may_repeat(failure: TradingError, repeat: Repeat) -> bool:
 
 
 def may_be_carried_out(failure: TradingError) -> bool:
-    """Whether the try may have been carried out although it failed; wider than what is worth another try."""
+    """Whether the try may have been carried out although it failed; wider than what is worth
+    another try."""
     if isinstance(failure, NOT_CARRIED_OUT):
         return False
     return isinstance(failure, AnswerLost | OutcomeUnknown) or (failure.status or 0) >= SERVER_FAULT
 
 
 def pause_seconds(failure: TradingError, tries: int, random: Random) -> float | None:
-    """After the `tries`-th try. None: the server asks for a longer pause than a caller would wait."""
+    """After the `tries`-th try. None: the server asks for a longer pause than a caller would
+    wait."""
     asked = failure.retry_after or 0
     if asked > MAX_RETRY_AFTER_SECONDS:
         return None

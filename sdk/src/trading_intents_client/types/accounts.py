@@ -34,7 +34,8 @@ class TradingAccount(Struct, frozen=True, kw_only=True):
 
 
 class Credential(Struct, frozen=True, kw_only=True):
-    """The stored secrets that the platform uses at the broker. `fields` are names only: secrets are never answered."""
+    """The stored secrets that the platform uses at the broker. `fields` are names only: secrets are
+    never answered."""
 
     id: str
     account_id: str

@@ -1,4 +1,5 @@
-"""The names that the API uses. A name that only a newer server knows becomes a member that equals its text."""
+"""The names that the API uses. A name that only a newer server knows becomes a member that equals
+its text."""
 
 from enum import StrEnum
 from typing import Literal, Self
@@ -141,7 +142,9 @@ class OrderStatus(OpenEnum):
     UNKNOWN = "UNKNOWN"
 
 
-FINAL_STATUSES = frozenset({OrderStatus.FILLED, OrderStatus.CANCELLED, OrderStatus.REJECTED, OrderStatus.EXPIRED})
+FINAL_STATUSES = frozenset(
+    {OrderStatus.FILLED, OrderStatus.CANCELLED, OrderStatus.REJECTED, OrderStatus.EXPIRED}
+)
 
 
 class OrderFlag(OpenEnum):
@@ -221,8 +224,8 @@ class SortOrder(OpenEnum):
     DESC = "desc"
 
 
-# What a caller may write for a member, so that a type checker finds a misspelt name. A name that only a newer server
-# has is given as a member: `TimeInForce("GOOD_TILL_DATE")`.
+# What a caller may write for a member, so that a type checker finds a misspelt name. A name that
+# only a newer server has is given as a member: `TimeInForce("GOOD_TILL_DATE")`.
 EnvironmentName = Environment | Literal["paper", "live"]
 PermissionName = (
     Permission
@@ -241,10 +244,21 @@ PermissionSetName = PermissionSet | Literal["reader", "trader", "operator"]
 OrderSideName = OrderSide | Literal["BUY", "SELL", "SELL_SHORT"]
 TimeInForceName = (
     TimeInForce
-    | Literal["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"]
+    | Literal[
+        "DAY",
+        "GOOD_TILL_CANCEL",
+        "IMMEDIATE_OR_CANCEL",
+        "FILL_OR_KILL",
+        "AT_OPEN",
+        "AT_CLOSE",
+        "EXT",
+    ]
 )
 RouteStrategyName = (
-    RouteStrategy | Literal["SMART", "AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"]
+    RouteStrategy
+    | Literal[
+        "SMART", "AMEX", "ARCA", "BATS", "BATY", "EDGA", "EDGX", "NSDQ", "NYSE", "IEX", "MEMX"
+    ]
 )
 OrderStateName = OrderState | Literal["OPEN", "CLOSED", "REJECTED"]
 OrderStatusName = (

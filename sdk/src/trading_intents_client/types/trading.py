@@ -102,7 +102,8 @@ class OrderRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state says."""
+        """Whether the order has ended: filled, cancelled, rejected, expired, or as its state
+        says."""
         return self.order_status in FINAL_STATUSES or self.order_state in FINAL_STATES
 
 
@@ -128,7 +129,8 @@ class Trade(Struct, frozen=True, kw_only=True):
 
 
 class Position(Struct, frozen=True, kw_only=True):
-    """The account's position in a symbol; negative for a short one. Prices are None where none is known."""
+    """The account's position in a symbol; negative for a short one. Prices are None where none is
+    known."""
 
     symbol: str
     quantity: Decimal
@@ -214,7 +216,8 @@ class Latency(Struct, frozen=True, kw_only=True):
 
 
 class Stats(Struct, frozen=True, kw_only=True):
-    """Counts over a window. `actions` and `intents` have `total` and one entry for each type or status."""
+    """Counts over a window. `actions` and `intents` have `total` and one entry for each type or
+    status."""
 
     time_window: TimeWindow
     since: datetime = field(name="from")

@@ -1,4 +1,5 @@
-"""The cursor of the last delivered event, in a file that one program at a time uses. Durable when a write returns."""
+"""The cursor of the last delivered event, in a file that one program at a time uses. Durable when a
+write returns."""
 
 import fcntl
 import os
@@ -18,7 +19,8 @@ class DeliveredCursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CursorFile:
-    """`with CursorFile(path, account_id) as file` locks it; the lock ends with the process, however that ends."""
+    """`with CursorFile(path, account_id) as file` locks it; the lock ends with the process, however
+    that ends."""
 
     def __init__(self, path: Path, account_id: str) -> None:
         self._path, self._account_id = path, account_id
@@ -46,16 +48,22 @@ class CursorFile:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise NotConfigured(f"{self._path} cannot be read ({error}): forward from now on with another") from None
+            raise NotConfigured(
+                f"{self._path} cannot be read ({error}): forward from now on with another"
+            ) from None
         if found.account_id != self._account_id:
-            raise NotConfigured(f"{self._path} is of account {found.account_id}: each account has a file of its own")
+            raise NotConfigured(
+                f"{self._path} is of account {found.account_id}: each account has a file of its own"
+            )
         return found.cursor
 
     def write(self, cursor: str) -> None:
         """Replaces the file as a whole: a crash leaves the old cursor or the new one."""
         draft = Path(f"{self._path}.new")
         with open(draft, "wb") as out:
-            out.write(msgspec.json.encode(DeliveredCursor(account_id=self._account_id, cursor=cursor)))
+            out.write(
+                msgspec.json.encode(DeliveredCursor(account_id=self._account_id, cursor=cursor))
+            )
             out.flush()
             os.fsync(out.fileno())
         draft.replace(self._path)

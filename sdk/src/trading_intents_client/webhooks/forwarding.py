@@ -1,4 +1,5 @@
-"""Delivers an account's events to a target: one at a time, in order, until each is taken. Skips none that is kept."""
+"""Delivers an account's events to a target: one at a time, in order, until each is taken. Skips
+none that is kept."""
 
 import asyncio
 import json
@@ -8,7 +9,13 @@ from urllib.parse import quote
 import msgspec
 
 from trading_intents_client.asynchronous.client import AsyncTradingClient
-from trading_intents_client.stream.events import Event, GapEvent, PrimedEvent, StatusMessage, read_event
+from trading_intents_client.stream.events import (
+    Event,
+    GapEvent,
+    PrimedEvent,
+    StatusMessage,
+    read_event,
+)
 from trading_intents_client.stream.following import AsyncEventStream
 from trading_intents_client.stream.sources import POSITIONS
 from trading_intents_client.stream.sse import follow_http
@@ -24,7 +31,8 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class ForwardedEvent(Event, frozen=True, kw_only=True):
-    """An event of the log. Without a body it is of a kind that was not asked for, and only its cursor counts."""
+    """An event of the log. Without a body it is of a kind that was not asked for, and only its
+    cursor counts."""
 
     body: bytes | None
 
@@ -57,10 +65,14 @@ def follow_bodies(
 class Forwarder:
     """Follows one account until an error that will not go away."""
 
-    def __init__(self, target: WebhookTarget, file: CursorFile, say: Say, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self, target: WebhookTarget, file: CursorFile, say: Say, sleep: Sleep = asyncio.sleep
+    ) -> None:
         self._target, self._file, self._say, self._sleep = target, file, say, sleep
 
-    async def run(self, client: AsyncTradingClient, account_id: str, kinds: Collection[str]) -> None:
+    async def run(
+        self, client: AsyncTradingClient, account_id: str, kinds: Collection[str]
+    ) -> None:
         delivered = self._file.read()
         where = f"after {delivered}" if delivered else "from now on"
         async with follow_bodies(client, account_id, kinds, delivered) as stream:

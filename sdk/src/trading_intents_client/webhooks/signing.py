@@ -1,4 +1,5 @@
-"""Signatures as the Standard Webhooks specification has them (v1: HMAC-SHA256). Never shows its secret."""
+"""Signatures as the Standard Webhooks specification has them (v1: HMAC-SHA256). Never shows its
+secret."""
 
 import base64
 import binascii
@@ -40,7 +41,9 @@ def _read_secret(text: str) -> bytes:
     try:
         key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise NotConfigured(f"the webhook secret is no base64 after {PREFIX}; {HOW_TO_MAKE}") from None
+        raise NotConfigured(
+            f"the webhook secret is no base64 after {PREFIX}; {HOW_TO_MAKE}"
+        ) from None
     if not MIN_SECRET_BYTES <= len(key) <= MAX_SECRET_BYTES:
         sizes = f"{MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes"
         raise NotConfigured(f"the webhook secret must be {sizes} in base64; {HOW_TO_MAKE}")

@@ -1,4 +1,5 @@
-"""Sends signed events to one URL. A complete answer of 2xx within the time limit is a delivery; all else is none."""
+"""Sends signed events to one URL. A complete answer of 2xx within the time limit is a delivery; all
+else is none."""
 
 import asyncio
 import ipaddress
@@ -17,7 +18,8 @@ MAX_ANSWER_BYTES = 1 << 16
 
 
 class WebhookTarget:
-    """The receiver of events. Only its host is shown: a path or a query may hold a secret of the receiver's."""
+    """The receiver of events. Only its host is shown: a path or a query may hold a secret of the
+    receiver's."""
 
     def __init__(
         self,
@@ -26,9 +28,15 @@ class WebhookTarget:
         attempt_seconds: float = ATTEMPT_SECONDS,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._url, self._signer, self._attempt_seconds, self._now = check_target(url), signer, attempt_seconds, now
+        self._url, self._signer, self._attempt_seconds, self._now = (
+            check_target(url),
+            signer,
+            attempt_seconds,
+            now,
+        )
         is_tls = self._url.scheme == "https"
-        # Plain HTTP stays on this machine: no proxy of the environment, and no certificates to read.
+        # Plain HTTP stays on this machine: no proxy of the environment, and no certificates to
+        # read.
         self._http = httpx.AsyncClient(timeout=attempt_seconds, trust_env=is_tls, verify=is_tls)
 
     @property
@@ -42,8 +50,11 @@ class WebhookTarget:
         await self._http.aclose()
 
     async def post(self, event_id: str, body: bytes) -> str | None:
-        """One try. None: it was delivered; else why not, without anything that the target answered."""
-        headers = self._signer.headers(event_id, int(self._now()), body) | {"user-agent": "trading-intents-forward"}
+        """One try. None: it was delivered; else why not, without anything that the target
+        answered."""
+        headers = self._signer.headers(event_id, int(self._now()), body) | {
+            "user-agent": "trading-intents-forward"
+        }
         try:
             async with asyncio.timeout(self._attempt_seconds):
                 return await self._post(headers, body)
@@ -56,7 +67,8 @@ class WebhookTarget:
         # Redirects are not followed: the signed event is for this URL alone.
         async with self._http.stream("POST", self._url, content=body, headers=headers) as response:
             size = 0
-            async for chunk in response.aiter_raw():  # to the end, so that the connection can be used again
+            # To the end, so that the connection can be used again.
+            async for chunk in response.aiter_raw():
                 size += len(chunk)
                 if size > MAX_ANSWER_BYTES:
                     break
@@ -68,13 +80,19 @@ def check_target(text: str) -> httpx.URL:
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL:
-        raise NotConfigured("the target's URL cannot be read; it must be like https://example.com/hooks") from None
+        raise NotConfigured(
+            "the target's URL cannot be read; it must be like https://example.com/hooks"
+        ) from None
     if url.userinfo:
-        raise NotConfigured("the target's URL must not hold a user or password: lists of processes show it")
+        raise NotConfigured(
+            "the target's URL must not hold a user or password: lists of processes show it"
+        )
     if url.scheme not in ("http", "https") or not url.host:
         raise NotConfigured("the target's URL must be like https://example.com/hooks")
     if url.scheme == "http" and not _is_loopback(url.host):
-        raise NotConfigured("the target's URL must be https; http is for this machine, as http://127.0.0.1:9000/hooks")
+        raise NotConfigured(
+            "the target's URL must be https; http is for this machine, as http://127.0.0.1:9000/hooks"
+        )
     return url
 
 

@@ -31,13 +31,17 @@ async def open_vault(settings: Settings, clock: Clock, log: Log) -> AsyncIterato
         yield OpenBaoVault(settings, client, log)
 
 
-def embedded_vault(settings: Settings, clock: Clock, log: Log, may_create: bool = False) -> EmbeddedVault:
+def embedded_vault(
+    settings: Settings, clock: Clock, log: Log, may_create: bool = False
+) -> EmbeddedVault:
     """The one whose master keys can be rotated."""
     if settings.vault_url:
         raise StartupRefused(f"{PREFIX}VAULT_URL: is set, and that vault rotates its own keys")
     if settings.vault_master_keys:
         return EmbeddedVault(EnvironmentKeys(settings.vault_master_keys))
-    path = Path(settings.vault_key_file) if settings.vault_key_file else settings.data_dir / KEY_FILE
+    path = (
+        Path(settings.vault_key_file) if settings.vault_key_file else settings.data_dir / KEY_FILE
+    )
     if not may_create and not path.exists():
         raise DatabaseMissing(
             f"no {path.absolute()}: set {PREFIX}DATA_DIR or {PREFIX}VAULT_KEY_FILE as for the process that serves"
@@ -47,9 +51,12 @@ def embedded_vault(settings: Settings, clock: Clock, log: Log, may_create: bool 
 
 def _authorities(settings: Settings) -> ssl.SSLContext | bool:
     if settings.vault_url.startswith("http:"):
-        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody, and reads no certificates that nobody needs
+        # Trusts nobody, and reads no certificates that nobody needs.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     file = settings.vault_ca_file
     try:
         return ssl.create_default_context(cafile=file) if file else True
     except OSError as error:
-        raise StartupRefused(f"{PREFIX}VAULT_CA_FILE: {error.strerror or 'not PEM certificates'}") from None
+        raise StartupRefused(
+            f"{PREFIX}VAULT_CA_FILE: {error.strerror or 'not PEM certificates'}"
+        ) from None

@@ -1,5 +1,5 @@
-"""The embedded vault: envelope encryption, the sealed bytes in the database and the master keys outside it. Never
-keeps a secret or a data key."""
+"""The embedded vault: envelope encryption, the sealed bytes in the database and the master keys
+outside it. Never keeps a secret or a data key."""
 
 import asyncio
 import os
@@ -10,16 +10,19 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from trading_intents.accounts.vault.master_keys import EnvironmentKeys, KeyFile, MasterKey
-from trading_intents.accounts.vault.port import MAX_FIELDS_BYTES, SecretRef, decode_fields, encode_fields
+from trading_intents.accounts.vault.port import (
+    MAX_FIELDS_BYTES,
+    SecretRef,
+    decode_fields,
+    encode_fields,
+)
 from trading_intents.errors import SecretUnreadable
 from trading_intents.secret import Secret
 
-# A sealed value:
-#    1  format
-#    4  version of the master key, big-endian
-#   60  data key:  nonce 12, AES-256-GCM under the master key 32, tag 16; bound to the row and the version
-#  28+  fields:    nonce 12, AES-256-GCM under the data key   n, tag 16; bound to the row
-# The fields are not bound to the version by themselves, as re-wrapping leaves them alone: their data key is.
+# A sealed value: 1  format 4  version of the master key, big-endian 60  data key:  nonce 12,
+#    AES-256-GCM under the master key 32, tag 16; bound to the row and the version 28+  fields:
+#    nonce 12, AES-256-GCM under the data key   n, tag 16; bound to the row The fields are not bound
+#    to the version by themselves, as re-wrapping leaves them alone: their data key is.
 FORMAT = 1
 HEADER = struct.Struct(">BI")
 NONCE_BYTES, TAG_BYTES, DATA_KEY_BITS = 12, 16, 256
@@ -35,7 +38,9 @@ class EmbeddedVault:
     async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes:
         fields = encode_fields(secrets)
         data_key = AESGCM.generate_key(DATA_KEY_BITS)
-        return _wrap(self._keys.newest(), ref, data_key) + _encrypt(data_key, fields, _fields_context(ref))
+        return _wrap(self._keys.newest(), ref, data_key) + _encrypt(
+            data_key, fields, _fields_context(ref)
+        )
 
     async def open(self, ref: SecretRef, sealed: bytes) -> dict[str, Secret]:
         data_key = self._unwrap(ref, sealed)
@@ -63,14 +68,17 @@ class EmbeddedVault:
         return _wrap(newest, ref, self._unwrap(ref, sealed)) + sealed[FIELDS_AT:]
 
     async def retire(self, version: int) -> bool:
-        """Drop a master key that no row uses. False if it must stay: it seals, or did until a moment ago."""
+        """Drop a master key that no row uses. False if it must stay: it seals, or did until a
+        moment ago."""
         return await asyncio.to_thread(self._keys.retire, version)
 
     def _unwrap(self, ref: SecretRef, sealed: bytes) -> bytes:
         master = self._keys.find(_read_version(sealed))
         if master is None:
             raise SecretUnreadable("its master key is not here")
-        return _decrypt(master.key, sealed[HEADER.size : FIELDS_AT], _key_context(ref, master.version))
+        return _decrypt(
+            master.key, sealed[HEADER.size : FIELDS_AT], _key_context(ref, master.version)
+        )
 
 
 def _read_version(sealed: bytes) -> int:
@@ -94,7 +102,9 @@ def _decrypt(key: bytes, box: bytes, context: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], context)
     except InvalidTag:
-        raise SecretUnreadable("changed, sealed for another row, or under another key of that version") from None
+        raise SecretUnreadable(
+            "changed, sealed for another row, or under another key of that version"
+        ) from None
 
 
 def _key_context(ref: SecretRef, version: int) -> bytes:

@@ -1,5 +1,5 @@
-"""The master keys of the embedded vault: a file that processes share, or the environment. Never shows a key, and
-never drops one that a secret may still need."""
+"""The master keys of the embedded vault: a file that processes share, or the environment. Never
+shows a key, and never drops one that a secret may still need."""
 
 import base64
 import contextlib
@@ -45,7 +45,9 @@ class EnvironmentKeys:
         keys = [_read_key(part) for part in text.reveal().split(",")]
         self._keys = _by_version((key for key in keys if key), variable)
         if len(self._keys) != len(keys):
-            raise StartupRefused(f"{variable}: must look like 1:KEY,2:KEY; each KEY is 32 bytes in base64")
+            raise StartupRefused(
+                f"{variable}: must look like 1:KEY,2:KEY; each KEY is 32 bytes in base64"
+            )
 
     def newest(self) -> MasterKey:
         """The one that seals."""
@@ -73,13 +75,16 @@ class KeyFile:
         self._log = log
         try:
             if not path.exists():
-                make_file(path, _encode([MasterKey(1, secrets.token_bytes(KEY_BYTES), self._now())]))
+                make_file(
+                    path, _encode([MasterKey(1, secrets.token_bytes(KEY_BYTES), self._now())])
+                )
             self._keys, self._stamp = _read_file(path)
         except OSError as error:
             raise StartupRefused(f"{path}: {error.strerror}") from None
 
     def newest(self) -> MasterKey:
-        # Not from memory: a seal under a key that another process has replaced could outlive that key.
+        # Not from memory: a seal under a key that another process has replaced could outlive that
+        # key.
         self._refresh()
         return self._keys[max(self._keys)]
 
@@ -93,7 +98,8 @@ class KeyFile:
         return tuple(sorted(self._keys))
 
     def add(self) -> int:
-        """Make a new newest key and return its version. Waits for a lock: not for the event loop."""
+        """Make a new newest key and return its version. Waits for a lock: not for the event
+        loop."""
         with self._changing() as keys:
             if len(keys) >= MAX_KEYS:
                 raise LimitReached("the vault has as many master keys as it may have; retire some")
@@ -102,7 +108,8 @@ class KeyFile:
         return version
 
     def retire(self, version: int) -> bool:
-        """Drop a key that no row uses; False while it must stay. Waits for a lock: not for the event loop."""
+        """Drop a key that no row uses; False while it must stay. Waits for a lock: not for the
+        event loop."""
         with self._changing() as keys:
             newest = keys[max(keys)]
             if version == newest.version or self._now() < newest.made_at + RETIRE_AFTER_SECONDS:
@@ -132,7 +139,8 @@ class KeyFile:
                 yield keys
                 if keys != before:
                     with written_beside(path, _encode(keys.values())) as draft:
-                        if os.geteuid() == 0:  # rotating for the service's user, who must be able to read it
+                        # Rotating for the service's user, who must be able to read it.
+                        if os.geteuid() == 0:
                             os.chown(draft, path.stat().st_uid, path.stat().st_gid)
                         os.replace(draft, path)
                     sync_folder(path.parent)
@@ -164,7 +172,9 @@ def _by_version(keys: Iterable[MasterKey], source: str) -> dict[int, MasterKey]:
     found: dict[int, MasterKey] = {}
     for key in keys:
         if not 1 <= key.version <= MAX_VERSION or len(key.key) != KEY_BYTES:
-            raise StartupRefused(f"{source}: key {key.version} must be 32 bytes, its version 1 to {MAX_VERSION}")
+            raise StartupRefused(
+                f"{source}: key {key.version} must be 32 bytes, its version 1 to {MAX_VERSION}"
+            )
         if key.version in found:
             raise StartupRefused(f"{source}: key {key.version} is there twice")
         found[key.version] = key
@@ -178,12 +188,18 @@ def _read_file(path: Path) -> tuple[dict[int, MasterKey], tuple[int, ...]]:
             raise StartupRefused(f"{path}: others may read it; make it yours alone (chmod 600)")
         content = file.read(MAX_FILE_BYTES + 1)
     try:
-        stored = msgspec.json.decode(content, type=_Stored).keys if len(content) <= MAX_FILE_BYTES else ()
+        stored = (
+            msgspec.json.decode(content, type=_Stored).keys
+            if len(content) <= MAX_FILE_BYTES
+            else ()
+        )
     except ValueError:
         stored = ()
     keys = _by_version(stored, str(path))
     if not keys:
-        raise StartupRefused(f"{path}: holds no master keys; have it back from a backup, as secrets need them")
+        raise StartupRefused(
+            f"{path}: holds no master keys; have it back from a backup, as secrets need them"
+        )
     return keys, _stamp_of(status)
 
 
@@ -194,7 +210,8 @@ def _stamp_of(status: os.stat_result) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Alone among those who change the keys. The folder is locked: the file is replaced, and a lock on it with it."""
+    """Alone among those who change the keys. The folder is locked: the file is replaced, and a lock
+    on it with it."""
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         for _ in range(LOCK_TRIES):

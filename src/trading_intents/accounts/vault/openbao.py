@@ -1,5 +1,6 @@
-"""Secrets in OpenBao or HashiCorp Vault (KV version 2); the database keeps only where. Never repeats a request, never
-follows a redirect, and never lets an HTTP error out: it would carry the token and the secret."""
+"""Secrets in OpenBao or HashiCorp Vault (KV version 2); the database keeps only where. Never
+repeats a request, never follows a redirect, and never lets an HTTP error out: it would carry the
+token and the secret."""
 
 import asyncio
 import secrets as random
@@ -10,7 +11,12 @@ from typing import NoReturn
 import httpx
 import msgspec
 
-from trading_intents.accounts.vault.port import MAX_FIELDS_BYTES, SecretRef, decode_fields, encode_fields
+from trading_intents.accounts.vault.port import (
+    MAX_FIELDS_BYTES,
+    SecretRef,
+    decode_fields,
+    encode_fields,
+)
 from trading_intents.config import PREFIX, Settings
 from trading_intents.errors import SecretUnreadable, StartupRefused, Unavailable
 from trading_intents.secret import Secret
@@ -21,8 +27,8 @@ TOTAL_SECONDS = 3.0  # name look-up to last byte
 MAX_ANSWER_BYTES = 8 * MAX_FIELDS_BYTES  # the server may write one character as six
 MAX_TOKEN_CHARACTERS = 8 * 1024
 
-# A sealed value: 1 byte format, 16 random bytes that name the secret among its row's. The row's own ids are the rest
-# of the path, so that on another row it names nothing.
+# A sealed value: 1 byte format, 16 random bytes that name the secret among its row's. The row's own
+# ids are the rest of the path, so that on another row it names nothing.
 FORMAT = 2
 NAME_BYTES = 16
 
@@ -37,7 +43,9 @@ class OpenBaoVault:
     async def seal(self, ref: SecretRef, secrets: Mapping[str, Secret]) -> bytes:
         sealed = bytes([FORMAT]) + random.token_bytes(NAME_BYTES)
         # cas 0: made, never replaced. An engine can demand that it is said.
-        body = msgspec.json.encode({"data": msgspec.Raw(encode_fields(secrets)), "options": {"cas": 0}})
+        body = msgspec.json.encode(
+            {"data": msgspec.Raw(encode_fields(secrets)), "options": {"cas": 0}}
+        )
         status, answer = await self._ask("POST", "data", ref, sealed, body)
         if status not in (200, 204):
             self._refuse("seal", status, answer)
@@ -75,7 +83,9 @@ class OpenBaoVault:
         self._log.warning("vault unreachable", method=method, error=failure)
         raise Unavailable("the vault cannot be reached")
 
-    async def _fetch(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> tuple[int, bytes]:
+    async def _fetch(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None
+    ) -> tuple[int, bytes]:
         limits = httpx.Timeout(TOTAL_SECONDS, connect=CONNECT_SECONDS)
         answer = bytearray()
         async with self._client.stream(
@@ -89,7 +99,10 @@ class OpenBaoVault:
 
     def _headers(self) -> dict[str, str]:
         # Authorization, not X-Vault-Token: httpx hides it when it shows a request.
-        headers = {"authorization": f"Bearer {self._current_token()}", "accept-encoding": "identity"}
+        headers = {
+            "authorization": f"Bearer {self._current_token()}",
+            "accept-encoding": "identity",
+        }
         headers |= {"content-type": "application/json", "x-vault-request": "true"}
         namespace = self._settings.vault_namespace
         return headers | ({"x-vault-namespace": namespace} if namespace else {})
@@ -145,10 +158,16 @@ def _causes(answer: bytes) -> list[str] | None:
 
 
 def _is_absent(status: int, answer: bytes) -> bool:
-    """A 404 that gives a cause is about the mount or the namespace, and one without JSON is somebody else's."""
+    """A 404 that gives a cause is about the mount or the namespace, and one without JSON is
+    somebody else's."""
     return status == 404 and _causes(answer) == []
 
 
 def _is_token(text: str) -> bool:
     """Whether a header can hold it: an error about one that it cannot would show it."""
-    return 0 < len(text) <= MAX_TOKEN_CHARACTERS and text.isascii() and text.isprintable() and " " not in text
+    return (
+        0 < len(text) <= MAX_TOKEN_CHARACTERS
+        and text.isascii()
+        and text.isprintable()
+        and " " not in text
+    )

@@ -1,5 +1,6 @@
-"""The interface of a vault: it seals a credential's secrets into bytes that the database keeps. Never shows a secret in
-an error, and never opens one for another row than the one it was sealed for."""
+"""The interface of a vault: it seals a credential's secrets into bytes that the database keeps.
+Never shows a secret in an error, and never opens one for another row than the one it was sealed
+for."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -34,14 +35,21 @@ class Vault(Protocol):
 def encode_fields(secrets: Mapping[str, Secret]) -> bytes:
     """Canonical JSON."""
     try:
-        fields = msgspec.json.encode({name: secret.reveal() for name, secret in secrets.items()}, order="sorted")
+        fields = msgspec.json.encode(
+            {name: secret.reveal() for name, secret in secrets.items()}, order="sorted"
+        )
     except UnicodeEncodeError:
         fields = None  # and not raised from here: that error holds the text
     if fields is None or len(fields) > MAX_FIELDS_BYTES:
-        raise ValidationFailed.at("/secrets", f"must be Unicode text of at most {MAX_FIELDS_BYTES} bytes in all")
+        raise ValidationFailed.at(
+            "/secrets", f"must be Unicode text of at most {MAX_FIELDS_BYTES} bytes in all"
+        )
     return fields
 
 
 def decode_fields(fields: bytes) -> dict[str, Secret]:
     """ValueError when they are none."""
-    return {name: Secret(text) for name, text in msgspec.json.decode(fields, type=dict[str, str]).items()}
+    return {
+        name: Secret(text)
+        for name, text in msgspec.json.decode(fields, type=dict[str, str]).items()
+    }

@@ -1,4 +1,5 @@
-"""One account's session with Alpaca. Never repeats a command that may have arrived; what it cannot prove is UNKNOWN."""
+"""One account's session with Alpaca. Never repeats a command that may have arrived; what it cannot
+prove is UNKNOWN."""
 
 import asyncio
 import contextlib
@@ -11,9 +12,24 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca import wire
-from trading_intents.brokers.alpaca.order import FINAL, OVER, AlpacaOrder, end_pairs, is_made, order_body, replace_body
+from trading_intents.brokers.alpaca.order import (
+    FINAL,
+    OVER,
+    AlpacaOrder,
+    end_pairs,
+    is_made,
+    order_body,
+    replace_body,
+)
 from trading_intents.brokers.alpaca.rest import MAX_VERSIONS, AlpacaRest
-from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    CommandResult,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.brokers.rest_client import AnswerUnclear, NotSent, answered, rejected, remember
 from trading_intents.brokers.streamed_session import Reported, StreamedSession
 from trading_intents.brokers.websocket_client import WebSocketClient
@@ -23,7 +39,10 @@ SNAPSHOT_SECONDS = 9.0
 FEE_ROUNDS = 20  # of the comparisons of REST and the stream: in one of them fees are read
 MAX_READ = 20  # orders that ended, in one reading
 # The events of orders that are over in a snapshot, beside their executions.
-ENDS = frozenset(port.EventKind[name] for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED"))
+ENDS = frozenset(
+    port.EventKind[name]
+    for name in ("CANCELLED", "EXPIRED", "REJECTED", "REPLACED", "REPLACE_REJECTED")
+)
 
 
 class AlpacaBroker(StreamedSession):
@@ -32,15 +51,21 @@ class AlpacaBroker(StreamedSession):
     def __init__(self, context: port.IntegrationContext, **seconds: float) -> None:
         self._rest = AlpacaRest(context)
         super().__init__(self._rest, "/stream", **seconds)
-        self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()  # read by `is_mute`, not yielded yet
-        self._since: datetime | None = None  # from then on executions may have come too late for the last snapshot
-        self._reported: dict[str, str] = {}  # ids of orders and keys of executions that stream or snapshot had
-        self._open: set[str] = set()  # Alpaca's ids of orders that may be open, while there is no stream
-        # Alpaca's ids of orders to be read because of another, and that one: versions that replaced it, and the first
-        # of a group that it was in. Those of groups in which one is over and another is not, yet, are read again.
+        # Read by `is_mute`, not yielded yet.
+        self._watched: tuple[BrokerEvent | port.BrokerBalance, ...] = ()
+        # From then on executions may have come too late for the last snapshot.
+        self._since: datetime | None = None
+        # Ids of orders and keys of executions that stream or snapshot had.
+        self._reported: dict[str, str] = {}
+        # Alpaca's ids of orders that may be open, while there is no stream.
+        self._open: set[str] = set()
+        # Alpaca's ids of orders to be read because of another, and that one: versions that replaced
+        # it, and the first of a group that it was in. Those of groups in which one is over and
+        # another is not, yet, are read again.
         self._unread: dict[str, AlpacaOrder] = {}
         self._unfinished: dict[str, AlpacaOrder] = {}
-        self._commands: dict[str, str] = {}  # client order ids of commands, by the order and the update that refuses it
+        # Client order ids of commands, by the order and the update that refuses it.
+        self._commands: dict[str, str] = {}
 
     async def check(self) -> None:
         await self._rest.read_account(self._rest.deadline())
@@ -56,7 +81,9 @@ class AlpacaBroker(StreamedSession):
     @answered
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         if any(leg.time_in_force is not ticket.time_in_force for leg in ticket.legs):
-            return rejected("one_time_in_force", "Alpaca has one time in force for an order and its exits")
+            return rejected(
+                "one_time_in_force", "Alpaca has one time in force for an order and its exits"
+            )
         return await self._send_order("POST", "/v2/orders", order_body(ticket), ticket, deadline)
 
     @answered
@@ -64,10 +91,13 @@ class AlpacaBroker(StreamedSession):
         """Reads the order's versions first: what they filled must not be asked for again."""
         try:
             order_id, named = ticket.broker_order_id, ticket.orig_client_order_id or ""
-            order = await (self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline))
+            order = await (
+                self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline)
+            )
             if order is None:
                 return rejected("unknown_order")
-            order = (await self._rest.list_later(order, deadline))[-1]  # it may be replaced by Alpaca itself
+            # It may be replaced by Alpaca itself.
+            order = (await self._rest.list_later(order, deadline))[-1]
             chain = await self._rest.list_versions(order, deadline)
         except AnswerUnclear as error:
             raise NotSent(str(error)) from None  # only the reading failed
@@ -79,7 +109,12 @@ class AlpacaBroker(StreamedSession):
         return await self._send_order("PATCH", f"/v2/orders/{order.id}", body, ticket, deadline)
 
     async def _send_order(
-        self, method: str, path: str, body: Mapping[str, object], ticket: OrderTicket, deadline: float
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object],
+        ticket: OrderTicket,
+        deadline: float,
     ) -> CommandResult:
         if ticket.not_after is not None and self._rest.deadline(0) > ticket.not_after:
             raise NotSent("it is too old")
@@ -88,9 +123,12 @@ class AlpacaBroker(StreamedSession):
         if answer.status not in (400, 403, 404, 422):
             return self._acked(await self._rest.adopt(answer.read(AlpacaOrder), deadline))
         if wire.DUPLICATE in refusal.message:
-            return CommandResult(outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message)
+            return CommandResult(
+                outcome=Outcome.UNKNOWN, code=port.DUPLICATE_ID, message=refusal.message
+            )
         if refusal.code != wire.VALIDATION:
-            # Orders are known to work that were refused: it is a refusal only if the order is not there.
+            # Orders are known to work that were refused: it is a refusal only if the order is not
+            # there.
             try:
                 order = await self._rest.find(ticket.client_order_id, deadline)
             except (BrokerUnavailable, AuthFailed) as error:
@@ -105,22 +143,28 @@ class AlpacaBroker(StreamedSession):
         return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id, updates=updates)
 
     def _follow(self, *orders: AlpacaOrder) -> None:
-        """Follows open orders while there is no stream. A held one ends or starts only after another of its group."""
+        """Follows open orders while there is no stream. A held one ends or starts only after
+        another of its group."""
         if self._stream is None:
             self._open.update(order.id for order in orders if order.status not in OVER | {"held"})
 
     @answered
     async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        """Cancels the version that is at the market, should the one that is named have been replaced."""
+        """Cancels the version that is at the market, should the one that is named have been
+        replaced."""
         order_id = ticket.broker_order_id
         if order_id is None:
-            order = await self._rest.find(ticket.orig_client_order_id or "", deadline, is_cancel=True)
+            order = await self._rest.find(
+                ticket.orig_client_order_id or "", deadline, is_cancel=True
+            )
             if order is None:
                 return rejected("unknown_order")
             order_id = order.id
         for _ in range(MAX_VERSIONS):
             remember(self._commands, f"order_cancel_rejected {order_id}", ticket.client_order_id)
-            answer = await self._rest.ask("DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True)
+            answer = await self._rest.ask(
+                "DELETE", f"/v2/orders/{order_id}", deadline, is_cancel=True
+            )
             if answer.status == 204:
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order_id)
             if answer.refusal.code == wire.NOT_FOUND:
@@ -130,16 +174,25 @@ class AlpacaBroker(StreamedSession):
             order = await self._rest.get(order_id, deadline, is_cancel=True)
             order = (await self._rest.list_later(order, deadline, is_cancel=True))[-1]
             if order.status in FINAL:
-                return rejected("too_late", updates=() if is_made(order) else tuple(wire.order_events(order)))
+                return rejected(
+                    "too_late", updates=() if is_made(order) else tuple(wire.order_events(order))
+                )
             if order.status == "pending_cancel":
                 return CommandResult(outcome=Outcome.ACKED, broker_order_id=order.id)
             if order.id == order_id:  # as long again as it has waited
-                age_seconds = (self._rest.now() - (order.updated_at or self._rest.now())) // timedelta(seconds=1)
-                raise NotSent(f"an order that is {order.status} cannot be cancelled yet", min(60, max(1, age_seconds)))
+                age_seconds = (
+                    self._rest.now() - (order.updated_at or self._rest.now())
+                ) // timedelta(seconds=1)
+                raise NotSent(
+                    f"an order that is {order.status} cannot be cancelled yet",
+                    min(60, max(1, age_seconds)),
+                )
             order_id = order.id
         raise AnswerUnclear("the order has too many versions")
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> port.Lookup:
         try:
             order = await self._rest.find(client_order_id, deadline)
             if order is None and broker_order_id:  # a leg's is Alpaca's making
@@ -151,10 +204,16 @@ class AlpacaBroker(StreamedSession):
             filled, fills = {each.id for each in parts if each.filled_qty}, list[BrokerEvent]()
             with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
                 if filled:
-                    listed = await self._rest.list_executions(order.submitted_at, self._rest.now(), deadline, parts)
+                    listed = await self._rest.list_executions(
+                        order.submitted_at, self._rest.now(), deadline, parts
+                    )
                     fills = [each for each in listed if each.broker_order_id in filled]
-            if wire.lacks_fills(chain, [each for each in fills if each.broker_order_id in {own.id for own in chain}]):
-                raise AnswerUnclear("Alpaca does not list all executions of the order's versions yet")
+            if wire.lacks_fills(
+                chain, [each for each in fills if each.broker_order_id in {own.id for own in chain}]
+            ):
+                raise AnswerUnclear(
+                    "Alpaca does not list all executions of the order's versions yet"
+                )
             return wire.chain_snapshot(chain, fills)
         except (BrokerUnavailable, AuthFailed) as error:
             return port.LookupUnknown(str(error))
@@ -203,12 +262,17 @@ class AlpacaBroker(StreamedSession):
                 return [wire.refusal_event(update, command)] if command else []
             order, before = await self._rest.adopt(update.order, self._rest.deadline()), None
             first_id = self._rest.first_of(order)
-            if first_id and order.status in OVER and (order.role, order.status) != ("entry", "filled"):
+            if (
+                first_id
+                and order.status in OVER
+                and (order.role, order.status) != ("entry", "filled")
+            ):
                 remember(self._unread, first_id, order)
             if update.event == "replaced" and version_id:
                 remember(self._unread, version_id, order)
                 return []
-            with contextlib.suppress(BrokerUnavailable, AuthFailed):  # then the next list of fills counts it
+            # Then the next list of fills counts it.
+            with contextlib.suppress(BrokerUnavailable, AuthFailed):
                 if not self._rest.has_execution_ids:
                     before = await self._rest.count_before(order, self._rest.deadline())
             update = replace(update, order=order)
@@ -219,8 +283,9 @@ class AlpacaBroker(StreamedSession):
             return [port.UnreadableEvent(f"an update: {error}")]
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
-        """Reads versions that replaced orders, and groups of orders that ended: Alpaca streams nothing of one that is
-        held. They stay in `_unread` while no request can be sent: a gap would end the session."""
+        """Reads versions that replaced orders, and groups of orders that ended: Alpaca streams
+        nothing of one that is held. They stay in `_unread` while no request can be sent: a gap
+        would end the session."""
         for order_id, cause in list(self._unread.items()):
             try:
                 parts = (await self._rest.get(order_id, self._rest.deadline())).parts
@@ -236,8 +301,13 @@ class AlpacaBroker(StreamedSession):
             del self._unread[order_id]
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Includes how orders that were sent since then ended; has no positions if they change meanwhile."""
-        rest, deadline, taken_at = self._rest, self._rest.deadline(SNAPSHOT_SECONDS), self._rest.now()
+        """Includes how orders that were sent since then ended; has no positions if they change
+        meanwhile."""
+        rest, deadline, taken_at = (
+            self._rest,
+            self._rest.deadline(SNAPSHOT_SECONDS),
+            self._rest.now(),
+        )
         account = await rest.read_account(deadline)
         recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
@@ -245,17 +315,30 @@ class AlpacaBroker(StreamedSession):
         closed = [order for order in recent if order.id not in known and order.status != "held"]
         opened += [order for order in recent if order.id not in known and order.status == "held"]
         before = await rest.list_positions(taken_at, deadline)
-        executions = await rest.list_executions(min(since, self._since or since), rest.now(), deadline, closed + opened)
+        executions = await rest.list_executions(
+            min(since, self._since or since), rest.now(), deadline, closed + opened
+        )
         executions += await rest.list_fees(since, deadline)
         self._since = max(since, taken_at - timedelta(minutes=1))
         positions = await rest.list_positions(taken_at, deadline)
         self._follow(*opened)
-        for reported in (*(order.id for order in opened), *(each.dedupe_key for each in executions)):
+        for reported in (
+            *(order.id for order in opened),
+            *(each.dedupe_key for each in executions),
+        ):
             remember(self._reported, reported, "snapshot")
         return port.AccountSnapshot(
             taken_at,
             tuple(wire.chain_snapshot([order], ()) for order in opened),
-            (*executions, *(event for order in closed for event in wire.order_events(order) if event.kind in ENDS)),
+            (
+                *executions,
+                *(
+                    event
+                    for order in closed
+                    for event in wire.order_events(order)
+                    if event.kind in ENDS
+                ),
+            ),
             positions if positions == before else None,
             account.balance(taken_at),
             account.notices(rest.skew),
@@ -266,7 +349,9 @@ class AlpacaBroker(StreamedSession):
     async def is_mute(self, since: datetime, until: datetime, number: int) -> bool:
         """Also reads the balance and the fees, which no stream reports."""
         rest = self._rest
-        known = [each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())]
+        known = [
+            each.dedupe_key for each in await rest.list_executions(since, until, rest.deadline())
+        ]
         orders = await rest.list_orders(rest.deadline(), status="open")
         balance = (await rest.read_account(rest.deadline())).balance(rest.now())
         fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())

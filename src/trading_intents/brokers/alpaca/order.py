@@ -1,5 +1,5 @@
-"""Orders, single or linked: the bodies that Alpaca is sent, the JSON that it answers with, and the names under which
-the session reports them. Pure: no I/O, no clock."""
+"""Orders, single or linked: the bodies that Alpaca is sent, the JSON that it answers with, and the
+names under which the session reports them. Pure: no I/O, no clock."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -15,8 +15,8 @@ from trading_intents.trading import amount_text as text
 TIMES = dict(zip(TimeInForce, ("day", "gtc", "ioc", "fok", "opg", "cls", "day"), strict=True))
 FINAL = frozenset({"filled", "canceled", "expired", "rejected"})
 OVER = FINAL | {"replaced"}
-# Not at the market yet: a version in one of these has not replaced the one before. One that is held has: it is a
-# leg's, and neither of the two was at the market.
+# Not at the market yet: a version in one of these has not replaced the one before. One that is held
+# has: it is a leg's, and neither of the two was at the market.
 WAITING = frozenset({"accepted", "pending_new", "accepted_for_bidding"})
 GROUPS = frozenset({"bracket", "oto", "oco"})
 TAKE_PROFIT, STOP_LOSS = "take_profit", "stop_loss"
@@ -32,7 +32,8 @@ class Name(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Orders that Alpaca links: Alpaca's id and the client order id of the order that they were sent with."""
+    """Orders that Alpaca links: Alpaca's id and the client order id of the order that they were
+    sent with."""
 
     first_id: str
     parent: str
@@ -58,11 +59,12 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     trail_percent: Decimal | None = None
     position_intent: str | None = None
     order_class: str | None = None
-    group_id: str | None = None  # of all orders of a group, their versions too; not every host has it
+    # Of all orders of a group, their versions too; not every host has it.
+    group_id: str | None = None
     group_role: str | None = None
     legs: "tuple[AlpacaOrder, ...] | None" = None
-    # Not in Alpaca's JSON: the quantity of all versions together, of one that Alpaca itself made; a leg's parent and
-    # kind. A leg's client order id is of Alpaca's making too, and left empty.
+    # Not in Alpaca's JSON: the quantity of all versions together, of one that Alpaca itself made; a
+    # leg's parent and kind. A leg's client order id is of Alpaca's making too, and left empty.
     total: Decimal | None = None
     parent: str | None = None
     leg: Leg | None = None
@@ -73,7 +75,8 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
 
     @property
     def role(self) -> str | None:
-        """Its role in its group. Without `group_role`, an entry cannot be distinguished from a take profit."""
+        """Its role in its group. Without `group_role`, an entry cannot be distinguished from a take
+        profit."""
         known = self.group_role or (STOP_LOSS if self.stop_price is not None else TAKE_PROFIT)
         return known if self.is_linked else None
 
@@ -90,7 +93,11 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
     @property
     def names(self) -> dict[str, Any]:
         """Ids and symbol, as events have them."""
-        ids = {"client_order_id": self.client_order_id or None, "parent": self.parent, "leg": self.leg}
+        ids = {
+            "client_order_id": self.client_order_id or None,
+            "parent": self.parent,
+            "leg": self.leg,
+        }
         return {**ids, "broker_order_id": self.id, "symbol": Symbol(self.symbol or "")}
 
     @property
@@ -109,12 +116,14 @@ class AlpacaOrder(Row, frozen=True, kw_only=True):
 
 
 def is_made(order: AlpacaOrder) -> bool:
-    """Whether Alpaca itself made it to replace another: its client order id is a UUID then, which ours never are."""
+    """Whether Alpaca itself made it to replace another: its client order id is a UUID then, which
+    ours never are."""
     return order.replaces is not None and is_uuid(order.client_order_id)
 
 
 def name_of(order: AlpacaOrder, group: Group | None) -> Name:
-    """Names a leg by the order that it was sent with, if known: its own client order id is of Alpaca's making."""
+    """Names a leg by the order that it was sent with, if known: its own client order id is of
+    Alpaca's making."""
     if not order.is_linked or order.is_first or not is_uuid(order.client_order_id):
         return Name(order.client_order_id, order.role)
     if group is None or order.role not in (TAKE_PROFIT, STOP_LOSS):
@@ -124,8 +133,8 @@ def name_of(order: AlpacaOrder, group: Group | None) -> Name:
 
 
 def is_pair(role: str | None, successor: str | None) -> bool:
-    """Whether the order that replaced another is the stop beside it: users report that a stop that is reached replaces
-    the take profit, which is over then."""
+    """Whether the order that replaced another is the stop beside it: users report that a stop that
+    is reached replaces the take profit, which is over then."""
     return role == TAKE_PROFIT and successor == STOP_LOSS
 
 
@@ -133,7 +142,10 @@ def end_pairs(orders: Sequence[AlpacaOrder]) -> list[AlpacaOrder]:
     """Gives the orders; a take profit that the stop beside it replaced is cancelled."""
     roles = {order.id: order.role for order in orders}
     over = {each.id for each in orders if is_pair(each.role, roles.get(each.replaced_by or ""))}
-    return [replace(each, status="canceled", replaced_by=None) if each.id in over else each for each in orders]
+    return [
+        replace(each, status="canceled", replaced_by=None) if each.id in over else each
+        for each in orders
+    ]
 
 
 def order_body(ticket: OrderTicket) -> dict[str, object]:
@@ -155,7 +167,9 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
         body["extended_hours"] = True
     # A plain sell of what is not held would open a short. Crypto has no shorts, and no intent.
     if ticket.side is not OrderSide.BUY and "/" not in ticket.symbol:
-        body["position_intent"] = "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
+        body["position_intent"] = (
+            "sell_to_close" if ticket.side is OrderSide.SELL else "sell_to_open"
+        )
     if body.get("order_class") == "oco":  # it closes a position
         del body["limit_price"]  # that of the take profit is it
         body["position_intent"] = f"{body['side']}_to_close"
@@ -163,21 +177,27 @@ def order_body(ticket: OrderTicket) -> dict[str, object]:
 
 
 def _linked_legs(ticket: OrderTicket) -> dict[str, object]:
-    """The legs, without client order ids: Alpaca takes none. Of one cancels other the order itself is a leg."""
+    """The legs, without client order ids: Alpaca takes none. Of one cancels other the order itself
+    is a leg."""
     legs = {leg.leg: _prices(leg) for leg in ticket.legs}
     if not legs:
         return {}
     if stop := legs.get(Leg.ONE_CANCELS_OTHER):
         return {"order_class": "oco", "take_profit": _prices(ticket), "stop_loss": stop}
-    return {"order_class": "bracket" if len(legs) == 2 else "oto", **{leg.value: legs[leg] for leg in legs}}
+    return {
+        "order_class": "bracket" if len(legs) == 2 else "oto",
+        **{leg.value: legs[leg] for leg in legs},
+    }
 
 
 def replace_body(ticket: OrderTicket, order: AlpacaOrder, left: Decimal) -> dict[str, object]:
-    """`left` of the new total is not filled yet. The body has it only if it differs: Alpaca changes whole shares only,
-    and nothing but prices of linked orders."""
+    """`left` of the new total is not filled yet. The body has it only if it differs: Alpaca changes
+    whole shares only, and nothing but prices of linked orders."""
     body: dict[str, object] = {"client_order_id": ticket.client_order_id, **_prices(ticket)}
     if ticket.kind is OrderKind.TRAILING_STOP:
-        trail = Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
+        trail = (
+            Decimal(ticket.trail_bps) / 100 if ticket.trail_bps is not None else ticket.trail_amount
+        )
         if trail is not None and trail != order.trail:
             body["trail"] = text(trail)
     if order.is_linked:

@@ -1,4 +1,5 @@
-"""Reads of Alpaca's REST interface beside the commands: orders, executions, positions, the account."""
+"""Reads of Alpaca's REST interface beside the commands: orders, executions, positions, the
+account."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -11,26 +12,42 @@ from msgspec.structs import replace
 
 from trading_intents.brokers import rest_client, ulid
 from trading_intents.brokers.alpaca import wire
-from trading_intents.brokers.alpaca.order import AlpacaOrder, Group, Name, end_pairs, is_made, is_pair, name_of
-from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, IntegrationContext
+from trading_intents.brokers.alpaca.order import (
+    AlpacaOrder,
+    Group,
+    Name,
+    end_pairs,
+    is_made,
+    is_pair,
+    name_of,
+)
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    IntegrationContext,
+)
 
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
 MAX_VERSIONS = 20  # of an order that are followed
 ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
 FEES = "/v2/account/activities/CFEE"
-NOT_SERVED = frozenset({400, 403, 404, 405, 422})  # by a host that has no such stream, or takes none of its ids
+# By a host that has no such stream, or takes none of its ids.
+NOT_SERVED = frozenset({400, 403, 404, 405, 422})
 PAGE_FILLS = 100
 SECONDS = "%Y-%m-%dT%H:%M:%SZ"
 MAX_FILLS = 5_000
-LISTED_WITHIN = timedelta(milliseconds=100)  # an execution is listed so long after its order shows it
+# An execution is listed so long after its order shows it.
+LISTED_WITHIN = timedelta(milliseconds=100)
 FEES_WITHIN = timedelta(days=1)  # fees are listed at the end of the day that they are dated at
 
 
 class AlpacaRest(rest_client.RestClient):
     def __init__(self, context: IntegrationContext) -> None:
         secrets = (context.secrets[name].reveal() for name in wire.CAPABILITIES.credential_fields)
-        self.key, self.secret = (quote(each, punctuation) for each in secrets)  # no key has what this changes
+        # No key has what this changes.
+        self.key, self.secret = (quote(each, punctuation) for each in secrets)
         url = context.settings[f"ALPACA_{context.account.environment.upper()}_URL"]
         headers = {"APCA-API-KEY-ID": self.key, "APCA-API-SECRET-KEY": self.secret}
         super().__init__(context, url, headers, wire.CAPABILITIES.requests_per_minute or 0)
@@ -50,9 +67,13 @@ class AlpacaRest(rest_client.RestClient):
             raise AuthFailed("the credential is of another account than external_account_id")
         return account
 
-    async def find(self, client_order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder | None:
+    async def find(
+        self, client_order_id: str, deadline: float, is_cancel: bool = False
+    ) -> AlpacaOrder | None:
         query = {"client_order_id": client_order_id}
-        answer = await self.ask("GET", "/v2/orders:by_client_order_id", deadline, is_cancel, params=query)
+        answer = await self.ask(
+            "GET", "/v2/orders:by_client_order_id", deadline, is_cancel, params=query
+        )
         if answer.refusal.code == wire.NOT_FOUND:
             return None
         order = answer.read(AlpacaOrder)  # without its legs
@@ -61,20 +82,31 @@ class AlpacaRest(rest_client.RestClient):
     async def find_leg(self, order_id: str, deadline: float) -> AlpacaOrder | None:
         answer = await self._ask_order(order_id, deadline)
         found = None if answer.refusal.code == wire.NOT_FOUND else answer.read(AlpacaOrder)
-        return await self.adopt(found, deadline) if found and found.is_linked and not found.is_first else None
+        return (
+            await self.adopt(found, deadline)
+            if found and found.is_linked and not found.is_first
+            else None
+        )
 
     async def get(self, order_id: str, deadline: float, is_cancel: bool = False) -> AlpacaOrder:
         order = (await self._ask_order(order_id, deadline, is_cancel)).read(AlpacaOrder)
         return order if is_cancel and is_made(order) else await self.adopt(order, deadline)
 
-    async def _ask_order(self, order_id: str, deadline: float, is_cancel: bool = False) -> rest_client.RestAnswer:
-        return await self.ask("GET", f"/v2/orders/{order_id}", deadline, is_cancel, params={"nested": "true"})
+    async def _ask_order(
+        self, order_id: str, deadline: float, is_cancel: bool = False
+    ) -> rest_client.RestAnswer:
+        return await self.ask(
+            "GET", f"/v2/orders/{order_id}", deadline, is_cancel, params={"nested": "true"}
+        )
 
     async def adopt(self, order: AlpacaOrder, deadline: float) -> AlpacaOrder:
-        """Names an order that Alpaca itself made to replace another, as at a split, after the other, and a leg after
-        the order that it was sent with; its own legs likewise."""
+        """Names an order that Alpaca itself made to replace another, as at a split, after the
+        other, and a leg after the order that it was sent with; its own legs likewise."""
         group = self._learn_group(order)
-        name, legs = name_of(order, group), end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()])
+        name, legs = (
+            name_of(order, group),
+            end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()]),
+        )
         if is_made(order):
             before = await self._read_name(order.replaces or "", deadline)
             if is_pair(before.role, order.role):
@@ -83,7 +115,13 @@ class AlpacaRest(rest_client.RestClient):
                 filled, name = await self.count_before(order, deadline), before
                 order = replace(order, total=filled + (order.qty or order.filled_qty))
         rest_client.remember(self._names, order.id, name)
-        return replace(order, client_order_id=name.client_order_id, parent=name.parent, leg=name.leg, legs=tuple(legs))
+        return replace(
+            order,
+            client_order_id=name.client_order_id,
+            parent=name.parent,
+            leg=name.leg,
+            legs=tuple(legs),
+        )
 
     async def _read_name(self, order_id: str, deadline: float) -> Name:
         if order_id not in self._names:
@@ -108,17 +146,22 @@ class AlpacaRest(rest_client.RestClient):
         return group.first_id if group and order.is_linked else None
 
     async def _name(self, event: BrokerEvent, deadline: float) -> BrokerEvent:
-        """Names the event after its order, where the activity's client order id is of Alpaca's making."""
+        """Names the event after its order, where the activity's client order id is of Alpaca's
+        making."""
         if (order_id := event.broker_order_id) and rest_client.is_uuid(event.client_order_id or ""):
             client_order_id, _, parent, leg = await self._read_name(order_id, deadline)
             event = replace(event, client_order_id=client_order_id or None, parent=parent, leg=leg)
         return event
 
-    async def list_later(self, order: AlpacaOrder, deadline: float, is_cancel: bool = False) -> list[AlpacaOrder]:
+    async def list_later(
+        self, order: AlpacaOrder, deadline: float, is_cancel: bool = False
+    ) -> list[AlpacaOrder]:
         """The order, then those that replaced it, the last one last."""
         chain = [order]
         while chain[-1].replaced_by and len(chain) < MAX_VERSIONS:
-            last, later = end_pairs([chain[-1], await self.get(chain[-1].replaced_by, deadline, is_cancel)])
+            last, later = end_pairs(
+                [chain[-1], await self.get(chain[-1].replaced_by, deadline, is_cancel)]
+            )
             chain[-1:] = [last, later] if last.replaced_by else [last]
         return chain
 
@@ -133,15 +176,22 @@ class AlpacaRest(rest_client.RestClient):
         """The quantity that earlier versions filled. Read once: they are over."""
         if order.replaces and order.id not in self._before:
             chain = await self.list_versions(order, deadline)
-            rest_client.remember(self._before, order.id, sum((version.filled_qty for version in chain[1:]), Decimal(0)))
+            rest_client.remember(
+                self._before,
+                order.id,
+                sum((version.filled_qty for version in chain[1:]), Decimal(0)),
+            )
         return self._before[order.id] if order.replaces else Decimal(0)
 
     async def list_orders(self, deadline: float, **query: str) -> list[AlpacaOrder]:
-        """Leaves out orders of several option legs, which have no symbol of their own and are never ours."""
+        """Leaves out orders of several option legs, which have no symbol of their own and are never
+        ours."""
         orders: list[AlpacaOrder] = []
         while len(orders) < MAX_ORDERS:
             asked = {"limit": PAGE_ORDERS, "direction": "asc", **query}
-            page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(list[msgspec.Raw])
+            page = (await self.ask("GET", "/v2/orders", deadline, params=asked)).read(
+                list[msgspec.Raw]
+            )
             orders += self.read_rows(page, AlpacaOrder)
             if len(page) < PAGE_ORDERS:
                 adopted = [await self.adopt(order, deadline) for order in orders if order.symbol]
@@ -150,7 +200,9 @@ class AlpacaRest(rest_client.RestClient):
             query["after_order_id"] = rest_client.id_of(page[-1])
         raise BrokerUnavailable(f"{MAX_ORDERS} orders, and more")
 
-    async def list_positions(self, taken_at: datetime, deadline: float) -> tuple[BrokerEvent, ...] | None:
+    async def list_positions(
+        self, taken_at: datetime, deadline: float
+    ) -> tuple[BrokerEvent, ...] | None:
         """Gives None if one of them cannot be read: it would count as 0."""
         rows = (await self.ask("GET", "/v2/positions", deadline)).read(list[msgspec.Raw])
         positions = self.read_rows(rows, wire.AlpacaPosition)
@@ -160,10 +212,13 @@ class AlpacaRest(rest_client.RestClient):
     async def list_executions(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[AlpacaOrder] = ()
     ) -> list[BrokerEvent]:
-        """Reads the activities, which alone have busts, corrections and the executions' ids; where they are not
-        served, the older list of fills. Reads on until the last change of `orders`, should a slow clock have made
+        """Reads the activities, which alone have busts, corrections and the executions' ids; where
+        they are not served, the older list of fills. Reads on until the last change of `orders`,
+        should a slow clock have made
         `until` too early."""
-        until = max([until, *(order.updated_at + LISTED_WITHIN for order in orders if order.updated_at)])
+        until = max(
+            [until, *(order.updated_at + LISTED_WITHIN for order in orders if order.updated_at)]
+        )
         if since >= until:
             return []
         if not self.has_execution_ids:
@@ -175,9 +230,13 @@ class AlpacaRest(rest_client.RestClient):
             self._refused_activities = answer.status
             return await self._list_fills(since, until, deadline, orders)
         if answer.status != 200:
-            raise rest_client.AnswerUnclear(f"Alpaca lists no executions: {ACTIVITIES} answers {answer.status}")
+            raise rest_client.AnswerUnclear(
+                f"Alpaca lists no executions: {ACTIVITIES} answers {answer.status}"
+            )
         lines = answer.body.splitlines()
-        if any(line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines):
+        if any(
+            line.startswith(b":") and (b"error" in line or b"dropped" in line) for line in lines
+        ):
             raise rest_client.AnswerUnclear("Alpaca left executions out")
         rows = (line[5:] for line in lines if line.startswith(b"data:"))
         events = self.read_events(rows, wire.Activity, wire.activity_events)
@@ -197,10 +256,14 @@ class AlpacaRest(rest_client.RestClient):
         return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}{self._refused_fees}"
 
     async def list_fees(self, since: datetime, deadline: float) -> list[BrokerEvent]:
-        """Reads fees in coins from the older list alone: the activities' event stream names no symbol for them."""
+        """Reads fees in coins from the older list alone: the activities' event stream names no
+        symbol for them."""
         query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
         try:
-            rows, self._refused_fees = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS), ""
+            rows, self._refused_fees = (
+                await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS),
+                "",
+            )
         except rest_client.NotServed as error:
             rows, self._refused_fees = [], f"; no fees in coins: {error}"
         return self.read_events(rows, wire.FeeActivity, wire.fee_events)
@@ -219,5 +282,7 @@ class AlpacaRest(rest_client.RestClient):
             if since <= fill.transaction_time < until:
                 order = known.get(fill.order_id) or await self.get(fill.order_id, deadline)
                 known[order.id] = order
-                events.append(wire.fill_event(fill, order, await self.count_before(order, deadline)))
+                events.append(
+                    wire.fill_event(fill, order, await self.count_before(order, deadline))
+                )
         return events

@@ -1,4 +1,5 @@
-"""Alpaca's capabilities, its JSON beside that of orders, and its reports as broker events. Pure: no I/O, no clock."""
+"""Alpaca's capabilities, its JSON beside that of orders, and its reports as broker events. Pure: no
+I/O, no clock."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,15 @@ from trading_intents.brokers.alpaca.order import WAITING, AlpacaOrder
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot
 from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
 from trading_intents.brokers.ulid import not_before
-from trading_intents.trading import Environment, FrozenStruct, OrderKind, OrderSide, RouteStrategy, Symbol, TimeInForce
+from trading_intents.trading import (
+    Environment,
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    RouteStrategy,
+    Symbol,
+    TimeInForce,
+)
 from trading_intents.trading import amount_text as text
 
 _T, _K, _E = TimeInForce, OrderKind, EventKind
@@ -33,8 +42,12 @@ CAPABILITIES = port.Capabilities(
     requests_per_minute=200,
     tells_balances=True,
     tells_positions=True,
-    exits=port.LinkedOrders((OrderSide.BUY, OrderSide.SELL_SHORT), (_K.MARKET, _K.LIMIT), _STOP_TIMES, True),
-    one_cancels_other=port.LinkedOrders((OrderSide.BUY, OrderSide.SELL), (_K.LIMIT,), _STOP_TIMES, True),
+    exits=port.LinkedOrders(
+        (OrderSide.BUY, OrderSide.SELL_SHORT), (_K.MARKET, _K.LIMIT), _STOP_TIMES, True
+    ),
+    one_cancels_other=port.LinkedOrders(
+        (OrderSide.BUY, OrderSide.SELL), (_K.LIMIT,), _STOP_TIMES, True
+    ),
     bust_reopens=False,
 )
 
@@ -42,8 +55,16 @@ NOT_FOUND, VALIDATION = 40410000, 40010001
 DUPLICATE = "client_order_id must be unique"
 _PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_REPLACE}
 _ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
-_EXECUTIONS = {"fill": _E.FILL, "partial_fill": _E.FILL, "trade_bust": _E.FILL_BUST, "trade_correct": _E.FILL_CORRECT}
-COMMAND_REFUSALS = {"order_cancel_rejected": _E.CANCEL_REJECTED, "order_replace_rejected": _E.REPLACE_REJECTED}
+_EXECUTIONS = {
+    "fill": _E.FILL,
+    "partial_fill": _E.FILL,
+    "trade_bust": _E.FILL_BUST,
+    "trade_correct": _E.FILL_CORRECT,
+}
+COMMAND_REFUSALS = {
+    "order_cancel_rejected": _E.CANCEL_REJECTED,
+    "order_replace_rejected": _E.REPLACE_REJECTED,
+}
 
 
 class TradeUpdate(Row, frozen=True, kw_only=True):
@@ -99,7 +120,8 @@ class FillActivity(Row, frozen=True, kw_only=True):
 
 
 class FeeActivity(Row, frozen=True, kw_only=True):
-    """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where it is money."""
+    """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where
+    it is money."""
 
     id: str
     status: str
@@ -139,7 +161,9 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
             "the account is blocked": self.account_blocked,
             "trading is blocked": self.trading_blocked,
             "its user has suspended trading": self.trade_suspended_by_user,
-            f"our clock and Alpaca's differ by {abs(skew) // timedelta(seconds=1)} s: set up NTP": bool(skew),
+            f"our clock and Alpaca's differ by {abs(skew) // timedelta(seconds=1)} s: set up NTP": bool(
+                skew
+            ),
         }
         return tuple(text for text, holds in blocks.items() if holds)
 
@@ -175,7 +199,8 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
         made = {"quantity": order.total, "price": order.price, "reason": port.REPLACED_BY_BROKER}
         yield event if order.total is None else replace(event, **made)
     if order.filled_qty and not order.replaces:
-        yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")  # stands in for executions not yet listed
+        # Stands in for executions not yet listed.
+        yield _event(order, _E.STATUS, f"filled:{text(order.filled_qty)}")
     if kind := _PENDING.get(order.status):
         yield _event(order, kind, order.status)
     is_done = order.status == "done_for_day" and order.time_in_force == "day"
@@ -185,7 +210,10 @@ def order_events(order: AlpacaOrder) -> Iterator[BrokerEvent]:
 
 def refusal_event(update: TradeUpdate, client_order_id: str) -> BrokerEvent:
     kind = COMMAND_REFUSALS[update.event]
-    return replace(_event(update.order, kind, f"{kind.lower()}:{client_order_id}"), client_order_id=client_order_id)
+    return replace(
+        _event(update.order, kind, f"{kind.lower()}:{client_order_id}"),
+        client_order_id=client_order_id,
+    )
 
 
 def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
@@ -199,37 +227,55 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
         average_price=None if order.replaces else order.filled_avg_price,
         broker_status=order.status,
         venue_time=order.updated_at,
-        reason=kind.lower() if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED) else None,
+        reason=kind.lower()
+        if kind in (_E.REJECTED, _E.REPLACE_REJECTED, _E.CANCEL_REJECTED)
+        else None,
     )
 
 
 def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[BrokerEvent, ...]:
-    """`before` is the quantity that earlier versions filled, if known. Raises ValueError if the update lacks what
-    identifies its execution."""
+    """`before` is the quantity that earlier versions filled, if known. Raises ValueError if the
+    update lacks what identifies its execution."""
     kind, order = _EXECUTIONS.get(update.event), update.order
     if kind is None:
         return tuple(order_events(order))
-    event = execution_event("alpaca", kind, update.execution_id, update.previous_execution_id, update.qty, update.price)
+    event = execution_event(
+        "alpaca", kind, update.execution_id, update.previous_execution_id, update.qty, update.price
+    )
     before = before if order.replaces else Decimal(0)
     counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
     at = update.timestamp if kind is _E.FILL else not_before(update.event_id, update.timestamp)
-    return (replace(event, **order.names, side=order.order_side, cum_quantity=counted, venue_time=at),)
+    return (
+        replace(event, **order.names, side=order.order_side, cum_quantity=counted, venue_time=at),
+    )
 
 
 def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
-    """Gives none for a dividend and the like. Raises ValueError if it lacks what identifies its execution."""
+    """Gives none for a dividend and the like. Raises ValueError if it lacks what identifies its
+    execution."""
     details, kind = activity.details, _EXECUTIONS.get(activity.details.execution_type or "")
     if kind is None:
         return ()
-    event = execution_event("alpaca", kind, activity.ref_id, activity.previous_id, activity.qty, activity.price)
+    event = execution_event(
+        "alpaca", kind, activity.ref_id, activity.previous_id, activity.qty, activity.price
+    )
     ids = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
-    at = activity.executed_at if kind is _E.FILL else not_before(activity.event_id, activity.executed_at)
-    return (replace(event, **ids, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at),)
+    at = (
+        activity.executed_at
+        if kind is _E.FILL
+        else not_before(activity.event_id, activity.executed_at)
+    )
+    return (
+        replace(
+            event, **ids, symbol=Symbol(details.symbol or ""), fee=details.commission, venue_time=at
+        ),
+    )
 
 
 def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> BrokerEvent:
-    """An execution without its id, known by its order's count: it stands in for the execution's own report, which the
-    stream may have given already. `before` is the quantity that earlier versions filled."""
+    """An execution without its id, known by its order's count: it stands in for the execution's own
+    report, which the stream may have given already. `before` is the quantity that earlier versions
+    filled."""
     return BrokerEvent(
         kind=_E.STATUS,
         dedupe_key=fill_key(order.id, fill.cum_qty),
@@ -243,7 +289,8 @@ def fill_event(fill: FillActivity, order: AlpacaOrder, before: Decimal) -> Broke
 
 
 def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
-    """Raises ValueError for a fee that was cancelled or corrected, or that is of no pair of coins."""
+    """Raises ValueError for a fee that was cancelled or corrected, or that is of no pair of
+    coins."""
     if not fee.qty:
         return ()
     symbol = pair_of(fee.symbol or "")
@@ -251,7 +298,11 @@ def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
         raise ValueError(f"a fee that is {fee.status}, of {symbol}")
     key, taken = f"alpaca:fee:{fee.id.rpartition('::')[2]}", fee.qty.copy_negate()
     at = fee.created_at
-    return (BrokerEvent(kind=_E.FEE, dedupe_key=key, symbol=Symbol(symbol), quantity=taken, venue_time=at),)
+    return (
+        BrokerEvent(
+            kind=_E.FEE, dedupe_key=key, symbol=Symbol(symbol), quantity=taken, venue_time=at
+        ),
+    )
 
 
 def fill_key(order_id: str, counted: Decimal) -> str:
@@ -259,8 +310,8 @@ def fill_key(order_id: str, counted: Decimal) -> str:
 
 
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
-    """The last version, with the events of all versions and legs. Its quantity is its own and what earlier versions
-    filled."""
+    """The last version, with the events of all versions and legs. Its quantity is its own and what
+    earlier versions filled."""
     last, before = chain[-1], sum((order.filled_qty for order in chain[:-1]), Decimal(0))
     return OrderSnapshot(
         client_order_id=last.client_order_id or None,
@@ -268,13 +319,20 @@ def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -
         symbol=Symbol(last.symbol or ""),
         side=last.order_side,
         quantity=before + (last.qty or last.filled_qty),
-        events=(*(event for order in chain for part in order.parts for event in order_events(part)), *fills),
+        events=(
+            *(event for order in chain for part in order.parts for event in order_events(part)),
+            *fills,
+        ),
     )
 
 
 def lacks_fills(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> bool:
-    """Whether versions filled more than is listed. An order of one version has its count for what is missing."""
-    listed = {each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0) for each in fills}
+    """Whether versions filled more than is listed. An order of one version has its count for what
+    is missing."""
+    listed = {
+        each.replaces or each.exec_id or each.dedupe_key: each.quantity or Decimal(0)
+        for each in fills
+    }
     has_versions = len(chain) > 1 or chain[0].replaces is not None
     return has_versions and sum(listed.values()) < sum(order.filled_qty for order in chain)
 

@@ -1,4 +1,5 @@
-"""One account's session with a FIX venue. Translates; the session stores and numbers every message."""
+"""One account's session with a FIX venue. Translates; the session stores and numbers every
+message."""
 
 import asyncio
 import contextlib
@@ -20,7 +21,14 @@ from trading_intents.brokers.fix.messages import FixMessage, ReceivedMessage, Se
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.fix.wire import Venue
-from trading_intents.brokers.port import AuthFailed, BrokerEvent, BrokerUnavailable, CommandResult, OrderTicket, Outcome
+from trading_intents.brokers.port import (
+    AuthFailed,
+    BrokerEvent,
+    BrokerUnavailable,
+    CommandResult,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.brokers.sanitizing import cause_of
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.loops import Pacer, repeat, stop_tasks
@@ -45,7 +53,8 @@ _REPORTED_BY_SNAPSHOT: Mapping[FixIncident, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Command:
-    """A command that waits for its answer: the first report of it. `events`: of all that were stored together.
+    """A command that waits for its answer: the first report of it. `events`: of all that were
+    stored together.
     `cancelled_id`: of the order that it cancels."""
 
     cancelled_id: str | None
@@ -54,7 +63,9 @@ class _Command:
 
 
 class FixBroker:
-    def __init__(self, context: port.IntegrationContext, venue: Venue, capabilities: port.Capabilities) -> None:
+    def __init__(
+        self, context: port.IntegrationContext, venue: Venue, capabilities: port.Capabilities
+    ) -> None:
         self.name, self.capabilities = capabilities.name, capabilities
         self._context, self._venue = context, venue
         self._store = FixStore(context)
@@ -73,7 +84,9 @@ class FixBroker:
         except PlatformError as error:
             raise BrokerUnavailable(error.detail) from None
         last_reset = self._venue.last_reset(self._context.clock.now())
-        resets = self._venue.recovery == "none" or (last_reset is not None and reset_at < last_reset)
+        resets = self._venue.recovery == "none" or (
+            last_reset is not None and reset_at < last_reset
+        )
         session = self._session = FixSession(
             self._rules(*pair, resets),
             self._store.numbers,
@@ -102,7 +115,9 @@ class FixBroker:
             heartbeat_seconds=self._venue.heartbeat_seconds,
             resets=resets,
             has_reset_flag=self._venue.has_reset_flag,
-            logon_fields=self._venue.complete("A", [(tag, self._secret(name)) for tag, name in names.items()]),
+            logon_fields=self._venue.complete(
+                "A", [(tag, self._secret(name)) for tag, name in names.items()]
+            ),
             max_skew_seconds=self._venue.max_skew_seconds,
         )
 
@@ -117,17 +132,21 @@ class FixBroker:
                 return await asyncio.open_connection(venue.host, venue.port, ssl=tls)
         except (OSError, TimeoutError) as error:
             address = f"{venue.host}:{venue.port}"
-            raise BrokerUnavailable(f"the venue at {address} cannot be reached: {cause_of(error)}") from None
+            raise BrokerUnavailable(
+                f"the venue at {address} cannot be reached: {cause_of(error)}"
+            ) from None
 
     async def _explain_refusal(self, session: FixSession, ended: SessionEnded) -> None:
-        """Says why there is no session. A venue that expects a higher number than ours, as after a restore of the
-        database, gets it with the next logon."""
+        """Says why there is no session. A venue that expects a higher number than ours, as after a
+        restore of the database, gets it with the next logon."""
         if any(part in ended.logout.lower() for part in self._venue.refused_logon):
             raise AuthFailed(str(ended))
         found, numbers = _EXPECTED.search(ended.logout), session.numbers
         if found and int(found[1]) > numbers.next_out:
             with contextlib.suppress(PlatformError, messages.SessionTaken):
-                await self._store.write(messages.Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ())
+                await self._store.write(
+                    messages.Numbers(numbers.epoch, numbers.next_in, int(found[1])), (), ()
+                )
         raise BrokerUnavailable(str(ended))
 
     async def _run(self, session: FixSession) -> None:
@@ -172,9 +191,13 @@ class FixBroker:
         if ticket.not_after is not None and now > ticket.not_after:
             return CommandResult(outcome=Outcome.NOT_SENT, message="it is too old")
         account = self._context.account.external_account_id
-        fields = self._venue.complete(msg_type, wire.command(msg_type, ticket, clock.now(), account))
+        fields = self._venue.complete(
+            msg_type, wire.command(msg_type, ticket, clock.now(), account)
+        )
         cancelled_id = ticket.orig_client_order_id if msg_type == wire.CANCEL else None
-        command = self._commands[name] = _Command(cancelled_id, asyncio.get_running_loop().create_future())
+        command = self._commands[name] = _Command(
+            cancelled_id, asyncio.get_running_loop().create_future()
+        )
         try:
             async with asyncio.timeout(deadline - now):
                 await session.send(msg_type, fields, name, ticket.not_after)
@@ -186,11 +209,17 @@ class FixBroker:
         finally:
             del self._commands[name]
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> port.Lookup:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 if self._session is None:  # another process has it: the venue's last reports
-                    last = [each for each in await self._store.list_open(0) if each.message.get(11) == client_order_id]
+                    last = [
+                        each
+                        for each in await self._store.list_open(0)
+                        if each.message.get(11) == client_order_id
+                    ]
                     return wire.snapshot_of(last[-1]) if last else port.LookupUnknown(DOWN)
                 await self._session.flush()  # it may just be on its way into the table
                 raw = await self._store.find_sent(client_order_id)
@@ -198,19 +227,36 @@ class FixBroker:
                     return port.Absent(never_sent=True)
                 if self._venue.lookup == "none":
                     return port.LookupUnknown("the venue answers no status requests")
-                received = await self._ask(self._session, client_order_id, broker_order_id, messages.parse(raw))
+                received = await self._ask(
+                    self._session, client_order_id, broker_order_id, messages.parse(raw)
+                )
             return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
-        except (messages.NotStored, SessionEnded, PlatformError, TimeoutError, ValueError, AssertionError) as error:
+        except (
+            messages.NotStored,
+            SessionEnded,
+            PlatformError,
+            TimeoutError,
+            ValueError,
+            AssertionError,
+        ) as error:
             return port.LookupUnknown(str(error) or "no answer in time")
 
     async def _ask(
-        self, session: FixSession, client_order_id: str, broker_order_id: str | None, sent: FixMessage
+        self,
+        session: FixSession,
+        client_order_id: str,
+        broker_order_id: str | None,
+        sent: FixMessage,
     ) -> ReceivedMessage:
-        answer = self._lookups.setdefault(client_order_id, asyncio.get_running_loop().create_future())
+        answer = self._lookups.setdefault(
+            client_order_id, asyncio.get_running_loop().create_future()
+        )
         about = [(tag, sent.get(tag)) for tag in (1, 55, 54)]
         fields = [(11, client_order_id), (37, broker_order_id or ""), *about]
         try:
-            await session.send(wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields))
+            await session.send(
+                wire.STATUS_REQUEST, self._venue.complete(wire.STATUS_REQUEST, fields)
+            )
             return await asyncio.shield(answer)
         finally:
             self._lookups.pop(client_order_id, None)
@@ -257,12 +303,15 @@ class FixBroker:
         command = self._commands.get(name)
         if command is None and received.message.get(150) in ("4", "6"):
             # A venue may report a CANCEL under the order's own id.
-            command = next((each for each in self._commands.values() if each.cancelled_id == name), None)
+            command = next(
+                (each for each in self._commands.values() if each.cancelled_id == name), None
+            )
         return command
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Repeats the venue's reports: the session misses nothing. Works without a connection. Open orders of before a
-        reset are left out where each can be looked up: what happened in between may never be reported."""
+        """Repeats the venue's reports: the session misses nothing. Works without a connection. Open
+        orders of before a reset are left out where each can be looked up: what happened in between
+        may never be reported."""
         taken_at = self._context.clock.now()
         events, orders, unreadable = list[BrokerEvent](), list[port.OrderSnapshot](), list[str]()
         try:
@@ -279,15 +328,25 @@ class FixBroker:
             raise BrokerUnavailable(error.detail) from None
         for each in skipped:
             name = f"{each['epoch']}:skipped:{each['number']}"
-            events.append(wire.refusal_event(name, each["type"], each["client_order_id"], "not_delivered"))
+            events.append(
+                wire.refusal_event(name, each["type"], each["client_order_id"], "not_delivered")
+            )
         numbers = "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch {epoch}"
         remarks = (numbers.format_map(row),) if row else ()
         return port.AccountSnapshot(
-            taken_at, tuple(orders), tuple(events), None, unreadable=tuple(unreadable), remarks=remarks
+            taken_at,
+            tuple(orders),
+            tuple(events),
+            None,
+            unreadable=tuple(unreadable),
+            remarks=remarks,
         )
 
     def _read(
-        self, received: ReceivedMessage, read: Callable[[ReceivedMessage], Iterable[T]], unreadable: list[str]
+        self,
+        received: ReceivedMessage,
+        read: Callable[[ReceivedMessage], Iterable[T]],
+        unreadable: list[str],
     ) -> list[T]:
         """Names a message that cannot be read, once."""
         try:
@@ -296,7 +355,9 @@ class FixBroker:
             key, order = (received.epoch, received.number), received.message.get(11) or "?"
             if key not in self._unreadable and len(self._unreadable) < MAX_NAMED:
                 self._unreadable.add(key)
-                unreadable.append(f"message {received.number} of epoch {received.epoch}, order {order}: {error}")
+                unreadable.append(
+                    f"message {received.number} of epoch {received.epoch}, order {order}: {error}"
+                )
             return []
 
 
@@ -322,23 +383,31 @@ def read_venue(path: Path) -> Venue:
 
 
 def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    tables = {name: _merged(base[name], each) for name, each in own.items() if isinstance(each, dict) and name in base}
+    tables = {
+        name: _merged(base[name], each)
+        for name, each in own.items()
+        if isinstance(each, dict) and name in base
+    }
     return {**base, **own, **tables}
 
 
 def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
-    """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after all others, says
-    which files are wrong."""
+    """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
+    all others, says which files are wrong."""
     folder, wrong = settings.get("FIX_VENUES", ""), list[str]()
     for path in sorted(Path(folder).glob("*.toml")) if folder else ():
         try:
             venue = read_venue(path)
             if not _NAME.fullmatch(path.stem):
-                raise ValueError(f"{path.name}: the name of a broker has small letters, digits and _")
+                raise ValueError(
+                    f"{path.name}: the name of a broker has small letters, digits and _"
+                )
         except ValueError as error:
             wrong.append(str(error))
             continue
         capabilities = venue.capabilities(path.stem)
-        yield port.Integration(path.stem, capabilities, partial(FixBroker, venue=venue, capabilities=capabilities))
+        yield port.Integration(
+            path.stem, capabilities, partial(FixBroker, venue=venue, capabilities=capabilities)
+        )
     if wrong:
         raise ValueError("; ".join(wrong))

@@ -1,4 +1,5 @@
-"""FIX messages: as bytes, and as they are numbered and stored. Pure, and without a meaning of any message."""
+"""FIX messages: as bytes, and as they are numbered and stored. Pure, and without a meaning of any
+message."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,8 @@ Fields = Sequence[tuple[int, str]]
 
 
 class FixMessage:
-    """A message's fields in their order, without those that frame it: the length and the checksum."""
+    """A message's fields in their order, without those that frame it: the length and the
+    checksum."""
 
     __slots__ = ("_first", "fields", "raw", "type")
 
@@ -54,7 +56,8 @@ def encode(begin_string: str, fields: Iterable[tuple[int, str]]) -> bytes:
 
 
 class Framer:
-    """Cuts bytes into messages. Garbled bytes are left out, as the standard says: the sequence numbers show the gap."""
+    """Cuts bytes into messages. Garbled bytes are left out, as the standard says: the sequence
+    numbers show the gap."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -83,8 +86,11 @@ class Framer:
             if len(self._buffer) < end + 7:
                 return
             raw = bytes(self._buffer[: end + 7])
-            is_sound = raw.startswith(b"35=", head.end()) and raw[end:] == b"10=%03d\x01" % (sum(raw[:end]) % 256)
-            del self._buffer[: len(raw) if is_sound else end]  # a wrong length may reach into the next message
+            is_sound = raw.startswith(b"35=", head.end()) and raw[end:] == b"10=%03d\x01" % (
+                sum(raw[:end]) % 256
+            )
+            # A wrong length may reach into the next message.
+            del self._buffer[: len(raw) if is_sound else end]
             fields = _split(raw[:end]) if is_sound else None
             yield None if fields is None else FixMessage(fields, raw)
 
@@ -108,7 +114,9 @@ def _split(data: bytes) -> list[tuple[int, str]] | None:
                 return None
             value = SOH.join(pieces)
         tag = int(name)
-        counted = int(value) if tag in _LENGTH_TAGS and value.isdecimal() and len(value) < 6 else None
+        counted = (
+            int(value) if tag in _LENGTH_TAGS and value.isdecimal() and len(value) < 6 else None
+        )
         if tag != 9:
             fields.append((tag, value))
     return fields
@@ -125,7 +133,9 @@ def masked(raw: bytes) -> bytes:
 
 
 def readable(raw: bytes) -> str:
-    return "".join(each if each.isprintable() else "?" for each in raw.decode("latin-1").replace(SOH, "|"))
+    return "".join(
+        each if each.isprintable() else "?" for each in raw.decode("latin-1").replace(SOH, "|")
+    )
 
 
 def time_text(at: datetime) -> str:
@@ -145,7 +155,8 @@ def parse_time(text: str) -> datetime | None:
 
 
 class SessionEnded(Exception):
-    """Says why a session is over, scrubbed. `logout`: the counterparty's own words, if it sent some."""
+    """Says why a session is over, scrubbed. `logout`: the counterparty's own words, if it sent
+    some."""
 
     def __init__(self, reason: str, logout: str = "") -> None:
         super().__init__(reason)
@@ -157,7 +168,8 @@ class NotStored(Exception):
 
 
 class SessionTaken(Exception):
-    """Another session has changed the numbers, or another worker has the session; nothing was stored."""
+    """Another session has changed the numbers, or another worker has the session; nothing was
+    stored."""
 
 
 class Numbers(FrozenStruct, frozen=True):
@@ -169,8 +181,8 @@ class Numbers(FrozenStruct, frozen=True):
 
 
 class SentMessage(FrozenStruct, frozen=True):
-    """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in monotonic seconds, it is
-    not written then. Both None: it is never sent again."""
+    """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in
+    monotonic seconds, it is not written then. Both None: it is never sent again."""
 
     epoch: int
     number: int
@@ -193,12 +205,12 @@ class MessageStore(Protocol):
     async def write(
         self, numbers: Numbers, received: Sequence[ReceivedMessage], sent: Sequence[SentMessage]
     ) -> Sequence[ReceivedMessage]:
-        """All in one transaction. Gives what was received, with the commands that it refuses. SessionTaken;
-        OutcomeUnknown: perhaps."""
+        """All in one transaction. Gives what was received, with the commands that it refuses.
+        SessionTaken; OutcomeUnknown: perhaps."""
 
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
-        """The commands among these numbers that have no answer, the first of them; and how many were too old just now,
-        which are never sent from now on. SessionTaken."""
+        """The commands among these numbers that have no answer, the first of them; and how many
+        were too old just now, which are never sent from now on. SessionTaken."""
 
 
 class SessionRules(FrozenStruct, frozen=True, kw_only=True):
@@ -212,11 +224,15 @@ class SessionRules(FrozenStruct, frozen=True, kw_only=True):
     logon_fields: Fields = ()
     max_skew_seconds: float = 120.0
 
-    def encode(self, msg_type: str, number: int, fields: Fields, now: datetime, orig_time: str = "") -> bytes:
+    def encode(
+        self, msg_type: str, number: int, fields: Fields, now: datetime, orig_time: str = ""
+    ) -> bytes:
         """`orig_time`: it is sent again."""
         dup, orig = ([(43, "Y")], [(122, orig_time)]) if orig_time else ([], [])
         names = [(49, self.sender), (52, time_text(now)), (56, self.target)]
-        return encode(self.begin_string, [(35, msg_type), (34, str(number)), *dup, *names, *orig, *fields])
+        return encode(
+            self.begin_string, [(35, msg_type), (34, str(number)), *dup, *names, *orig, *fields]
+        )
 
     def encode_again(self, sent: SentMessage, now: datetime) -> bytes:
         message = parse(sent.raw)
@@ -224,7 +240,8 @@ class SessionRules(FrozenStruct, frozen=True, kw_only=True):
         return self.encode(sent.type, sent.number, body, now, message.get(52))
 
 
-# SessionRejectReason, in the standard's words; those below 0 are ours: there is no answer to such a message.
+# SessionRejectReason, in the standard's words; those below 0 are ours: there is no answer to such a
+# message.
 REASONS = {
     -2: "MsgSeqNum is missing",
     -1: "Incorrect BeginString",
@@ -238,9 +255,11 @@ REASONS = {
 ENDING = frozenset({-2, -1, 9, 10})  # the session is over
 
 
-def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> tuple[int, int | None] | None:
-    """Says why a message cannot be taken: a reason, and the tag. Looks at what every message must have, in the
-    standard's order."""
+def find_fault(
+    message: FixMessage, rules: SessionRules, now: datetime
+) -> tuple[int, int | None] | None:
+    """Says why a message cannot be taken: a reason, and the tag. Looks at what every message must
+    have, in the standard's order."""
     if message.get(8) != rules.begin_string:
         return -1, None
     if message.number(34) is None:
@@ -251,7 +270,9 @@ def find_fault(message: FixMessage, rules: SessionRules, now: datetime) -> tuple
     if (message.get(49), message.get(56)) != (rules.target, rules.sender):
         return 9, None
     at = parse_time(message.get(52))
-    if at is None or (rules.max_skew_seconds and abs((now - at).total_seconds()) > rules.max_skew_seconds):
+    if at is None or (
+        rules.max_skew_seconds and abs((now - at).total_seconds()) > rules.max_skew_seconds
+    ):
         return 10, None
     if message.get(43) == "Y" and message.type != "4":
         if not message.get(122):

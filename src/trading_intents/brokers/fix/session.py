@@ -1,5 +1,5 @@
-"""A FIX session, for either side of it: numbers, logon, heartbeats, gaps, resends. Every message is stored before it is
-written or delivered. Knows no order."""
+"""A FIX session, for either side of it: numbers, logon, heartbeats, gaps, resends. Every message is
+stored before it is written or delivered. Knows no order."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -12,7 +12,15 @@ from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.telemetry import FixIncident
 
-HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON = "0", "1", "2", "3", "4", "5", "A"
+HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON = (
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "A",
+)
 ADMIN = frozenset({HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON})
 _UNDELIVERED = ADMIN - {REJECT}
 TEST_ID = "TEST"
@@ -20,13 +28,14 @@ READ_BYTES = 65_536
 WRITE_SECONDS = 10.0  # a counterparty that does not read for so long is left
 LOGOUT_SECONDS, CLOSE_SECONDS = 2.0, 1.0  # for its answer, and for the last bytes to leave
 SILENCE = 1.2  # heartbeats, until a test request is sent; one more, and the connection is dropped
-MAX_QUEUED = 500  # messages that wait for a gap to be filled; those after them are sent again anyway
+# Messages that wait for a gap to be filled; those after them are sent again anyway.
+MAX_QUEUED = 500
 
 
 @dataclass
 class _Batch:
-    """Messages that are stored together, then delivered, written and answered. `resend`: the first and last number that
-    the counterparty wants again."""
+    """Messages that are stored together, then delivered, written and answered. `resend`: the first
+    and last number that the counterparty wants again."""
 
     received: list[messages.ReceivedMessage] = field(default_factory=list)
     sent: list[messages.SentMessage] = field(default_factory=list)
@@ -40,8 +49,8 @@ class _Batch:
 
 
 class FixSession:
-    """One connection's. `deliver` gets the application's messages, and the rejects of ours, once they are stored:
-    those that were stored together at once."""
+    """One connection's. `deliver` gets the application's messages, and the rejects of ours, once
+    they are stored: those that were stored together at once."""
 
     def __init__(
         self,
@@ -63,12 +72,15 @@ class FixSession:
         self._heartbeat_seconds = rules.heartbeat_seconds
         self._pending, self._work = _Batch(), asyncio.Event()
         self._queued: dict[int, messages.FixMessage] = {}
-        self._asked_until = 0  # the last number that a resend was asked for: until it has come there is a gap
+        # The last number that a resend was asked for: until it has come there is a gap.
+        self._asked_until = 0
         self._asked_seconds = 0.0
-        self._close_seconds: float | None = None  # a logout was sent, and the connection is dropped then
+        # A logout was sent, and the connection is dropped then.
+        self._close_seconds: float | None = None
         self._sent_seconds = self._received_seconds = clock.monotonic()
         self._is_tested = self._is_test_answered = False
-        self._over: messages.SessionEnded | None = None  # it ends when all before is stored and written
+        # It ends when all before is stored and written.
+        self._over: messages.SessionEnded | None = None
 
     async def run(self) -> None:
         loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
@@ -101,10 +113,14 @@ class FixSession:
                 self._writer.transport.abort()
 
     async def send(
-        self, msg_type: str, fields: messages.Fields, client_order_id: str | None = None, not_after: float | None = None
+        self,
+        msg_type: str,
+        fields: messages.Fields,
+        client_order_id: str | None = None,
+        not_after: float | None = None,
     ) -> None:
-        """Returns when the message is stored and written. NotStored; OutcomeUnknown: it was perhaps stored, and may be
-        sent when the session is resumed."""
+        """Returns when the message is stored and written. NotStored; OutcomeUnknown: it was perhaps
+        stored, and may be sent when the session is resumed."""
         if self.ended or not self.logged_on.is_set() or self._close_seconds is not None:
             raise messages.NotStored("the session is down")
         self._put(msg_type, fields, client_order_id, not_after)
@@ -112,7 +128,11 @@ class FixSession:
 
     async def flush(self) -> None:
         """Returns when all that was sent until now is stored and written. Raises as `send` does."""
-        if failure := messages.NotStored("the session is down") if self.ended else await self._flushed():
+        if (
+            failure := messages.NotStored("the session is down")
+            if self.ended
+            else await self._flushed()
+        ):
             raise failure
 
     async def log_out(self) -> None:
@@ -130,7 +150,9 @@ class FixSession:
     ) -> None:
         numbers = self.numbers
         raw = self._rules.encode(msg_type, numbers.next_out, fields, self._clock.now())
-        sent = messages.SentMessage(numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after)
+        sent = messages.SentMessage(
+            numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after
+        )
         self._pending.sent.append(sent)
         self.numbers = replace(numbers, next_out=numbers.next_out + 1)
         self._sent_seconds = self._clock.monotonic()
@@ -156,9 +178,12 @@ class FixSession:
                 raise
             try:
                 self._deliver([each for each in received if each.message.type not in _UNDELIVERED])
-                # One that is too old by now leaves a gap, as if it were lost: it is skipped when it is asked for.
+                # One that is too old by now leaves a gap, as if it were lost: it is skipped when it
+                # is asked for.
                 now = self._clock.monotonic()
-                self._writer.writelines([each.raw for each in batch.sent if (each.not_after or now) >= now])
+                self._writer.writelines(
+                    [each.raw for each in batch.sent if (each.not_after or now) >= now]
+                )
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._writer.drain()
                 if batch.resend:
@@ -184,19 +209,26 @@ class FixSession:
                 await self._writer.drain()
         self._fill(first, last + 1)
         if self._rules.is_initiator and not self.in_step.is_set():
-            self._put(TEST_REQUEST, [(112, TEST_ID)])  # the one after the logon is among those that were filled
+            # The one after the logon is among those that were filled.
+            self._put(TEST_REQUEST, [(112, TEST_ID)])
 
     def _fill(self, number: int, up_to: int) -> None:
         if number < up_to:
             now, fields = self._clock.now(), [(36, str(up_to)), (123, "Y")]
-            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now)))
+            self._writer.write(
+                self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now))
+            )
 
     def _log_on(self, resets: bool) -> None:
         reset = [(141, "Y")] if resets else []
-        self._put(LOGON, [(98, "0"), (108, str(self._heartbeat_seconds)), *reset, *self._rules.logon_fields])
+        self._put(
+            LOGON,
+            [(98, "0"), (108, str(self._heartbeat_seconds)), *reset, *self._rules.logon_fields],
+        )
 
     def _reset(self) -> None:
-        """Begins a new epoch. Messages that wait for their commit would have numbers of the old one: they fail."""
+        """Begins a new epoch. Messages that wait for their commit would have numbers of the old
+        one: they fail."""
         self.numbers = messages.Numbers(self.numbers.epoch + 1)
         self._queued.clear()
         self._asked_until = 0
@@ -227,7 +259,8 @@ class FixSession:
                     self._on_incident("garbled")
                 else:
                     raise messages.SessionEnded("no logon, but bytes that are no message")
-            await self._flushed()  # so that a counterparty cannot send faster than its messages are stored
+            # So that a counterparty cannot send faster than its messages are stored.
+            await self._flushed()
             if self._is_test_answered and not self._has_gap:
                 self.in_step.set()
         raise messages.SessionEnded("the counterparty closed the connection")
@@ -244,11 +277,13 @@ class FixSession:
             self._on_reset_logon()
         expected = self.numbers.next_in
         if message.type == RESEND_REQUEST and number != expected:
-            self._on_resend_request(message)  # at once: the gap may never be filled if each waits for the other
+            # At once: the gap may never be filled if each waits for the other.
+            self._on_resend_request(message)
             if number > expected:
                 self._ask_again(number)
             return
-        if number == expected or message.type == LOGOUT or is_reset:  # the numbers of those say nothing
+        # The numbers of those say nothing.
+        if number == expected or message.type == LOGOUT or is_reset:
             self._take(message)
         elif number > expected:
             self._on_gap(message, number)
@@ -265,7 +300,8 @@ class FixSession:
         reason, tag = fault
         if reason not in messages.ENDING:
             if message.number(34) == self.numbers.next_in:
-                self._count(message)  # it is kept: a report of an execution counts, whatever its header lacks
+                # It is kept: a report of an execution counts, whatever its header lacks.
+                self._count(message)
             self._reject(message, reason, tag)
         elif not self.logged_on.is_set() and not self._rules.is_initiator:
             raise messages.SessionEnded(messages.REASONS[reason])  # no logon is worth an answer
@@ -278,12 +314,18 @@ class FixSession:
 
     def _reject(self, message: messages.FixMessage, reason: int, tag: int | None = None) -> None:
         self._on_incident("reject")
-        text = [(45, message.get(34)), (58, messages.REASONS[reason]), *([(371, str(tag))] if tag else [])]
+        text = [
+            (45, message.get(34)),
+            (58, messages.REASONS[reason]),
+            *([(371, str(tag))] if tag else []),
+        ]
         self._put(REJECT, [*text, (372, message.type), (373, str(reason))])
 
     def _count(self, message: messages.FixMessage) -> None:
         numbers = self.numbers
-        self._pending.received.append(messages.ReceivedMessage(numbers.epoch, numbers.next_in, message))
+        self._pending.received.append(
+            messages.ReceivedMessage(numbers.epoch, numbers.next_in, message)
+        )
         self.numbers = replace(numbers, next_in=numbers.next_in + 1)
 
     def _on_gap(self, message: messages.FixMessage, number: int) -> None:
@@ -294,7 +336,8 @@ class FixSession:
         self._ask_again(number)
 
     def _ask_again(self, number: int) -> None:
-        """One request for a gap: until it is filled, what is missing further on was asked for too."""
+        """One request for a gap: until it is filled, what is missing further on was asked for
+        too."""
         if not self._has_gap:
             self._on_incident("gap")
             self._asked_until, self._asked_seconds = number, self._clock.monotonic()
@@ -326,7 +369,8 @@ class FixSession:
         self.logged_on.set()
 
     def _on_reset_logon(self) -> None:
-        """The counterparty begins anew. If it answers our logon with it, what we have sent still counts."""
+        """The counterparty begins anew. If it answers our logon with it, what we have sent still
+        counts."""
         is_answer = self._rules.is_initiator and not self.logged_on.is_set()
         if is_answer and self._rules.resets:
             return
@@ -363,11 +407,15 @@ class FixSession:
             self._count(message)
         text = message.get(58)
         if self.logged_on.is_set():
-            self._over = self._over or messages.SessionEnded(f"logged out: {text}" if text else "logged out", text)
+            self._over = self._over or messages.SessionEnded(
+                f"logged out: {text}" if text else "logged out", text
+            )
             if self._close_seconds is None:
                 self._log_out()
         else:
-            self._over = messages.SessionEnded(f"the logon was refused: {text or 'no reason given'}", text)
+            self._over = messages.SessionEnded(
+                f"the logon was refused: {text or 'no reason given'}", text
+            )
         self._work.set()
 
     async def _watch(self) -> None:

@@ -1,4 +1,5 @@
-"""Statements of the FIX sessions' tables: numbers, and every message before it is written or delivered."""
+"""Statements of the FIX sessions' tables: numbers, and every message before it is written or
+delivered."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
@@ -8,7 +9,14 @@ from uuid import UUID
 import asyncpg
 from msgspec.structs import asdict, replace
 
-from trading_intents.brokers.fix.messages import Numbers, ReceivedMessage, SentMessage, SessionTaken, masked, parse
+from trading_intents.brokers.fix.messages import (
+    Numbers,
+    ReceivedMessage,
+    SentMessage,
+    SessionTaken,
+    masked,
+    parse,
+)
 from trading_intents.brokers.fix.session import ADMIN, HEARTBEAT, REJECT, TEST_REQUEST
 from trading_intents.brokers.fix.wire import BUSINESS_REJECT, answered_id, order_of
 from trading_intents.brokers.port import AuthFailed, BrokerUnavailable, IntegrationContext
@@ -25,7 +33,8 @@ _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody read
 
 
 class _Write(FrozenStruct, frozen=True):
-    """`before`: the numbers as the session knows them. If they are others, another session has written meanwhile."""
+    """`before`: the numbers as the session knows them. If they are others, another session has
+    written meanwhile."""
 
     account_id: UUID
     token: int
@@ -42,14 +51,23 @@ def _write_in_groups(context: IntegrationContext) -> GroupCommit[_Write, None]:
     async def work(writes: list[_Write]) -> list[SessionTaken | None]:
         """A session that is no longer its writer's is taken."""
         rows = [
-            {"index": index, "account_id": each.account_id, "token": each.token, "was": each.before, "now": each.after}
-            for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)  # the order of the locks
+            {
+                "index": index,
+                "account_id": each.account_id,
+                "token": each.token,
+                "was": each.before,
+                "now": each.after,
+            }
+            # The order of the locks.
+            for index, each in sorted(enumerate(writes), key=lambda pair: pair[1].account_id)
         ]
         async with transactions.transaction() as tx:
             (counted,) = await tx.run([Statement(COUNT, (json_text(rows),))])
             own = {int(index) for (index,) in counted.texts()}
             # How old a command is counts now: the wait for the sessions' locks is over.
-            await tx.commit(_statements([writes[index] for index in sorted(own)], clock.monotonic()))
+            await tx.commit(
+                _statements([writes[index] for index in sorted(own)], clock.monotonic())
+            )
         return [None if index in own else SessionTaken() for index in range(len(writes))]
 
     return GroupCommit(work, lambda each: 1 + len(each.received) + len(each.sent))
@@ -84,18 +102,23 @@ def _statements(writes: Sequence[_Write], now: float) -> list[Statement]:
     ]
     last = {(row["account_id"], row["order_id"]): row["number"] for row in received}
     for row in received:  # of an order only the last report says whether it works
-        row["is_open"] = row["is_open"] and last[row["account_id"], row["order_id"]] == row["number"]
+        row["is_open"] = (
+            row["is_open"] and last[row["account_id"], row["order_id"]] == row["number"]
+        )
     tables = {INSERT_SENT: sent, INSERT_RECEIVED: received}
     return [Statement(sql, (json_text(rows),)) for sql, rows in tables.items() if rows]
 
 
 def _refused_number(received: ReceivedMessage) -> int | None:
     """The number of our message that a reject names."""
-    return received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
+    return (
+        received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
+    )
 
 
-# Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and written where they
-# were found: nobody else changes them while the session's row is locked, and it is lost if that has changed.
+# Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and
+# written where they were found: nobody else changes them while the session's row is locked, and it
+# is lost if that has changed.
 COUNT = """
     UPDATE fix_sessions s SET
         reset_at = CASE WHEN epoch = (n.now->>'epoch')::bigint THEN reset_at ELSE clock_timestamp() END,
@@ -164,7 +187,9 @@ RESEND = """
     ) AS found
     WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL ORDER BY number LIMIT 200
 """
-FIND_REFUSED = "SELECT type, client_order_id FROM fix_out WHERE account_id = $1 AND epoch = $2 AND number = $3"
+FIND_REFUSED = (
+    "SELECT type, client_order_id FROM fix_out WHERE account_id = $1 AND epoch = $2 AND number = $3"
+)
 FIND_SENT = "SELECT raw FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
 _RECEIVED = """
     SELECT i.at, i.epoch, i.number, i.raw, o.type, o.client_order_id
@@ -193,8 +218,8 @@ class FixStore:
         self.numbers = Numbers()  # as they are stored
 
     async def open(self, *pair: str) -> datetime:
-        """Takes the session of this broker, begin string, sender and target for the lease. Gives when its numbers began
-        at 1. AuthFailed, BrokerUnavailable."""
+        """Takes the session of this broker, begin string, sender and target for the lease. Gives
+        when its numbers began at 1. AuthFailed, BrokerUnavailable."""
         take = """
             INSERT INTO fix_sessions AS s
                 (account_id, broker, begin_string, sender, target, organization_id, token)
@@ -208,7 +233,11 @@ class FixStore:
             async with self._pool.transaction() as tx:
                 owner = self._context.account.organization_id
                 row = await tx.fetchrow(take, self._account_id, *pair, owner, self._token)
-                if row is not None and tuple(row[n] for n in ("broker", "begin_string", "sender", "target")) != pair:
+                if (
+                    row is not None
+                    and tuple(row[n] for n in ("broker", "begin_string", "sender", "target"))
+                    != pair
+                ):
                     row = await tx.fetchrow(rename, self._account_id, *pair)
         except asyncpg.UniqueViolationError:
             text = "another account has this sender_comp_id and target_comp_id: a session is one account's"
@@ -219,7 +248,8 @@ class FixStore:
         return cast(datetime, row["reset_at"])
 
     async def prune(self) -> None:
-        """Deletes some of the oldest messages, if they are too old; never the last report of an order that works."""
+        """Deletes some of the oldest messages, if they are too old; never the last report of an
+        order that works."""
         for table, keeps in (("fix_in", "is_open"), ("fix_out", "false")):
             forget = f"""
                 DELETE FROM {table} WHERE (account_id, epoch, number) IN (
@@ -237,7 +267,9 @@ class FixStore:
             return received
         group = self._context.share("writer", lambda: _write_in_groups(self._context))
         received = [await self._name_refused(each) for each in received]
-        await group.put(_Write(self._account_id, self._token, self.numbers, numbers, received, sent))
+        await group.put(
+            _Write(self._account_id, self._token, self.numbers, numbers, received, sent)
+        )
         self.numbers = numbers
         return received
 
@@ -254,7 +286,9 @@ class FixStore:
             if not await tx.fetchval(own, self._account_id, self._token, epoch):
                 raise SessionTaken
             skipped = await tx.fetch(SKIP, *limits)
-            return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(skipped)
+            return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(
+                skipped
+            )
 
     async def find_sent(self, client_order_id: str) -> bytes | None:
         rows = await self._fetch(FIND_SENT, client_order_id)
@@ -274,7 +308,9 @@ class FixStore:
         return await self._fetch(LIST_SKIPPED, since)
 
     async def read(self) -> Row | None:
-        return next(iter(await self._fetch("SELECT * FROM fix_sessions WHERE account_id = $1")), None)
+        return next(
+            iter(await self._fetch("SELECT * FROM fix_sessions WHERE account_id = $1")), None
+        )
 
     async def _fetch(self, sql: str, *arguments: object) -> list[Row]:
         async with self._pool.transaction(read_only=True) as tx:
@@ -306,8 +342,9 @@ async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
 
 
 async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
-    """Begins an epoch whose number 0 out is the note; a session that is open can store nothing more. Gives the epoch,
-    and how many commands of the one before have no answer. NotFound: the account has no session."""
+    """Begins an epoch whose number 0 out is the note; a session that is open can store nothing
+    more. Gives the epoch, and how many commands of the one before have no answer. NotFound: the
+    account has no session."""
     epoch = await tx.fetchval(f"{RESET} WHERE account_id = $1 RETURNING epoch", account_id)
     if epoch is None:
         raise NotFound("the account has no FIX session")
@@ -315,7 +352,5 @@ async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
         INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, 'reset', $3, true)
     """
     await tx.execute(insert, account_id, epoch, note.encode())
-    count = (
-        "SELECT count(*) FROM fix_out WHERE account_id = $1 AND epoch = $2 AND NOT is_answered AND skipped_at IS NULL"
-    )
+    count = "SELECT count(*) FROM fix_out WHERE account_id = $1 AND epoch = $2 AND NOT is_answered AND skipped_at IS NULL"
     return epoch, await tx.fetchval(count, account_id, epoch - 1)

@@ -1,5 +1,5 @@
-"""The meaning of FIX messages at a venue: its profile, an order's commands as fields, and reports as broker events.
-Pure: no I/O, no clock."""
+"""The meaning of FIX messages at a venue: its profile, an order's commands as fields, and reports
+as broker events. Pure: no I/O, no clock."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
@@ -11,8 +11,21 @@ import msgspec
 
 from trading_intents import trading
 from trading_intents.brokers import port
-from trading_intents.brokers.fix.messages import Fields, FixMessage, ReceivedMessage, parse_time, time_text
-from trading_intents.brokers.port import BrokerEvent, Capabilities, CommandResult, EventKind, OrderSnapshot, OrderTicket
+from trading_intents.brokers.fix.messages import (
+    Fields,
+    FixMessage,
+    ReceivedMessage,
+    parse_time,
+    time_text,
+)
+from trading_intents.brokers.port import (
+    BrokerEvent,
+    Capabilities,
+    CommandResult,
+    EventKind,
+    OrderSnapshot,
+    OrderTicket,
+)
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce, amount_text
 
 NEW_ORDER, CANCEL, REPLACE, STATUS_REQUEST = "D", "F", "G", "H"
@@ -23,7 +36,12 @@ MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some
 _E, _T = EventKind, TimeInForce
 _SIDES = {OrderSide.BUY: "1", OrderSide.SELL: "2", OrderSide.SELL_SHORT: "5"}
 _REPORTED_SIDES = {code: side for side, code in _SIDES.items()} | {"6": OrderSide.SELL_SHORT}
-_KINDS = {OrderKind.MARKET: "1", OrderKind.LIMIT: "2", OrderKind.STOP: "3", OrderKind.STOP_LIMIT: "4"}
+_KINDS = {
+    OrderKind.MARKET: "1",
+    OrderKind.LIMIT: "2",
+    OrderKind.STOP: "3",
+    OrderKind.STOP_LIMIT: "4",
+}
 TIMES = {
     _T.DAY: "0",
     _T.GOOD_TILL_CANCEL: "1",
@@ -32,8 +50,8 @@ TIMES = {
     _T.FILL_OR_KILL: "4",
     _T.AT_CLOSE: "7",
 }
-# ExecType (150) decides; others are a status. A (pending new) says nothing but the order's id, 3 (done for the day) is
-# the end of an order that is for the day.
+# ExecType (150) decides; others are a status. A (pending new) says nothing but the order's id, 3
+# (done for the day) is the end of an order that is for the day.
 _REPORTED_KINDS: Mapping[str, EventKind] = {
     "0": _E.ACCEPTED,
     "1": _E.FILL,  # 1 and 2 in FIX 4.2
@@ -53,7 +71,13 @@ _TRANSACTIONS = {"1": _E.FILL_BUST, "2": _E.FILL_CORRECT}  # ExecTransType (20) 
 _ENDS = {"4": _E.CANCELLED, "C": _E.EXPIRED, "8": _E.REJECTED}  # OrdStatus (39)
 _REFUSED = {NEW_ORDER: _E.REJECTED, REPLACE: _E.REPLACE_REJECTED, CANCEL: _E.CANCEL_REJECTED}
 _EXPLAINED = frozenset({*_REFUSED.values(), *_ENDS.values()})  # by Text (58)
-_REFUSALS = {"0": "too_late", "1": "unknown_order", "2": "broker_option", "3": "already_pending", "6": "duplicate_id"}
+_REFUSALS = {
+    "0": "too_late",
+    "1": "unknown_order",
+    "2": "broker_option",
+    "3": "already_pending",
+    "6": "duplicate_id",
+}
 _UNKNOWN_ORDER, _DUPLICATE = "5", "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
 
@@ -67,7 +91,8 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environments: tuple[trading.Environment, ...]
     times_in_force: dict[OrderKind, tuple[TimeInForce, ...]]
     native_replace: bool
-    recovery: Literal["resend", "none"]  # none: every logon begins at 1; else each sends again what the other missed
+    # None: every logon begins at 1; else each sends again what the other missed.
+    recovery: Literal["resend", "none"]
     lookup: Literal["none", "status"]  # by OrderStatusRequest (H)
     extends: str = ""
     tls: bool = True
@@ -82,12 +107,14 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     has_reset_flag: bool = True
     time_zone: str = "UTC"
     has_password: bool = False
-    refused_logon: tuple[str, ...] = ()  # parts of a Logout's text that mean that the credential is wrong
+    # Parts of a Logout's text that mean that the credential is wrong.
+    refused_logon: tuple[str, ...] = ()
     unique_order_ids: bool = False
     quantity_step: Decimal | None = None
     requests_per_minute: int | None = None
     calls_at_once: int = 10
-    fields: dict[str, dict[int, str]] = {}  # by message type and tag: further ones, or "" for one to be left out
+    # By message type and tag: further ones, or "" for one to be left out.
+    fields: dict[str, dict[int, str]] = {}
 
     def __post_init__(self) -> None:
         time.fromisoformat(self.reset_time)
@@ -108,7 +135,11 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             times_in_force=self.times_in_force,
             routes=(trading.RouteStrategy.SMART,),
             native_replace=self.native_replace,
-            credential_fields=("sender_comp_id", "target_comp_id", *(("username", "password") * self.has_password)),
+            credential_fields=(
+                "sender_comp_id",
+                "target_comp_id",
+                *(("username", "password") * self.has_password),
+            ),
             quantity_step=self.quantity_step,
             lookup=port.LookupKind.NONE if self.lookup == "none" else port.LookupKind.OPEN_ONLY,
             unique_order_ids=self.unique_order_ids,
@@ -124,15 +155,26 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for days in range(8):
             day = (now.astimezone(zone) - timedelta(days=days)).date()
             at = datetime.combine(day, time.fromisoformat(self.reset_time), zone).astimezone(UTC)
-            if at <= now and (self.reset == "daily" or day.weekday() == get_args(Day).index(self.reset_day)):
+            if at <= now and (
+                self.reset == "daily" or day.weekday() == get_args(Day).index(self.reset_day)
+            ):
                 return at
         return None
 
 
 def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
     """The fields of a new order, a replace or a cancel; one that is empty is not sent."""
-    named = {} if msg_type == NEW_ORDER else {41: ticket.orig_client_order_id, 37: ticket.broker_order_id}
-    fields = named | {11: ticket.client_order_id, 1: account, 55: ticket.symbol, 54: _SIDES[ticket.side]}
+    named = (
+        {}
+        if msg_type == NEW_ORDER
+        else {41: ticket.orig_client_order_id, 37: ticket.broker_order_id}
+    )
+    fields = named | {
+        11: ticket.client_order_id,
+        1: account,
+        55: ticket.symbol,
+        54: _SIDES[ticket.side],
+    }
     fields |= {60: time_text(now), 38: amount_text(ticket.quantity)}
     if msg_type != CANCEL:
         prices = {44: ticket.limit_price, 99: ticket.stop_price}
@@ -151,7 +193,11 @@ def order_of(message: FixMessage) -> tuple[str | None, bool]:
 
 def answered_id(message: FixMessage) -> str | None:
     """The client order id of the command that the venue thereby has, and need not get again."""
-    return message.get(11) or None if message.type in (REPORT, CANCEL_REJECT) and not is_absent(message) else None
+    return (
+        message.get(11) or None
+        if message.type in (REPORT, CANCEL_REJECT) and not is_absent(message)
+        else None
+    )
 
 
 def is_status(message: FixMessage) -> bool:
@@ -165,7 +211,8 @@ def is_absent(message: FixMessage) -> bool:
 
 
 def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
-    """The events that a message reports. ValueError, AssertionError: it lacks what makes it one event and no other."""
+    """The events that a message reports. ValueError, AssertionError: it lacks what makes it one
+    event and no other."""
     message, epoch = received.message, received.epoch
     if received.refused:
         refusal = refusal_code(message), message.get(58) or None
@@ -178,7 +225,9 @@ def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     elif is_status(message):
         yield from _state(message, epoch)
     elif message.type == REPORT and message.get(150) != "A":
-        kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(message.get(150), _E.STATUS)
+        kind = _TRANSACTIONS.get(message.get(20)) or _REPORTED_KINDS.get(
+            message.get(150), _E.STATUS
+        )
         if message.get(150) == "3":
             kind = _end_of(message) or kind
         if kind is _E.FILL and not _amount(message, 32):
@@ -191,11 +240,14 @@ def refusal_event(
 ) -> BrokerEvent:
     """A command is refused that is not in an order's reports."""
     kind, key = _REFUSED[msg_type], f"fix:{name}"
-    return BrokerEvent(kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason, detail=detail)
+    return BrokerEvent(
+        kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason, detail=detail
+    )
 
 
 def _end_of(message: FixMessage) -> EventKind | None:
-    """The end of an order that was not filled. The end of the day ends an order that is for the day."""
+    """The end of an order that was not filled. The end of the day ends an order that is for the
+    day."""
     is_over_today = message.get(39) == "3" and message.get(59) == "0"
     return _E.EXPIRED if is_over_today else _ENDS.get(message.get(39))
 
@@ -218,7 +270,8 @@ def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
         broker_order_id=message.get(37),
         symbol=_symbol(message),
         side=_REPORTED_SIDES.get(message.get(54), OrderSide.BUY),
-        quantity=_amount(message, 38) or (_amount(message, 14) or Decimal(0)) + (_amount(message, 151) or Decimal(0)),
+        quantity=_amount(message, 38)
+        or (_amount(message, 14) or Decimal(0)) + (_amount(message, 151) or Decimal(0)),
         events=tuple(_state(message, received.epoch)),
     )
 
@@ -226,7 +279,11 @@ def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
 def result_of(message: FixMessage, events: Sequence[BrokerEvent]) -> CommandResult:
     """A command's result by the first report of it; the events of those that came with it."""
     if message.type == REPORT and message.get(150) != "8":
-        return CommandResult(outcome=port.Outcome.ACKED, broker_order_id=message.get(37) or None, updates=tuple(events))
+        return CommandResult(
+            outcome=port.Outcome.ACKED,
+            broker_order_id=message.get(37) or None,
+            updates=tuple(events),
+        )
     code = refusal_code(message)
     outcome = port.Outcome.UNKNOWN if code == port.DUPLICATE_ID else port.Outcome.REJECTED
     return CommandResult(outcome=outcome, code=code, message=message.get(58))
@@ -241,12 +298,15 @@ def refusal_code(message: FixMessage) -> str:
 
 
 def _version(message: FixMessage) -> str:
-    """The client order id of the version that a report is about. A CANCEL's own id is no version's."""
+    """The client order id of the version that a report is about. A CANCEL's own id is no
+    version's."""
     is_cancel = message.get(150) in ("4", "6") and message.has(41)
     return message.get(41) if is_cancel else message.get(11)
 
 
-def _event(message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True) -> BrokerEvent:
+def _event(
+    message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True
+) -> BrokerEvent:
     """Keys have the epoch: a venue that was reset may use its ids again, for other orders."""
     order_id, exec_id, client_id = message.get(37), message.get(17), _version(message)
     is_execution = kind in (_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT)

@@ -1,1 +1,2 @@
-"""The paper broker: a simulated venue that keeps its book in the database. Knows nothing of intents or orders."""
+"""The paper broker: a simulated venue that keeps its book in the database. Knows nothing of intents
+or orders."""

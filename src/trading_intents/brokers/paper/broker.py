@@ -1,4 +1,5 @@
-"""The paper broker's adapter over its venue. Streams committed events in order, and runs the market."""
+"""The paper broker's adapter over its venue. Streams committed events in order, and runs the
+market."""
 
 import asyncio
 from collections import deque
@@ -28,7 +29,8 @@ from trading_intents.trading import Symbol
 
 # A wake-up can be lost, so a session with working orders looks for posted quotes this often.
 QUOTES_SECONDS = 1.0
-# How often it checks whether another worker, paused while it held the account, has sent a command after all.
+# How often it checks whether another worker, paused while it held the account, has sent a command
+# after all.
 CHECK_SECONDS = 30.0
 LOOK_PAUSE_SECONDS = 0.02  # so that many quotes are worked together
 RETRY_SECONDS = 0.5
@@ -42,7 +44,9 @@ class PaperBroker:
     def __init__(self, context: port.IntegrationContext) -> None:
         self._context = context
         self._venue = context.share("venue", lambda: PaperVenue(context))
-        self._books = AccountBooks(context.account.id, context.account.organization_id, self._on_events)
+        self._books = AccountBooks(
+            context.account.id, context.account.organization_id, self._on_events
+        )
         self._down = asyncio.Event()
         self._down.set()
         self._last_streamed = 0  # the last event handed out
@@ -66,12 +70,16 @@ class PaperBroker:
         self._committed.clear()
         self._checked_seconds = self._context.clock.monotonic()
         self._down.clear()
-        self._context.signals.subscribe(channel(self._context.account.organization_id), self._on_quote)
+        self._context.signals.subscribe(
+            channel(self._context.account.organization_id), self._on_quote
+        )
         self._running = asyncio.create_task(self._run_market())
 
     async def close(self) -> None:
         self._break()
-        self._context.signals.unsubscribe(channel(self._context.account.organization_id), self._on_quote)
+        self._context.signals.unsubscribe(
+            channel(self._context.account.organization_id), self._on_quote
+        )
         await stop_tasks(self._running)
 
     async def submit(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
@@ -83,7 +91,9 @@ class PaperBroker:
     async def cancel(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
-    async def lookup(self, client_order_id: str, broker_order_id: str | None, deadline: float) -> port.Lookup:
+    async def lookup(
+        self, client_order_id: str, broker_order_id: str | None, deadline: float
+    ) -> port.Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
@@ -109,10 +119,13 @@ class PaperBroker:
             self._running.result()  # raises what ended the market
 
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
-        """Gives every other event since beside the executions, so that orders that ended meanwhile are included."""
+        """Gives every other event since beside the executions, so that orders that ended meanwhile
+        are included."""
         account_id = self._context.account.id
         try:
-            async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
+            async with self._context.database.transaction(
+                read_only=True, isolation="repeatable read"
+            ) as tx:
                 now = await read_clock(tx)
                 working = await store.list_open(tx, account_id)
                 executions = await store.list_events_since(tx, account_id, since)
@@ -145,18 +158,23 @@ class PaperBroker:
         self._valuation.load(held, quotes, number)
 
     def _changed_balance(self) -> port.BrokerBalance | None:
-        """The balance, if it is another one than was reported last. None is reported before the session's snapshot has
-        read the positions: the equity would be missing."""
+        """The balance, if it is another one than was reported last. None is reported before the
+        session's snapshot has read the positions: the equity would be missing."""
         books = self._books
         if books.totals is None or books.worked_at is None or self._valuation.positions is None:
             return None
         balance = self._valuation.balance(books.totals, books.worked_at)
-        if self._balance is not None and replace(balance, as_of=self._balance.as_of) == self._balance:
+        if (
+            self._balance is not None
+            and replace(balance, as_of=self._balance.as_of) == self._balance
+        ):
             return None
         self._balance = balance
         return balance
 
-    async def _send(self, command: str, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def _send(
+        self, command: str, ticket: port.OrderTicket, deadline: float
+    ) -> port.CommandResult:
         if self._down.is_set():
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=DOWN)
         request = VenueRequest(self._books, command, ticket)
@@ -173,7 +191,9 @@ class PaperBroker:
         except PlatformError as error:
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=error.detail)
         except StatementRefused as error:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=f"the database refused: {error.code}")
+            return port.CommandResult(
+                outcome=port.Outcome.NOT_SENT, message=f"the database refused: {error.code}"
+            )
 
     async def _answer(self, reply: VenueReply) -> port.CommandResult:
         if FaultKind.DELAY in reply.faults:
@@ -188,11 +208,14 @@ class PaperBroker:
         for each in faults:
             self._armed_faults |= each.kinds & {FaultKind.DUPLICATE, FaultKind.REORDER}
             if FaultKind.DELAY in each:
-                self._quiet_until_seconds = self._context.clock.monotonic() + each.delay_millis / 1000
+                self._quiet_until_seconds = (
+                    self._context.clock.monotonic() + each.delay_millis / 1000
+                )
         self._committed.extend(events)
         symbols = {each.event.symbol for each in events}
         self._valuation.update(
-            (book for symbol, book in self._books.books.items() if symbol in symbols), events[-1].seq
+            (book for symbol, book in self._books.books.items() if symbol in symbols),
+            events[-1].seq,
         )
         self._news.set()
         self._wakeup.set()  # other orders may rest now, which changes when to match next
@@ -216,7 +239,8 @@ class PaperBroker:
             await wait_at_most(self._down, seconds)
 
     async def _take_events(self) -> list[port.BrokerEvent]:
-        """Takes events that were committed by this session, or reads them from the database if others came before."""
+        """Takes events that were committed by this session, or reads them from the database if
+        others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
         while self._committed and self._committed[0].seq <= self._last_streamed:
             self._committed.popleft()
@@ -248,7 +272,8 @@ class PaperBroker:
         return [event for _, event in rows]
 
     async def _run_market(self) -> None:
-        """Runs until cancelled. If the market fails, the session ends, so that it does not seem alive."""
+        """Runs until cancelled. If the market fails, the session ends, so that it does not seem
+        alive."""
         try:
             while not self._down.is_set():
                 await self._wait_for_market()
@@ -271,7 +296,8 @@ class PaperBroker:
         await self._pause(self._looked_seconds + LOOK_PAUSE_SECONDS - clock.monotonic())
 
     async def _look_at_market(self) -> None:
-        """Has the venue match the books that a quote, the walk or the time affects; the others stay untouched."""
+        """Has the venue match the books that a quote, the walk or the time affects; the others stay
+        untouched."""
         clock = self._context.clock
         now_seconds = clock.monotonic()
         if now_seconds >= self._checked_seconds + CHECK_SECONDS:
@@ -289,7 +315,9 @@ class PaperBroker:
     async def _check(self) -> None:
         """Takes over what another process did to the account; positions are valued anew."""
         account_id = self._context.account.id
-        async with self._context.database.transaction(read_only=True, isolation="repeatable read") as tx:
+        async with self._context.database.transaction(
+            read_only=True, isolation="repeatable read"
+        ) as tx:
             number = (await store.read_totals(tx, account_id)).events
             held = self._valuation.positions_at(number)
             if held is None:
@@ -304,7 +332,8 @@ class PaperBroker:
             self._news.set()
 
     async def _find_due(self, now: datetime) -> set[Symbol]:
-        """Finds symbols in which an order expires or the walk has reached one. Other tasks run meanwhile."""
+        """Finds symbols in which an order expires or the walk has reached one. Other tasks run
+        meanwhile."""
         due, tick, pacer = set[Symbol](), tick_number(now), Pacer()
         for book in self._books.working():
             await pacer.pause_if_due()
@@ -317,20 +346,28 @@ class PaperBroker:
     def _is_near(self, book: OrderBook, tick: int) -> bool:
         if book.checked_tick >= tick:
             return False
-        if self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick) is not None:
+        if (
+            self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick)
+            is not None
+        ):
             return True
         book.checked_tick = tick
         return False
 
     async def _find_quoted(self) -> set[Symbol]:
         books = {book.symbol: book for book in self._books.working()}
-        seen = {symbol: max(book.checked_quote, book.holding.posted_number) for symbol, book in books.items()}
+        seen = {
+            symbol: max(book.checked_quote, book.holding.posted_number)
+            for symbol, book in books.items()
+        }
         async with self._context.database.transaction(read_only=True) as tx:
             posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
         due = set()
         for symbol, quotes in posted.items():
             book = books[symbol]
-            if book.holding.source is not Source.POSTED or any(map(book.levels.could_match, quotes)):
+            if book.holding.source is not Source.POSTED or any(
+                map(book.levels.could_match, quotes)
+            ):
                 due.add(symbol)
             else:
                 book.checked_quote = quotes[-1].number

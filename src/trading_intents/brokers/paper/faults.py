@@ -1,5 +1,5 @@
-"""Scripted faults, for test accounts: which of them affect a command. The seed decides, so that a run can be
-repeated."""
+"""Scripted faults, for test accounts: which of them affect a command. The seed decides, so that a
+run can be repeated."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -43,8 +43,8 @@ class ActiveFaults(FrozenStruct, frozen=True):
 def draw_faults(
     faults: Sequence[Fault], seed: int, account_id: UUID, command: str, arrival: int
 ) -> tuple[ActiveFaults, list[Fault]]:
-    """Gives the faults that affect the account's `arrival`th command, each used up by one; and those of them that are
-    to be saved."""
+    """Gives the faults that affect the account's `arrival`th command, each used up by one; and
+    those of them that are to be saved."""
     drawn = [
         fault
         for fault in faults

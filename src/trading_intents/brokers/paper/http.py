@@ -16,7 +16,8 @@ from trading_intents.web.routes import IF_MATCH, Operation, Policy, Route, Tag
 
 
 class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
-    """`last` is a trade, which triggers stops; with its size it also fills resting orders that it went through."""
+    """`last` is a trade, which triggers stops; with its size it also fills resting orders that it
+    went through."""
 
     bid: Amount
     ask: Amount
@@ -54,7 +55,10 @@ class PresentQuote(msgspec.Struct):
 
 
 def quote_routes(
-    read: Policy, write: Policy, organization_of: Callable[[Request], OrganizationId], quotes: Quotes
+    read: Policy,
+    write: Policy,
+    organization_of: Callable[[Request], OrganizationId],
+    quotes: Quotes,
 ) -> tuple[Route, ...]:
     @Operation(Tag.PAPER, answer=Listing[PresentQuote], parameters=PAGE_PARAMETERS)
     async def list_paper_quotes(request: Request) -> Answer:
@@ -62,7 +66,9 @@ def quote_routes(
         organization_id = organization_of(request)
         page = read_page(request, f"paper_quotes:{organization_id}", parse_symbol)
         found = await quotes.list(organization_id, page)
-        return answer_json(page.answer(found, lambda each: each[0], lambda each: _show_present(*each)))
+        return answer_json(
+            page.answer(found, lambda each: each[0], lambda each: _show_present(*each))
+        )
 
     @Operation(Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
     async def get_paper_quote(request: Request) -> Answer:
@@ -70,9 +76,13 @@ def quote_routes(
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise NotFound("no such symbol")
-        return answer_json(_show_present(symbol, await quotes.find(organization_of(request), symbol)))
+        return answer_json(
+            _show_present(symbol, await quotes.find(organization_of(request), symbol))
+        )
 
-    @Operation(Tag.PAPER, body=NewQuote, answer=PaperQuote, parameters=(IF_MATCH,), errors=(LimitReached,))
+    @Operation(
+        Tag.PAPER, body=NewQuote, answer=PaperQuote, parameters=(IF_MATCH,), errors=(LimitReached,)
+    )
     async def post_paper_quote(request: Request) -> Answer:
         """Post a quote for the organization's paper accounts."""
         organization_id = organization_of(request)
@@ -98,7 +108,9 @@ def quote_routes(
 def _read(request: Request) -> Prices:
     body = request.body(NewQuote, NewQuote.__struct_fields__)
     texts = msgspec.structs.asdict(body).items()
-    prices = Prices(**{name: read_amount(f"/{name}", text) for name, text in texts if text is not None})
+    prices = Prices(
+        **{name: read_amount(f"/{name}", text) for name, text in texts if text is not None}
+    )
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:

@@ -1,4 +1,5 @@
-"""Values of the paper broker: quotes, orders and accounts. Pure: no I/O, no clock, no randomness."""
+"""Values of the paper broker: quotes, orders and accounts. Pure: no I/O, no clock, no
+randomness."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -6,13 +7,28 @@ from decimal import Decimal
 from enum import StrEnum
 
 from trading_intents import trading
-from trading_intents.brokers.port import BrokerEvent, Capabilities, LinkedOrders, LookupKind, PriceTick
-from trading_intents.trading import ZERO, FrozenStruct, Leg, OrderKind, OrderSide, Symbol, TimeInForce
+from trading_intents.brokers.port import (
+    BrokerEvent,
+    Capabilities,
+    LinkedOrders,
+    LookupKind,
+    PriceTick,
+)
+from trading_intents.trading import (
+    ZERO,
+    FrozenStruct,
+    Leg,
+    OrderKind,
+    OrderSide,
+    Symbol,
+    TimeInForce,
+)
 
 QUOTE_LIFE = timedelta(seconds=15)
 STOP_REPORTS = timedelta(seconds=1)  # of a stop that trails, at most so often
 GOOD_TILL_CANCEL_DAYS = 90
-# A short sale's proceeds are locked, and as much again is required: its value counts twice against the buying power.
+# A short sale's proceeds are locked, and as much again is required: its value counts twice against
+# the buying power.
 SHORT_MARGIN = 2
 _ID_CHARACTERS = 20
 
@@ -34,7 +50,9 @@ CAPABILITIES = Capabilities(
     lookup=LookupKind.DURABLE,
     unique_order_ids=True,
     tells_balances=True,
-    exits=LinkedOrders((OrderSide.BUY, OrderSide.SELL_SHORT), (OrderKind.MARKET, OrderKind.LIMIT), _TIMES[:2]),
+    exits=LinkedOrders(
+        (OrderSide.BUY, OrderSide.SELL_SHORT), (OrderKind.MARKET, OrderKind.LIMIT), _TIMES[:2]
+    ),
     one_cancels_other=LinkedOrders(tuple(OrderSide), (OrderKind.LIMIT,), _TIMES[:2]),
     calls_at_once=32,
 )
@@ -114,7 +132,8 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     triggered: bool = False
     filled: Decimal = ZERO
     paid: Decimal = ZERO  # quantity times price of all its fills
-    covers: Decimal = ZERO  # of what is left, the part of a BUY that buys a short back: it needs no buying power
+    # Of what is left, the part of a BUY that buys a short back: it needs no buying power.
+    covers: Decimal = ZERO
     reserve_price: Decimal = ZERO
     parent: int | None = None  # a leg's: the number of the order that it was sent with
     leg: Leg | None = None
@@ -140,8 +159,13 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
 
     @property
     def report_due_at(self) -> datetime | None:
-        """The time to report where a trailing stop is now: at once or, after another report, a second later."""
-        if self.kind is not OrderKind.TRAILING_STOP or self.triggered or self.stop_price == self.told_stop:
+        """The time to report where a trailing stop is now: at once or, after another report, a
+        second later."""
+        if (
+            self.kind is not OrderKind.TRAILING_STOP
+            or self.triggered
+            or self.stop_price == self.told_stop
+        ):
             return None
         return self.accepted_at if self.told_at is None else self.told_at + STOP_REPORTS
 
@@ -173,7 +197,8 @@ class PaperAccount(FrozenStruct, frozen=True, kw_only=True):
 
 
 class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
-    """A symbol in an account: the position, and how much of the present quote's displayed sizes it has used."""
+    """A symbol in an account: the position, and how much of the present quote's displayed sizes it
+    has used."""
 
     position: Decimal = ZERO  # negative: short
     short_value: Decimal = ZERO
@@ -189,7 +214,8 @@ class PaperHolding(FrozenStruct, frozen=True, kw_only=True):
 
 
 def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
-    """An IOC or FOK order that waits for its trigger lasts for the day. The market never closes: a day is a UTC day."""
+    """An IOC or FOK order that waits for its trigger lasts for the day. The market never closes: a
+    day is a UTC day."""
     if time_in_force is TimeInForce.GOOD_TILL_CANCEL:
         return at + timedelta(days=GOOD_TILL_CANCEL_DAYS)
     midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -199,4 +225,6 @@ def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
 def tick_of(symbol: Symbol, price: Decimal) -> Decimal:
     if "/" in symbol:
         return PAIR_TICK
-    return next(step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price)
+    return next(
+        step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price
+    )

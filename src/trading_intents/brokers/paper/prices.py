@@ -1,5 +1,5 @@
-"""Prices nobody posted: a walk in whole ticks, made from the seed and the time alone, so that nothing is stored and
-every process sees the same market."""
+"""Prices nobody posted: a walk in whole ticks, made from the seed and the time alone, so that
+nothing is stored and every process sees the same market."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,8 @@ def walk_quote(seed: int, symbol: Symbol, tick: int) -> Quote:
 
 
 def _level(seed: int, symbol: Symbol, tick: int) -> int:
-    """The walk's distance from its base, by counting bits: each bit is a step of one tick, up or down."""
+    """The walk's distance from its base, by counting bits: each bit is a step of one tick, up or
+    down."""
     block, steps = divmod(tick, 2 * HALF_BLOCK)
     shake = hashlib.shake_256(_text(seed, symbol, "steps", block))
     bits = int.from_bytes(shake.digest(HALF_BLOCK // 8), "big")

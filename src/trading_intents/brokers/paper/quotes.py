@@ -1,5 +1,5 @@
-"""Quotes that an organization posts for its own paper accounts, from the first on the only prices of the symbol; and
-the present quotes, as the organization sees them."""
+"""Quotes that an organization posts for its own paper accounts, from the first on the only prices
+of the symbol; and the present quotes, as the organization sees them."""
 
 from collections.abc import Sequence
 
@@ -31,14 +31,23 @@ class Quotes:
         self._pool, self._signals, self._seed = pool, signals, seed
 
     async def post(
-        self, organization_id: OrganizationId, symbol: Symbol, prices: Prices, expected: frozenset[int] | None = None
+        self,
+        organization_id: OrganizationId,
+        symbol: Symbol,
+        prices: Prices,
+        expected: frozenset[int] | None = None,
     ) -> Quote:
         """`expected` are the numbers that the last quote may have."""
         async with self._pool.transaction([organization_id]) as tx:
             number = await store.next_quote_number(tx, organization_id, symbol)
             if expected is not None and (number == 1 or number - 1 not in expected):
-                raise VersionConflict(f"the version is {number - 1}" if number > 1 else "no quote was posted yet")
-            if number == 1 and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION:
+                raise VersionConflict(
+                    f"the version is {number - 1}" if number > 1 else "no quote was posted yet"
+                )
+            if (
+                number == 1
+                and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION
+            ):
                 raise LimitReached(
                     f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the limit"
                 )
@@ -55,7 +64,10 @@ class Quotes:
             now = await read_clock(tx)
         return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
 
-    async def list(self, organization_id: OrganizationId, page: PageRequest) -> Sequence[tuple[Symbol, Quote]]:
-        """The last ones posted, by symbol. The walk has a quote of every symbol that there can be: it is left out."""
+    async def list(
+        self, organization_id: OrganizationId, page: PageRequest
+    ) -> Sequence[tuple[Symbol, Quote]]:
+        """The last ones posted, by symbol. The walk has a quote of every symbol that there can be:
+        it is left out."""
         async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
             return await store.list_last_quotes(tx, organization_id, page)

@@ -1,4 +1,5 @@
-"""Statements of the paper broker's tables that a session runs. Never reads another feature's table."""
+"""Statements of the paper broker's tables that a session runs. Never reads another feature's
+table."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -52,8 +53,8 @@ def quote_of(row: Row) -> Quote:
 
 
 def find_targets(targets: Sequence[CommandTarget]) -> Statement:
-    """Finds the orders that commands name, each with all of its events so far; by the client order id, where there is
-    one."""
+    """Finds the orders that commands name, each with all of its events so far; by the client order
+    id, where there is one."""
     sql = f"""
         SELECT json_build_object('asked', asked, 'order', o, 'events', ({_EVENTS_OF_ORDER}))
         FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text, broker_order_id text)
@@ -85,7 +86,11 @@ async def find_order(tx: Tx, account_id: UUID, client_order_id: str) -> TargetRo
 
 async def find_totals(tx: Tx, account_id: UUID) -> PaperAccount | None:
     row = await tx.fetchrow("SELECT * FROM paper_accounts WHERE account_id = $1", account_id)
-    return None if row is None else PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
+    return (
+        None
+        if row is None
+        else PaperAccount(**{name: row[name] for name in PaperAccount.__struct_fields__})
+    )
 
 
 async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
@@ -105,7 +110,9 @@ async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
 
 
 async def list_positions(tx: Tx, account_id: UUID) -> dict[Symbol, Decimal]:
-    rows = await tx.fetch("SELECT symbol, position FROM paper_holdings WHERE account_id = $1", account_id)
+    rows = await tx.fetch(
+        "SELECT symbol, position FROM paper_holdings WHERE account_id = $1", account_id
+    )
     return {Symbol(row["symbol"]): row["position"] for row in rows}
 
 
@@ -133,7 +140,9 @@ async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[B
     return found
 
 
-async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]) -> dict[Symbol, list[Quote]]:
+async def list_new_quotes(
+    tx: Tx, organization_id: UUID, seen: Mapping[Symbol, int]
+) -> dict[Symbol, list[Quote]]:
     query = """
         SELECT q.*
         FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
@@ -150,7 +159,9 @@ async def list_new_quotes(tx: Tx, organization_id: UUID, seen: Mapping[Symbol, i
     return found
 
 
-async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Symbol]) -> dict[Symbol, Quote]:
+async def find_last_quotes(
+    tx: Tx, organization_id: UUID, symbols: Collection[Symbol]
+) -> dict[Symbol, Quote]:
     query = """
         SELECT q.* FROM unnest($2::text[]) AS asked (symbol)
         CROSS JOIN LATERAL (
@@ -162,7 +173,9 @@ async def find_last_quotes(tx: Tx, organization_id: UUID, symbols: Collection[Sy
     return {Symbol(row["symbol"]): quote_of(row) for row in rows}
 
 
-async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> list[tuple[Symbol, Quote]]:
+async def list_last_quotes(
+    tx: Tx, organization_id: UUID, page: PageRequest
+) -> list[tuple[Symbol, Quote]]:
     query = """
         SELECT q.* FROM paper_symbols s
         CROSS JOIN LATERAL (
@@ -186,16 +199,24 @@ async def next_quote_number(tx: Tx, organization_id: UUID, symbol: Symbol) -> in
 
 
 async def count_symbols(tx: Tx, organization_id: UUID) -> int:
-    return int(await tx.fetchval("SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id))
+    return int(
+        await tx.fetchval(
+            "SELECT count(*) FROM paper_symbols WHERE organization_id = $1", organization_id
+        )
+    )
 
 
-async def insert_quote(tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices) -> datetime:
+async def insert_quote(
+    tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices
+) -> datetime:
     query = """
         INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size, last, last_size)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
         RETURNING posted_at
     """
-    posted_at: datetime = await tx.fetchval(query, organization_id, symbol, number, *astuple(prices))
+    posted_at: datetime = await tx.fetchval(
+        query, organization_id, symbol, number, *astuple(prices)
+    )
     return posted_at
 
 

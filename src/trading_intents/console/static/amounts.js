@@ -18,13 +18,15 @@ function unscaled(value) {
 }
 
 /** @param {Amount[]} amounts */
-export const sum = (amounts) => unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
+export const sum = (amounts) =>
+  unscaled(amounts.reduce((total, amount) => total + scaled(amount ?? "0"), 0n));
 
 /** @type {(one: string, other: string) => string} */
 export const subtract = (one, other) => unscaled(scaled(one) - scaled(other));
 
 /** @type {(one: Amount, other: Amount) => number} */
-export const compareAmounts = (one, other) => Math.sign(Number(scaled(one ?? "0") - scaled(other ?? "0")));
+export const compareAmounts = (one, other) =>
+  Math.sign(Number(scaled(one ?? "0") - scaled(other ?? "0")));
 
 /** @type {(one: string, other: string) => string} Cut to 18 decimals, enough to show. */
 export const multiply = (one, other) => unscaled((scaled(one) * scaled(other)) / ONE);

@@ -1,4 +1,5 @@
-// Calls to the public API: picks the credential, reads problems, pages through lists. Knows no endpoint.
+// Calls to the public API: picks the credential, reads problems, pages through lists. Knows no
+// endpoint.
 
 import { credentialHeaders } from "./session.js";
 
@@ -28,7 +29,9 @@ export const messageOf = (error) => (error instanceof Error ? error.message : St
 
 /** @type {(texts: TemplateStringsArray, ...parts: string[]) => string} Each part stays within its segment. */
 export function path(texts, ...parts) {
-  return texts.reduce((whole, text, index) => whole + encodeURIComponent(parts[index - 1] ?? "") + text);
+  return texts.reduce(
+    (whole, text, index) => whole + encodeURIComponent(parts[index - 1] ?? "") + text,
+  );
 }
 
 export class Api {

@@ -1,18 +1,32 @@
-// The blotter: open and recent orders as they change, beside the ticket. A row opens the order's story.
+// The blotter: open and recent orders as they change, beside the ticket. A row opens the order's
+// story.
 
 import { showAge, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
 import { button, el, listen, makeView, openDialog, repeat, setText } from "./dom.js";
 import { Form } from "./form.js";
 import { KeyedList, amountColumn, byText } from "./list.js";
-import { describeAverage, describePrice, describeSide, entryOf, explainOrder, isUnprotected } from "./orders.js";
+import {
+  describeAverage,
+  describePrice,
+  describeSide,
+  entryOf,
+  explainOrder,
+  isUnprotected,
+} from "./orders.js";
 import { openStory } from "./story.js";
 import { NEEDS_KEY, makeTicket } from "./ticket.js";
 
 /** @param {Order} order */
-const showSide = (order) => ({ text: describeSide(order), class: order.order_side === "BUY" ? "buy" : "sell" });
+const showSide = (order) => ({
+  text: describeSide(order),
+  class: order.order_side === "BUY" ? "buy" : "sell",
+});
 /** @param {Order} order */
-const showStatus = ({ order_status: status }) => ({ text: words(status), class: `status ${status.toLowerCase()}` });
+const showStatus = ({ order_status: status }) => ({
+  text: words(status),
+  class: `status ${status.toLowerCase()}`,
+});
 /** @param {Order} order in the row's second line */
 function explain(order) {
   const bare = isUnprotected(order) && "UNPROTECTED: its exits do not cover all that was filled";
@@ -24,12 +38,18 @@ function explain(order) {
 const doesWait = ({ active, order_state: state }) => active === false && state === "OPEN";
 /** @type {(one: Order, other: Order) => number} Entries before their legs. */
 const byGroup = (one, other) =>
-  entryOf(one).localeCompare(entryOf(other)) || Number(Boolean(one.leg)) - Number(Boolean(other.leg));
+  entryOf(one).localeCompare(entryOf(other)) ||
+  Number(Boolean(one.leg)) - Number(Boolean(other.leg));
 
 /** @type {Column<Order>[]} */
 const COLUMNS = [
   { id: "time", title: "Time", cell: (order) => showTime(order.created_at) },
-  { id: "age", title: "Age", cell: (order) => showAge(order.created_at), compare: byText("created_at") },
+  {
+    id: "age",
+    title: "Age",
+    cell: (order) => showAge(order.created_at),
+    compare: byText("created_at"),
+  },
   { id: "symbol", title: "Symbol", cell: (order) => order.symbol, compare: byText("symbol") },
   { id: "side", title: "Side", cell: showSide, compare: byText("order_side") },
   amountColumn("quantity", "Quantity", "quantity"),
@@ -49,7 +69,8 @@ function openCancelAll({ api, account, feed }) {
   const url = path`/v1/accounts/${account.id}/intents/cancel-all`;
   const open = [...feed.orders.values()].filter((order) => order.order_state === "OPEN").length;
   const form = new Form({
-    name: "cancel-all", submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
+    name: "cancel-all",
+    submit: `Cancel every ${account.environment === "live" ? "LIVE " : ""}order`,
     isDangerous: true,
     onSubmit: async () => {
       let count = 0;
@@ -73,7 +94,12 @@ export function openBlotter(context) {
     Object.assign(kept, { filter: filter.value, state: state.value });
     list.resort(true);
   };
-  const search = { type: "search", id: "blotter-filter", placeholder: "symbol, status, reference", oninput: resort };
+  const search = {
+    type: "search",
+    id: "blotter-filter",
+    placeholder: "symbol, status, reference",
+    oninput: resort,
+  };
   const filter = el("input", search);
   const options = Object.entries(STATES).map(([value, label]) => el("option", { value }, label));
   const state = el("select", { id: "blotter-state", onchange: resort }, ...options);
@@ -81,7 +107,9 @@ export function openBlotter(context) {
   filter.value = kept.filter ?? "";
   state.value = kept.state ?? "";
   const mayCancel = (/** @type {Order} */ order) =>
-    order.order_state === "OPEN" && order.order_status !== "PENDING_CANCEL" && Boolean(api.pick("submit_intent"));
+    order.order_state === "OPEN" &&
+    order.order_status !== "PENDING_CANCEL" &&
+    Boolean(api.pick("submit_intent"));
 
   /** @param {Order} order */
   function cancel(order) {
@@ -98,7 +126,13 @@ export function openBlotter(context) {
     let shown = 0;
     for (const order of feed.orders.values())
       if (!state.value || order.order_state === state.value)
-        if (FILTERED.some((name) => String(order[name] ?? "").toLowerCase().includes(text))) {
+        if (
+          FILTERED.some((name) =>
+            String(order[name] ?? "")
+              .toLowerCase()
+              .includes(text),
+          )
+        ) {
           shown += 1;
           yield order;
         }
@@ -106,33 +140,55 @@ export function openBlotter(context) {
   }
 
   const list = new KeyedList({
-    name: "blotter", label: "Orders",
+    name: "blotter",
+    label: "Orders",
     columns: [
       ...COLUMNS,
-      { id: "cancel", title: "", cell: (order) => ({ text: mayCancel(order) ? "Cancel" : "", class: "press" }) },
+      {
+        id: "cancel",
+        title: "",
+        cell: (order) => ({ text: mayCancel(order) ? "Cancel" : "", class: "press" }),
+      },
     ],
-    rows, onPress: (order) => mayCancel(order) && cancel(order), key: (order) => order.order_id,
-    empty: "No orders here.", sortBy: "age", isDescending: true,
+    rows,
+    onPress: (order) => mayCancel(order) && cancel(order),
+    key: (order) => order.order_id,
+    empty: "No orders here.",
+    sortBy: "age",
+    isDescending: true,
     onOpen: (order) => openStory(context, order.order_id),
     rowClass: (order) => {
-      const looks = [order.leg && "leg", isUnprotected(order) && "unprotected"].filter(Boolean).join(" ");
+      const looks = [order.leg && "leg", isUnprotected(order) && "unprotected"]
+        .filter(Boolean)
+        .join(" ");
       return `${order.order_state === "OPEN" ? "open" : "finished"} ${looks}`;
     },
-    isTall: (order) => Boolean(order.reason || order.detail || order.flags?.length || doesWait(order)),
-    leader: (order) => feed.orders.get(entryOf(order)) ?? order, compareGrouped: byGroup,
+    isTall: (order) =>
+      Boolean(order.reason || order.detail || order.flags?.length || doesWait(order)),
+    leader: (order) => feed.orders.get(entryOf(order)) ?? order,
+    compareGrouped: byGroup,
   });
   let membership = -1;
   const onChange = () => {
-    if (feed.membership !== membership || list.isSortedByChange || filter.value || state.value) list.resort();
+    if (feed.membership !== membership || list.isSortedByChange || filter.value || state.value)
+      list.resort();
     membership = feed.membership;
     list.touch();
   };
   onChange();
   const ticket = makeTicket(context);
   const all = button("Cancel all", () => openCancelAll(context), { class: "cancels" });
-  const labels = [el("label", { for: filter.id }, "Filter"), el("label", { for: state.id }, "Show")];
+  const labels = [
+    el("label", { for: filter.id }, "Filter"),
+    el("label", { for: state.id }, "Show"),
+  ];
   const tools = el("div", { class: "tools" }, labels[0], filter, labels[1], state, count, all);
-  const orders = el("section", { class: "panel figures", "aria-label": "Orders" }, tools, list.element);
+  const orders = el(
+    "section",
+    { class: "panel figures", "aria-label": "Orders" },
+    tools,
+    list.element,
+  );
   const element = el("div", { class: "split" }, orders, ticket.element);
   const ages = repeat(1, () => list.touch());
   return makeView(element, listen(feed, "change", onChange), ages, ticket.close, list.close);

@@ -1,4 +1,5 @@
-// A line chart over time as SVG. Its numbers are for looking at, not for accounting: they are floats.
+// A line chart over time as SVG. Its numbers are for looking at, not for accounting: they are
+// floats.
 
 import { showTime } from "./amounts.js";
 import { el } from "./dom.js";
@@ -32,7 +33,9 @@ export class Samples {
     if (!Number.isFinite(value)) return;
     this.points.push([time, value]);
     if (this.points.length <= MAX_POINTS) return;
-    this.points = this.points.filter((_, index) => index % 2 === 0 || index > MAX_POINTS - KEPT_POINTS);
+    this.points = this.points.filter(
+      (_, index) => index % 2 === 0 || index > MAX_POINTS - KEPT_POINTS,
+    );
   }
 }
 
@@ -44,7 +47,13 @@ export class LineChart {
     this._show = show;
     this._svg = svg("svg", { height: HEIGHT, role: "img", "aria-label": title, class: "chart" });
     this._legend = el("div", { class: "legend" });
-    this.element = el("figure", { class: "figure" }, el("figcaption", {}, title), this._svg, this._legend);
+    this.element = el(
+      "figure",
+      { class: "figure" },
+      el("figcaption", {}, title),
+      this._svg,
+      this._legend,
+    );
   }
 
   /** @param {Samples[]} series */
@@ -62,8 +71,10 @@ export class LineChart {
     const end = Math.max(...times, start + 1000);
     const low = Math.min(...this._base, ...values);
     const high = Math.max(...this._base, ...values, low + 1e-9);
-    const x = (/** @type {number} */ time) => LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
-    const y = (/** @type {number} */ value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+    const x = (/** @type {number} */ time) =>
+      LEFT + ((time - start) / (end - start)) * (width - LEFT - RIGHT);
+    const y = (/** @type {number} */ value) =>
+      TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
     const lines = series.map(({ points }, index) => {
       const corners = points.map(([time, value]) => `${x(time).toFixed(1)},${y(value).toFixed(1)}`);
       return svg("polyline", { class: `series series-${index}`, points: corners.join(" ") });
@@ -71,7 +82,9 @@ export class LineChart {
     // The last value of each, so that a single one is seen too.
     const ends = series.flatMap(({ points }, index) => {
       const name = `series-${index}`;
-      return points.slice(-1).map(([time, value]) => svg("circle", { class: name, cx: x(time), cy: y(value), r: 3 }));
+      return points
+        .slice(-1)
+        .map(([time, value]) => svg("circle", { class: name, cx: x(time), cy: y(value), r: 3 }));
     });
     const right = width - RIGHT;
     const base = y(this._base[0] ?? low);
@@ -89,6 +102,8 @@ export class LineChart {
       return `${name} ${value === undefined ? "–" : this._show(value)}`;
     });
     this._svg.setAttribute("aria-label", `${this._title}: ${last.join(", ")}`);
-    this._legend.replaceChildren(...last.map((text, index) => el("span", { class: `key series-${index}` }, text)));
+    this._legend.replaceChildren(
+      ...last.map((text, index) => el("span", { class: `key series-${index}` }, text)),
+    );
   }
 }

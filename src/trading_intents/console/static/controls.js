@@ -13,20 +13,70 @@ const NEEDS_CONTROLS =
   "Switches, windows and limits take the entitlement controls_premium, and a credential that may read controls.";
 const EVERYWHERE = "organization account symbol";
 /** @type {[string, string][]} */
-const SHORTS = [["", "no limit"], ["true", "allowed"], ["false", "refused"]];
+const SHORTS = [
+  ["", "no limit"],
+  ["true", "allowed"],
+  ["false", "refused"],
+];
 
 /** @type {(Field & {levels: string, isWhole?: boolean})[]} */
 const LIMITS = [
   { name: "max_order_quantity", label: "Max order quantity", isNumber: true, levels: EVERYWHERE },
   { name: "max_order_notional", label: "Max order notional", isNumber: true, levels: EVERYWHERE },
-  { name: "price_collar_bps", label: "Price collar, basis points", isNumber: true, isWhole: true, levels: EVERYWHERE },
-  { name: "max_open_orders", label: "Max open orders", isNumber: true, isWhole: true, levels: "account symbol" },
-  { name: "max_position_quantity", label: "Max position quantity", isNumber: true, levels: "account symbol" },
-  { name: "max_orders_per_minute", label: "Max orders per minute", isNumber: true, isWhole: true, levels: "account" },
-  { name: "allow_short", label: "Short selling", kind: "select", options: SHORTS, levels: EVERYWHERE },
-  { name: "allowed_symbols", label: "Allowed symbols", hint: "separated by spaces", levels: "account" },
-  { name: "duplicate_window_millis", label: "Duplicate window, ms", isNumber: true, isWhole: true, levels: "account" },
-  { name: "max_daily_loss", label: "Max daily loss", isNumber: true, hint: "of Today in Positions", levels: "account" },
+  {
+    name: "price_collar_bps",
+    label: "Price collar, basis points",
+    isNumber: true,
+    isWhole: true,
+    levels: EVERYWHERE,
+  },
+  {
+    name: "max_open_orders",
+    label: "Max open orders",
+    isNumber: true,
+    isWhole: true,
+    levels: "account symbol",
+  },
+  {
+    name: "max_position_quantity",
+    label: "Max position quantity",
+    isNumber: true,
+    levels: "account symbol",
+  },
+  {
+    name: "max_orders_per_minute",
+    label: "Max orders per minute",
+    isNumber: true,
+    isWhole: true,
+    levels: "account",
+  },
+  {
+    name: "allow_short",
+    label: "Short selling",
+    kind: "select",
+    options: SHORTS,
+    levels: EVERYWHERE,
+  },
+  {
+    name: "allowed_symbols",
+    label: "Allowed symbols",
+    hint: "separated by spaces",
+    levels: "account",
+  },
+  {
+    name: "duplicate_window_millis",
+    label: "Duplicate window, ms",
+    isNumber: true,
+    isWhole: true,
+    levels: "account",
+  },
+  {
+    name: "max_daily_loss",
+    label: "Max daily loss",
+    isNumber: true,
+    hint: "of Today in Positions",
+    levels: "account",
+  },
   { name: "timezone", label: "Time zone of the day", hint: ZONE_HINT, levels: "account" },
 ];
 
@@ -61,7 +111,11 @@ function boundForm(api, level, { url, part, write, ...options }) {
   });
   function show() {
     const values = options.fields.map(({ name }) => [name, found?.[name] ?? ""]);
-    form.set(Object.fromEntries(values.map(([name, value]) => [name, Array.isArray(value) ? value.join(" ") : value])));
+    form.set(
+      Object.fromEntries(
+        values.map(([name, value]) => [name, Array.isArray(value) ? value.join(" ") : value]),
+      ),
+    );
   }
   async function read() {
     const answer = await api.find("read_controls", url);
@@ -78,14 +132,19 @@ function boundForm(api, level, { url, part, write, ...options }) {
 /** @type {(api: Api, level: Level) => HTMLElement} */
 function switchForm(api, level) {
   return boundForm(api, level, {
-    name: `switch-${level.level}`, submit: "Set the switch",
+    name: `switch-${level.level}`,
+    submit: "Set the switch",
     fields: [
       { name: "manually_disabled", label: "Stop trading here", kind: "checkbox" },
       { name: "manual_reason", label: "Reason", max: 500 },
     ],
     url: level.base,
     part: level.level === "symbol" ? "manual" : "",
-    write: (values) => ["PUT", level.base, { ...values, manual_reason: values.manual_reason || undefined }],
+    write: (values) => [
+      "PUT",
+      level.base,
+      { ...values, manual_reason: values.manual_reason || undefined },
+    ],
   });
 }
 
@@ -99,7 +158,11 @@ function windowForm(api, level) {
     { name: "stale_order_millis", label: "Cancel orders older than, ms", isNumber: true },
   ];
   return boundForm(api, level, {
-    name: "window", submit: "Set the window", fields, url: level.base, part: "time",
+    name: "window",
+    submit: "Set the window",
+    fields,
+    url: level.base,
+    part: "time",
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -118,8 +181,10 @@ function limitsForm(api, level) {
   const url = `${level.base}/limits`;
   const fields = LIMITS.filter((field) => field.levels.split(" ").includes(level.level));
   return boundForm(api, level, {
-    name: `limits-${level.level}`, submit: "Set the limits",
-    fields, url,
+    name: `limits-${level.level}`,
+    submit: "Set the limits",
+    fields,
+    url,
     write: (values, found) => {
       /** @type {Json} */
       const body = {};
@@ -141,12 +206,17 @@ function haltPanel({ api, feed }, level) {
   const policy = `halt_${level.level}`;
   const standing = el("div", { class: "halt", role: "status" });
   const start = new Form({
-    name: `halt-${level.level}`, submit: `Halt ${level.title}`,
+    name: `halt-${level.level}`,
+    submit: `Halt ${level.title}`,
     isDangerous: true,
     fields: [
       { name: "reason", label: "Reason", isRequired: true, max: 500 },
       { name: "cancel_orders", label: "Cancel every open order", kind: "checkbox", value: "true" },
-      { name: "close_positions", label: "Then close every position at the market", kind: "checkbox" },
+      {
+        name: "close_positions",
+        label: "Then close every position at the market",
+        kind: "checkbox",
+      },
     ],
     onSubmit: async (body) => {
       await api.json(policy, "POST", `${level.base}/halt`, { body });
@@ -154,7 +224,8 @@ function haltPanel({ api, feed }, level) {
     },
   });
   const resume = new Form({
-    name: `resume-${level.level}`, submit: `Resume ${level.title}`,
+    name: `resume-${level.level}`,
+    submit: `Resume ${level.title}`,
     onSubmit: async () => {
       await api.json(policy, "POST", `${level.base}/resume`);
       await read();
@@ -185,7 +256,11 @@ function haltPanel({ api, feed }, level) {
     return fill(
       standing,
       el("p", {}, stands ? el("strong", {}, `HALTED: ${words(halt.state)}`) : ended),
-      terms([["Reason", halt.reason], ["By", by], ["Since", showTime(halt.created_at)]]),
+      terms([
+        ["Reason", halt.reason],
+        ["By", by],
+        ["Since", showTime(halt.created_at)],
+      ]),
       stands && bar("Orders", halt.orders_done, halt.orders),
       stands && halt.positions > 0 && bar("Positions", halt.positions_done, halt.positions),
       ...waiting.map((wait) => hint(`Waits for ${wait.symbol ?? wait.order_id}: ${wait.reason}`)),
@@ -208,17 +283,29 @@ function haltPanel({ api, feed }, level) {
     halts = feed.halts;
   };
   show(null);
-  const element = el("div", {}, el("h3", {}, "Halt"), standing, explanation, start.element, resume.element);
+  const element = el(
+    "div",
+    {},
+    el("h3", {}, "Halt"),
+    standing,
+    explanation,
+    start.element,
+    resume.element,
+  );
   return makeView(element, repeat(HALT_SECONDS, read), listen(feed, "change", onChange));
 }
 
 /** @param {Json} row */
 const showSwitch = ({ manual }) =>
-  manual?.manually_disabled ? { text: `stopped: ${manual.manual_reason ?? ""}`, class: "loss" } : "trades";
+  manual?.manually_disabled
+    ? { text: `stopped: ${manual.manual_reason ?? ""}`, class: "loss" }
+    : "trades";
 /** @param {Json} row */
 function showWindow({ time }) {
   const { trading_start: start, trading_end: end, timezone: zone } = time ?? {};
-  return start || end ? `${start ?? "00:00:00"} to ${end ?? "24:00:00"} ${zone ?? "UTC"}` : "always";
+  return start || end
+    ? `${start ?? "00:00:00"} to ${end ?? "24:00:00"} ${zone ?? "UTC"}`
+    : "always";
 }
 
 /** @type {(context: Context) => View} */
@@ -231,28 +318,47 @@ function symbolsPanel({ api, account }) {
   /** @param {string} symbol */
   function open(symbol) {
     /** @type {Level} */
-    const level = { title: symbol, base: `${url}${path`/${symbol}`}`, write: "write_controls", level: "symbol" };
+    const level = {
+      title: symbol,
+      base: `${url}${path`/${symbol}`}`,
+      write: "write_controls",
+      level: "symbol",
+    };
     const forms = [
       section("Switch", switchForm(api, level)),
       section("Trading window", windowForm(api, level)),
       section("Limits", limitsForm(api, level)),
     ];
-    openDialog(`Controls of ${symbol}`, [el("div", { class: "columns" }, ...forms)], () => void read());
+    openDialog(
+      `Controls of ${symbol}`,
+      [el("div", { class: "columns" }, ...forms)],
+      () => void read(),
+    );
   }
 
   const find = new Form({
-    name: "symbol", submit: "Open its controls",
+    name: "symbol",
+    submit: "Open its controls",
     fields: [{ name: "symbol", label: "Symbol", isRequired: true, isUpper: true, max: 32 }],
     onSubmit: async (values) => open(String(values.symbol)),
   });
   const list = new KeyedList({
-    name: "symbols", label: "Symbols with controls", empty: "No symbol has a switch or a window.", rows: () => rows,
-    key: (row) => String(row.symbol), onOpen: (row) => open(String(row.symbol)),
+    name: "symbols",
+    label: "Symbols with controls",
+    empty: "No symbol has a switch or a window.",
+    rows: () => rows,
+    key: (row) => String(row.symbol),
+    onOpen: (row) => open(String(row.symbol)),
     columns: [
       { id: "symbol", title: "Symbol", cell: (row) => String(row.symbol) },
       { id: "switch", title: "Switch", cell: showSwitch },
       { id: "window", title: "Window", cell: showWindow },
-      { id: "stale", title: "Stale, ms", isNumber: true, cell: ({ time }) => `${time?.stale_order_millis ?? "–"}` },
+      {
+        id: "stale",
+        title: "Stale, ms",
+        isNumber: true,
+        cell: ({ time }) => `${time?.stale_order_millis ?? "–"}`,
+      },
     ],
   });
 
@@ -278,7 +384,12 @@ export function openControls(context) {
   /** @type {Level[]} */
   const levels = [
     { title: `account ${account.name}`, base: own, write: "write_controls", level: "account" },
-    { title: "the organization", base: shared, write: "write_organization_control", level: "organization" },
+    {
+      title: "the organization",
+      base: shared,
+      write: "write_organization_control",
+      level: "organization",
+    },
   ];
   const mayRead = api.pick("read_controls");
   const halts = levels.map((level) => ({ level, ...haltPanel(context, level) }));

@@ -10,7 +10,8 @@ export function el(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
-    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, String(value));
+    else if (value !== null && value !== undefined && value !== false)
+      element.setAttribute(name, String(value));
   }
   for (const child of children) if (child) element.append(child);
   return element;
@@ -28,17 +29,21 @@ export function setText(element, text) {
 }
 
 /** @type {(text: string, onclick: () => void, attributes?: Attributes) => HTMLButtonElement} */
-export const button = (text, onclick, attributes) => el("button", { type: "button", onclick, ...attributes }, text);
+export const button = (text, onclick, attributes) =>
+  el("button", { type: "button", onclick, ...attributes }, text);
 
 /** @param {...Child} children */
 export const hint = (...children) => el("p", { class: "hint" }, ...children);
 
 /** @type {(title: string, ...children: Child[]) => HTMLElement} */
-export const panel = (title, ...children) => el("section", { class: "panel" }, el("h2", {}, title), ...children);
+export const panel = (title, ...children) =>
+  el("section", { class: "panel" }, el("h2", {}, title), ...children);
 
 /** @type {(pairs: [string, Child][], look?: string) => HTMLElement} Terms with their values. */
 export function terms(pairs, look = "") {
-  const rows = pairs.map(([term, value]) => el("div", {}, el("dt", {}, term), el("dd", {}, value || "–")));
+  const rows = pairs.map(([term, value]) =>
+    el("div", {}, el("dt", {}, term), el("dd", {}, value || "–")),
+  );
   return el("dl", { class: `terms ${look}` }, ...rows);
 }
 
@@ -48,7 +53,8 @@ export const cards = (pairs) => terms(pairs, "cards");
 /** @type {(caption: string, rows: Json[], cells: Record<string, (row: Json) => Child>) => HTMLElement} For few rows. */
 export function table(caption, rows, cells) {
   const titles = Object.keys(cells).map((title) => el("th", { scope: "col" }, title));
-  const show = (/** @type {Json} */ row) => Object.values(cells).map((cell) => el("td", {}, cell(row)));
+  const show = (/** @type {Json} */ row) =>
+    Object.values(cells).map((cell) => el("td", {}, cell(row)));
   const head = el("thead", {}, el("tr", {}, ...titles));
   const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...show(row))));
   const region = { class: "scroll", tabindex: 0, role: "region", "aria-label": caption };
@@ -73,7 +79,10 @@ export function openDialog(title, content, onClose) {
 }
 
 /** @type {(element: HTMLElement, ...stops: Stop[]) => View} A view, and what ends with it. */
-export const makeView = (element, ...stops) => ({ element, close: () => stops.forEach((stop) => stop()) });
+export const makeView = (element, ...stops) => ({
+  element,
+  close: () => stops.forEach((stop) => stop()),
+});
 
 /** @type {(target: EventTarget, kind: string, listener: () => void) => Stop} */
 export function listen(target, kind, listener) {
@@ -85,7 +94,10 @@ export function listen(target, kind, listener) {
 export function throttle(millis, work) {
   let timer = 0;
   const end = () => ((timer = 0), work());
-  return { run: () => void (timer ||= window.setTimeout(end, millis)), stop: () => window.clearTimeout(timer) };
+  return {
+    run: () => void (timer ||= window.setTimeout(end, millis)),
+    stop: () => window.clearTimeout(timer),
+  };
 }
 
 /** @type {(seconds: number, work: () => Promise<void> | void, whileHidden?: boolean) => Stop} Works now and then. */
@@ -107,5 +119,7 @@ export function repeat(seconds, work, whileHidden = false) {
 export function markAge(readAt, ...figures) {
   const isStale = Date.now() - readAt > STALE_MILLIS;
   for (const element of figures) element.classList.toggle("stale", isStale);
-  return readAt ? `Read ${showAge(readAt)} ago${isStale ? ": these figures are old" : ""}.` : "Reading …";
+  return readAt
+    ? `Read ${showAge(readAt)} ago${isStale ? ": these figures are old" : ""}.`
+    : "Reading …";
 }

@@ -1,5 +1,5 @@
-// The live state of one account: a snapshot by the lists, then its event stream. Orders are kept by id, the newest
-// version of each, so that nothing shows twice whatever comes again.
+// The live state of one account: a snapshot by the lists, then its event stream. Orders are kept by
+// id, the newest version of each, so that nothing shows twice whatever comes again.
 
 import { messageOf, path } from "./api.js";
 import { isUnprotected } from "./orders.js";
@@ -12,11 +12,13 @@ const MAX_OPEN_ORDERS = 10_000;
 const MAX_POSITIONS = 2_000;
 const RELOAD_MILLIS = 2_000;
 const NEWS = ["PARTIALLY_FILLED", "FILLED", "REJECTED", "EXPIRED"];
-const ENUM_PREFIX = /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT_ACTION_TYPE|INTENT_PRINCIPAL_TYPE)_/;
+const ENUM_PREFIX =
+  /^(ORDER_(STATUS|STATE|TYPE|SIDE|VENUE)|TIME_IN_FORCE|INTENT_ACTION_TYPE|INTENT_PRINCIPAL_TYPE)_/;
 
 /** @type {(message: Json) => Json} An event's fields, with the names that the lists use. */
 function plain(message) {
-  const shorten = (/** @type {unknown} */ it) => (typeof it === "string" ? it.replace(ENUM_PREFIX, "") : it);
+  const shorten = (/** @type {unknown} */ it) =>
+    typeof it === "string" ? it.replace(ENUM_PREFIX, "") : it;
   return Object.fromEntries(Object.entries(message).map(([name, value]) => [name, shorten(value)]));
 }
 
@@ -50,10 +52,15 @@ export class AccountFeed extends EventTarget {
     this._stream = new EventStream({
       open: (cursor, signal) => {
         this.streamedBy = api.pick("stream")?.label;
-        const call = { query: { kinds: KINDS }, headers: cursor ? { "last-event-id": cursor } : undefined, signal };
+        const call = {
+          query: { kinds: KINDS },
+          headers: cursor ? { "last-event-id": cursor } : undefined,
+          signal,
+        };
         return api.request("stream", "GET", path`/v1/accounts/${account.id}/events`, call);
       },
-      onEvents: (events) => this._take(events), onState: (state, detail) => this._become(state, detail),
+      onEvents: (events) => this._take(events),
+      onState: (state, detail) => this._become(state, detail),
       onGap: () => this._forget(),
     });
   }
@@ -138,7 +145,10 @@ export class AccountFeed extends EventTarget {
 
   async _readHalts() {
     if (!this._api.pick("read_halts")) return;
-    for (const url of [path`/v1/controls/accounts/${this.account.id}/halt`, "/v1/controls/organization/halt"]) {
+    for (const url of [
+      path`/v1/controls/accounts/${this.account.id}/halt`,
+      "/v1/controls/organization/halt",
+    ]) {
       const halt = await this._api.find("read_halts", url);
       if (halt) this._keepHalt(halt);
     }
@@ -159,7 +169,8 @@ export class AccountFeed extends EventTarget {
     const known = this.orders.get(message.order_id);
     if (known && known.version > version) return;
     const created = message.created_at ?? known?.created_at ?? message.received_at;
-    // The object is not replaced: lists hold it. A field that an event leaves out is not known any more.
+    // The object is not replaced: lists hold it. A field that an event leaves out is not known any
+    // more.
     const order = known ?? /** @type {Order} */ ({});
     const before = order.order_status;
     for (const name of Object.keys(order)) if (!(name in message)) delete order[name];
@@ -169,7 +180,8 @@ export class AccountFeed extends EventTarget {
       this.membership += 1;
     }
     this.touched.add(message.order_id);
-    if (before && before !== order.order_status && NEWS.includes(order.order_status)) this.news.add(message.order_id);
+    if (before && before !== order.order_status && NEWS.includes(order.order_status))
+      this.news.add(message.order_id);
   }
 
   /** @param {Json} action a CREATE's order is shown before its broker has received it */
@@ -177,7 +189,12 @@ export class AccountFeed extends EventTarget {
     const id = action.intent_id;
     this.touched.add(id);
     if (action.action_type !== "CREATE" || this.orders.has(id)) return;
-    const sent = { order_state: "OPEN", order_status: "PENDING_NEW", filled_quantity: "0", version: 0 };
+    const sent = {
+      order_state: "OPEN",
+      order_status: "PENDING_NEW",
+      filled_quantity: "0",
+      version: 0,
+    };
     this._keepOrder({ ...action, ...sent, order_id: id });
   }
 
@@ -215,7 +232,8 @@ export class AccountFeed extends EventTarget {
 
   /** @type {(state: FeedStatus["state"], detail: string) => void} */
   _become(state, detail) {
-    if (state === "lost") this._snapshot += 1; // what was being read belongs to the stream that ended
+    // What was being read belongs to the stream that ended.
+    if (state === "lost") this._snapshot += 1;
     const since = this.status.state === state ? this.status.since : new Date();
     this.status = { state, since, detail };
     this.dispatchEvent(new Event("status"));

@@ -1,4 +1,5 @@
-// A form bound to an endpoint's fields: reads their values, and shows a problem's errors at the fields that they name.
+// A form bound to an endpoint's fields: reads their values, and shows a problem's errors at the
+// fields that they name.
 
 import { Problem, messageOf } from "./api.js";
 import { el, fill } from "./dom.js";
@@ -6,7 +7,8 @@ import { el, fill } from "./dom.js";
 /** @type {(input: Input) => string | boolean | null} null: another one of its group may be chosen */
 function readInput(input) {
   if (input instanceof HTMLInputElement && input.type === "checkbox") return input.checked;
-  if (input instanceof HTMLInputElement && input.type === "radio") return input.checked ? input.value : null;
+  if (input instanceof HTMLInputElement && input.type === "radio")
+    return input.checked ? input.value : null;
   return input.value.trim();
 }
 
@@ -19,11 +21,21 @@ export class Form {
     this._isBusy = this._isDisabled = this._isReading = false;
     this._said = el("div", { class: "said", role: "status" });
     this._failed = el("div", { class: "failed", role: "alert" });
-    this._button = el("button", { type: "submit", class: options.isDangerous ? "danger" : "primary" }, options.submit);
+    this._button = el(
+      "button",
+      { type: "submit", class: options.isDangerous ? "danger" : "primary" },
+      options.submit,
+    );
     this._note = el("p", { class: "note" }, options.note ?? "");
     const oninput = () => this._onInput();
     const onsubmit = (/** @type {Event} */ event) => this._onSubmit(event);
-    const attributes = { class: `form ${options.name}`, autocomplete: "off", novalidate: true, onsubmit, oninput };
+    const attributes = {
+      class: `form ${options.name}`,
+      autocomplete: "off",
+      novalidate: true,
+      onsubmit,
+      oninput,
+    };
     const rows = this._options.fields.map((field) => this._addField(field));
     const actions = el("div", { class: "actions" }, this._button, this._note);
     this.element = el("form", attributes, ...rows, actions, this._failed, this._said);
@@ -33,7 +45,10 @@ export class Form {
     /** @type {Values} */
     const values = {};
     for (const { name, isUpper } of this._options.fields) {
-      const value = this._inputs(name).map(readInput).find((read) => read !== null) ?? "";
+      const value =
+        this._inputs(name)
+          .map(readInput)
+          .find((read) => read !== null) ?? "";
       values[name] = isUpper ? String(value).toUpperCase() : value;
     }
     return values;
@@ -48,8 +63,10 @@ export class Form {
   set(values) {
     for (const [name, value] of Object.entries(values)) {
       for (const input of this._inputs(name)) {
-        if (input instanceof HTMLInputElement && input.type === "checkbox") input.checked = Boolean(value);
-        else if (input instanceof HTMLInputElement && input.type === "radio") input.checked = input.value === value;
+        if (input instanceof HTMLInputElement && input.type === "checkbox")
+          input.checked = Boolean(value);
+        else if (input instanceof HTMLInputElement && input.type === "radio")
+          input.checked = input.value === value;
         else input.value = String(value);
       }
     }
@@ -97,7 +114,8 @@ export class Form {
   /** @param {boolean} isReading whether the present values are being read: nobody shall type over what is not shown */
   setReading(isReading) {
     this._isReading = isReading;
-    for (const { inputs } of this._fields.values()) for (const input of inputs) input.disabled = isReading;
+    for (const { inputs } of this._fields.values())
+      for (const input of inputs) input.disabled = isReading;
     this._updateButton();
   }
 
@@ -112,7 +130,8 @@ export class Form {
     const { errors, triggered } = error instanceof Problem ? error : { errors: [], triggered: [] };
     const rest = triggered.map((trigger) => `${trigger.detail} (${trigger.reason})`);
     for (const { pointer, detail } of errors)
-      if (!pointer.split(/[?/]/).some((name) => this._mark(name, detail))) rest.push(`${pointer}: ${detail}`);
+      if (!pointer.split(/[?/]/).some((name) => this._mark(name, detail)))
+        rest.push(`${pointer}: ${detail}`);
     if (!errors.length && !triggered.length) rest.push(messageOf(error));
     fill(this._failed, ...rest.map((text) => el("p", {}, text)));
     const invalid = this.element.querySelector("[aria-invalid]");
@@ -179,8 +198,12 @@ export class Form {
     const id = `${this._options.name}-${field.name}`;
     const error = el("span", { class: "error", id: `${id}-error` });
     const hint = field.hint ? el("span", { class: "hint", id: `${id}-hint` }, field.hint) : null;
-    const shared = { name: field.name, "aria-describedby": `${id}-error${hint ? ` ${id}-hint` : ""}` };
-    const { row, inputs } = field.kind === "radio" ? makeRadios(field, id, shared) : makeInput(field, id, shared);
+    const shared = {
+      name: field.name,
+      "aria-describedby": `${id}-error${hint ? ` ${id}-hint` : ""}`,
+    };
+    const { row, inputs } =
+      field.kind === "radio" ? makeRadios(field, id, shared) : makeInput(field, id, shared);
     row.append(error, ...(hint ? [hint] : []));
     this._fields.set(field.name, { row, error, inputs });
     return row;
@@ -196,12 +219,19 @@ function makeInput(field, id, shared) {
     const box = el("input", { ...attributes, type: "checkbox", checked: value === "true" });
     return { row: el("div", { class: "field check" }, box, label), inputs: [box] };
   }
-  const choices = options.map(([key, text]) => el("option", { value: key, selected: key === value }, text));
+  const choices = options.map(([key, text]) =>
+    el("option", { value: key, selected: key === value }, text),
+  );
   const type = field.isSecret ? "password" : field.isDate ? "date" : "text";
   const typed = { type, value, spellcheck: "false", autocapitalize: "off" };
-  const look = { inputmode: field.isNumber ? "decimal" : null, class: field.isUpper ? "upper" : null };
+  const look = {
+    inputmode: field.isNumber ? "decimal" : null,
+    class: field.isUpper ? "upper" : null,
+  };
   const isSelect = kind === "select";
-  const input = isSelect ? el("select", attributes, ...choices) : el("input", { ...attributes, ...typed, ...look });
+  const input = isSelect
+    ? el("select", attributes, ...choices)
+    : el("input", { ...attributes, ...typed, ...look });
   return { row: el("div", { class: "field" }, label, input), inputs: [input] };
 }
 
@@ -210,7 +240,10 @@ function makeRadios(field, id, shared) {
   const choices = (field.options ?? []).map(([value, label]) => {
     const checked = value === field.value;
     const input = el("input", { ...shared, type: "radio", id: `${id}-${value}`, value, checked });
-    return { input, row: el("label", { class: `choice ${value.toLowerCase()}`, for: input.id }, input, label) };
+    return {
+      input,
+      row: el("label", { class: `choice ${value.toLowerCase()}`, for: input.id }, input, label),
+    };
   });
   const group = el("div", { class: "choices" }, ...choices.map(({ row }) => row));
   return {

@@ -1,4 +1,5 @@
-// A keyed list as a grid: only the rows in sight are elements, and only what changed in them is written, once a frame.
+// A keyed list as a grid: only the rows in sight are elements, and only what changed in them is
+// written, once a frame.
 
 import { compareAmounts, padTail, showAmount, tailOf } from "./amounts.js";
 import { button, el, setText } from "./dom.js";
@@ -10,11 +11,13 @@ const RESORT_MILLIS = 250;
 let lists = 0;
 
 /** @type {(name: string) => (one: Json, other: Json) => number} */
-export const byText = (name) => (one, other) => (one[name] < other[name] ? -1 : one[name] > other[name] ? 1 : 0);
+export const byText = (name) => (one, other) =>
+  one[name] < other[name] ? -1 : one[name] > other[name] ? 1 : 0;
 
 /** @type {(id: string, title: string, name: string, show?: (amount: Amount) => string | Cell) => Column<Json>} */
 export function amountColumn(id, title, name, show = showAmount) {
-  const compare = (/** @type {Json} */ one, /** @type {Json} */ other) => compareAmounts(one[name], other[name]);
+  const compare = (/** @type {Json} */ one, /** @type {Json} */ other) =>
+    compareAmounts(one[name], other[name]);
   return { id, title, isNumber: true, cell: (row) => show(row[name]), compare };
 }
 
@@ -52,7 +55,12 @@ export class KeyedList {
       onclick: (/** @type {MouseEvent} */ event) => this._onClick(event),
       onscroll: () => this.touch(),
     };
-    this._grid = el("div", attributes, el("div", { role: "rowgroup", class: "heads" }, this._head), this._body);
+    this._grid = el(
+      "div",
+      attributes,
+      el("div", { role: "rowgroup", class: "heads" }, this._head),
+      this._body,
+    );
     this.element = el("div", { class: "list" }, this._grid, this._empty);
     const resize = new ResizeObserver(() => this.touch());
     resize.observe(this._grid);
@@ -111,9 +119,12 @@ export class KeyedList {
     const { leader = (/** @type {Row} */ row) => row, compareGrouped = () => 0 } = this._options;
     const sign = this._isDescending ? -1 : 1;
     if (compare)
-      this._rows.sort((one, other) => sign * compare(leader(one), leader(other)) || compareGrouped(one, other));
+      this._rows.sort(
+        (one, other) => sign * compare(leader(one), leader(other)) || compareGrouped(one, other),
+      );
     [...this._head.children].forEach((cell, column) => {
-      const sorted = column !== sortedColumn ? "none" : this._isDescending ? "descending" : "ascending";
+      const sorted =
+        column !== sortedColumn ? "none" : this._isDescending ? "descending" : "ascending";
       if (cell.hasAttribute("aria-sort")) cell.setAttribute("aria-sort", sorted);
     });
     this._grid.setAttribute("aria-rowcount", String(this._rows.length + 1));
@@ -126,7 +137,10 @@ export class KeyedList {
     const { scrollTop, clientHeight } = this._grid;
     const { isTall } = this._options;
     let end = 0;
-    this._tops = [0, ...this._rows.map((row) => (end += isTall?.(row) ? 2 * ROW_PIXELS : ROW_PIXELS))];
+    this._tops = [
+      0,
+      ...this._rows.map((row) => (end += isTall?.(row) ? 2 * ROW_PIXELS : ROW_PIXELS)),
+    ];
     this._body.style.height = `${end}px`;
     const first = Math.max(0, this._tops.findLastIndex((top) => top <= scrollTop) - OVERSCAN_ROWS);
     const last = first + Math.ceil(clientHeight / ROW_PIXELS) + 2 * OVERSCAN_ROWS;
@@ -138,12 +152,15 @@ export class KeyedList {
       row.element.hidden = true;
       this._spare.push(row);
     }
-    const cells = inSight.map((row) => this._options.columns.map((column) => asCell(column.cell(row))));
+    const cells = inSight.map((row) =>
+      this._options.columns.map((column) => asCell(column.cell(row))),
+    );
     const tails = this._options.columns.map(({ isNumber }, column) =>
       isNumber ? Math.max(0, ...cells.map((ofRow) => tailOf(ofRow[column]?.text ?? ""))) : 0,
     );
     inSight.forEach((row, index) => this._show(row, first + index, cells[index] ?? [], tails));
-    if (this._shown.has(this._active)) this._grid.setAttribute("aria-activedescendant", this._id(this._active));
+    if (this._shown.has(this._active))
+      this._grid.setAttribute("aria-activedescendant", this._id(this._active));
     else this._grid.removeAttribute("aria-activedescendant");
   }
 
@@ -194,7 +211,8 @@ export class KeyedList {
     if (!(target instanceof HTMLElement)) return;
     this._active = target.dataset.key ?? "";
     this.touch();
-    const isPress = event.target instanceof Element && event.target.closest(".cell.press:not(:empty)");
+    const isPress =
+      event.target instanceof Element && event.target.closest(".cell.press:not(:empty)");
     this._act(isPress ? this._options.onPress : this._options.onOpen);
   }
 
@@ -213,7 +231,14 @@ export class KeyedList {
     }
     if (event.key === "Delete") this._act(this._options.onPress);
     const page = Math.max(1, Math.floor(this._grid.clientHeight / ROW_PIXELS) - 2);
-    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    const steps = {
+      ArrowDown: 1,
+      ArrowUp: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -Infinity,
+      End: Infinity,
+    };
     if (!(event.key in steps) || !this._rows.length) return;
     event.preventDefault();
     const step = steps[/** @type {keyof typeof steps} */ (event.key)];

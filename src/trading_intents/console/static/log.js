@@ -1,4 +1,5 @@
-// The account's log: every accepted action with its hash, newest first; each is checked against the one before it.
+// The account's log: every accepted action with its hash, newest first; each is checked against the
+// one before it.
 
 import { showAmount, showTime, words } from "./amounts.js";
 import { messageOf, path } from "./api.js";
@@ -19,7 +20,10 @@ function canonical(record) {
 /** @type {(action: Action, before: string) => Promise<string>} `before` is the hash of the action before it. */
 export async function hashOf(action, before) {
   const { hash: _, ...record } = action;
-  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(`${before}\n${canonical(record)}`));
+  const digest = await crypto.subtle.digest(
+    "SHA-256",
+    new TextEncoder().encode(`${before}\n${canonical(record)}`),
+  );
   return [...new Uint8Array(digest)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
@@ -41,22 +45,41 @@ export function openLog({ api, account, feed, names }) {
   };
   /** @type {Column<Action>[]} */
   const columns = [
-    { id: "seq", title: "Seq", isNumber: true, cell: ({ seq }) => String(seq), compare: (a, b) => a.seq - b.seq },
+    {
+      id: "seq",
+      title: "Seq",
+      isNumber: true,
+      cell: ({ seq }) => String(seq),
+      compare: (a, b) => a.seq - b.seq,
+    },
     { id: "time", title: "Time", cell: (action) => showTime(action.created_at) },
     { id: "action", title: "Action", cell: (action) => words(action.action_type) },
     { id: "symbol", title: "Symbol", cell: (action) => action.symbol },
     { id: "side", title: "Side", cell: (action) => words(action.order_side) },
-    { id: "quantity", title: "Quantity", isNumber: true, cell: (action) => showAmount(action.quantity) },
+    {
+      id: "quantity",
+      title: "Quantity",
+      isNumber: true,
+      cell: (action) => showAmount(action.quantity),
+    },
     { id: "who", title: "Who", cell: (action) => names.describe(action) },
     { id: "check", title: "Chain", cell: showVerdict },
     { id: "hash", title: "Hash", cell: (action) => action.hash },
   ];
   const list = new KeyedList({
-    name: "log", label: "Actions of the account", columns, rows: () => actions.values(),
-    key: (action) => String(action.seq), empty: "No actions.", sortBy: "seq", isDescending: true,
+    name: "log",
+    label: "Actions of the account",
+    columns,
+    rows: () => actions.values(),
+    key: (action) => String(action.seq),
+    empty: "No actions.",
+    sortBy: "seq",
+    isDescending: true,
     onOpen: (action) => {
       const fields = Object.entries(action);
-      openDialog(`Action ${action.seq}`, [terms(fields.map(([name, value]) => [words(name), String(value ?? "")]))]);
+      openDialog(`Action ${action.seq}`, [
+        terms(fields.map(([name, value]) => [words(name), String(value ?? "")])),
+      ]);
     },
   });
   const older = button("Older", () => enqueue(readOlder));
@@ -102,7 +125,9 @@ export function openLog({ api, account, feed, names }) {
   async function readNewer() {
     const known = newest;
     if (!known) return readOlder();
-    for await (const page of api.pages("read_intents", url, MAX_NEWER, { query: { order: "desc" } })) {
+    for await (const page of api.pages("read_intents", url, MAX_NEWER, {
+      query: { order: "desc" },
+    })) {
       await keep(page);
       if (page.some(({ seq }) => seq <= known + 1)) return undefined;
     }

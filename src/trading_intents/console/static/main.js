@@ -1,4 +1,5 @@
-// The page: signs in, follows the chosen account, shows one view at a time, and says when what it shows is not fresh.
+// The page: signs in, follows the chosen account, shows one view at a time, and says when what it
+// shows is not fresh.
 
 import { openAccounts } from "./accounts.js";
 import { showClock } from "./amounts.js";
@@ -22,7 +23,12 @@ const VIEWS = {
   blotter: { title: "Blotter", open: openBlotter, policy: "read_intents" },
   positions: { title: "Positions", open: openPositions, policy: "read_intents" },
   controls: { title: "Controls", open: openControls, policy: "read_halts" },
-  accounts: { title: "Accounts", open: openAccounts, policy: "read_accounts", needsNoAccount: true },
+  accounts: {
+    title: "Accounts",
+    open: openAccounts,
+    policy: "read_accounts",
+    needsNoAccount: true,
+  },
   operator: { title: "Operator", open: openOperator, policy: "read_caller", needsNoAccount: true },
   log: { title: "Log", open: openLog, policy: "read_intents" },
 };
@@ -32,9 +38,13 @@ const CONNECTION_SECONDS = 3;
 const NEWS_MILLIS = 300;
 /** @type {[string, string][]} */
 const KEYS = [
-  ["Alt+1 to Alt+6", "open a view"], ["n", "write a new order"], ["/", "filter the orders"],
-  ["Arrows, Enter", "select an order, open it"], ["Delete", "cancel the selected order"],
-  ["Enter, Esc", "in the ticket: send, clear"], ["?", "show these keys"],
+  ["Alt+1 to Alt+6", "open a view"],
+  ["n", "write a new order"],
+  ["/", "filter the orders"],
+  ["Arrows, Enter", "select an order, open it"],
+  ["Delete", "cancel the selected order"],
+  ["Enter, Esc", "in the ticket: send, clear"],
+  ["?", "show these keys"],
 ];
 /** @type {Environment[]} */
 const ENVIRONMENTS = ["paper", "live"];
@@ -68,13 +78,18 @@ class Page {
     const onchange = () => this._choose(this._picker.value);
     this._picker = el("select", { id: "account", "aria-label": "Account", onchange });
     this._nav = el("nav", { "aria-label": "Views" });
-    this._credentials = el("div", { class: "credentials", role: "group", "aria-label": "Credentials" });
+    this._credentials = el("div", {
+      class: "credentials",
+      role: "group",
+      "aria-label": "Credentials",
+    });
     this._main = el("main", { id: "main", tabindex: -1 });
     const onclick = (/** @type {Event} */ event) => (event.preventDefault(), this._main.focus());
     const skip = el("a", { class: "skip", href: "#main", onclick }, "Skip to the view");
     const brand = el("strong", { class: "brand" }, "Trading Intents");
     const open = () => this._header.classList.toggle("open");
-    const menu = button("☰", open, { class: "menu quiet", "aria-label": "Credentials" }); // on a phone
+    // On a phone.
+    const menu = button("☰", open, { class: "menu quiet", "aria-label": "Credentials" });
     const parts = [skip, brand, this._picker, this._band, this._state, menu, this._credentials];
     this._header = el("header", { class: "top" }, ...parts);
     document.body.replaceChildren(
@@ -106,7 +121,11 @@ class Page {
   /** @param {string} text */
   _say(text) {
     this._banner.hidden = !text;
-    fill(this._banner, el("span", {}, text), button("Dismiss", () => this._say(""), { class: "quiet" }));
+    fill(
+      this._banner,
+      el("span", {}, text),
+      button("Dismiss", () => this._say(""), { class: "quiet" }),
+    );
   }
 
   _showSignIn() {
@@ -115,7 +134,10 @@ class Page {
     this._header.hidden = this._nav.hidden = true;
     document.title = "Sign in · Trading Intents console";
     const { form, element } = signInForm(this._settings, this._session);
-    fill(this._main, el("div", { class: "signin-page" }, el("h1", {}, "Trading Intents console"), element));
+    fill(
+      this._main,
+      el("div", { class: "signin-page" }, el("h1", {}, "Trading Intents console"), element),
+    );
     form.focus("credential");
   }
 
@@ -141,13 +163,16 @@ class Page {
     if (this._header.hidden) this._say("");
     this._header.hidden = this._nav.hidden = false;
     const credentials = [...this._session.credentials.values()];
-    const given = credentials.flatMap(({ isSession, label, caller }) => (isSession ? [] : [label, caller.policies]));
+    const given = credentials.flatMap(({ isSession, label, caller }) =>
+      isSession ? [] : [label, caller.policies],
+    );
     const powers = given.join(); // not of a session key: it comes while somebody types
     if (powers !== this._powers) this._close(); // a view offers what the credentials may do
     this._powers = powers;
     const accounts = [...this._accounts.values()];
     const chosen = this._accounts.get(this._feed?.account.id ?? "");
-    const account = chosen ?? accounts.find(({ closed_at: closed }) => !closed) ?? accounts[0] ?? null;
+    const account =
+      chosen ?? accounts.find(({ closed_at: closed }) => !closed) ?? accounts[0] ?? null;
     const { streamedBy, status } = this._feed ?? {};
     const isForgotten = streamedBy && !credentials.some(({ label }) => label === streamedBy);
     if (!chosen || isForgotten || status?.state === "refused") this._follow(account);
@@ -172,10 +197,17 @@ class Page {
     if (changes !== this._changes) return;
     this._accounts = found;
     const options = [...found.values()].map(({ id, name, environment, closed_at: closed }) =>
-      el("option", { value: id }, `${environment === "live" ? "LIVE" : "paper"} · ${name}${closed ? " (closed)" : ""}`),
+      el(
+        "option",
+        { value: id },
+        `${environment === "live" ? "LIVE" : "paper"} · ${name}${closed ? " (closed)" : ""}`,
+      ),
     );
     const shown = [...this._picker.options];
-    if (shown.length === options.length && options.every((option, index) => option.isEqualNode(shown[index] ?? null)))
+    if (
+      shown.length === options.length &&
+      options.every((option, index) => option.isEqualNode(shown[index] ?? null))
+    )
       return; // a list that is open stays open
     fill(this._picker, ...options);
     const chosen = this._feed?.account.id ?? "";
@@ -210,22 +242,34 @@ class Page {
     this._feed.addEventListener("change", () => this._feed?.news.size && this._news.run());
     this._picker.value = id;
     document.body.dataset.environment = environment;
-    const [name, what] = environment === "live" ? ["LIVE", " · real money"] : ["PAPER", " · simulated"];
+    const [name, what] =
+      environment === "live" ? ["LIVE", " · real money"] : ["PAPER", " · simulated"];
     fill(this._band, name, el("span", { class: "wide" }, what));
     this._feed.start();
     this._showStatus();
   }
 
   _route() {
-    const feed = /** @type {AccountFeed} */ (this._feed); // null only for views that need no account
+    // Null only for views that need no account.
+    const feed = /** @type {AccountFeed} */ (this._feed);
     const environment = this._feed?.account.environment;
     const api = environment ? this._api.forEnvironment(environment) : this._api;
-    const allowed = Object.entries(VIEWS).filter(([, view]) => (feed || view.needsNoAccount) && api.pick(view.policy));
+    const allowed = Object.entries(VIEWS).filter(
+      ([, view]) => (feed || view.needsNoAccount) && api.pick(view.policy),
+    );
     const wanted = location.hash.replace("#/", "");
     const [name, view] = allowed.find(([candidate]) => candidate === wanted) ?? allowed[0] ?? [];
     if (!name || !view) return;
     const links = allowed.map(([key, { title }], index) =>
-      el("a", { href: `#/${key}`, "aria-current": key === name ? "page" : null, title: `Alt+${index + 1}` }, title),
+      el(
+        "a",
+        {
+          href: `#/${key}`,
+          "aria-current": key === name ? "page" : null,
+          title: `Alt+${index + 1}`,
+        },
+        title,
+      ),
     );
     fill(this._nav, ...links);
     document.title = `${environment === "live" ? "LIVE · " : ""}${feed ? `${feed.account.name} · ` : ""}${view.title}`;
@@ -233,8 +277,13 @@ class Page {
     this._close();
     this._name = name;
     this._view = view.open({
-      session: this._session, api, account: feed?.account, feed,
-      submit: this._submit, names: this._names, kept: this._kept,
+      session: this._session,
+      api,
+      account: feed?.account,
+      feed,
+      submit: this._submit,
+      names: this._names,
+      kept: this._kept,
       notify: (outcome) => this._notify(outcome),
       accounts: () => [...this._accounts.values()],
       readAccounts: () => this._readAccounts(),
@@ -265,7 +314,12 @@ class Page {
 
   /** @param {Outcome} outcome the one text that is read out, whatever the view */
   _notify({ text, look }) {
-    fill(this._notice, el("span", { class: "hint" }, showClock(new Date())), " ", el("span", { class: look }, text));
+    fill(
+      this._notice,
+      el("span", { class: "hint" }, showClock(new Date())),
+      " ",
+      el("span", { class: look }, text),
+    );
   }
 
   /** Announces fills and refusals, wherever the orders were placed; of many at once a refusal, else the last. */
@@ -273,10 +327,14 @@ class Page {
     const feed = this._feed;
     const orders = [...(feed?.news ?? [])].flatMap((id) => feed?.orders.get(id) ?? []);
     feed?.news.clear();
-    const order = orders.findLast(({ order_status: status }) => !status.includes("FILLED")) ?? orders.at(-1);
+    const order =
+      orders.findLast(({ order_status: status }) => !status.includes("FILLED")) ?? orders.at(-1);
     if (!order) return;
     const { text, look } = describeOutcome(order);
-    this._notify({ text: orders.length > 1 ? `${text} And ${orders.length - 1} more.` : text, look });
+    this._notify({
+      text: orders.length > 1 ? `${text} And ${orders.length - 1} more.` : text,
+      look,
+    });
   }
 
   _showCredentials() {
@@ -301,8 +359,10 @@ class Page {
 
   /** @param {KeyboardEvent} event one of KEYS */
   _onKey(event) {
-    const isTyping = event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
-    const isPlain = !isTyping && !event.altKey && !event.ctrlKey && !event.metaKey && !this._header.hidden;
+    const isTyping =
+      event.target instanceof Element && event.target.closest("input, select, textarea, dialog");
+    const isPlain =
+      !isTyping && !event.altKey && !event.ctrlKey && !event.metaKey && !this._header.hidden;
     if (isPlain && event.key === "?") openDialog("Keys", [terms(KEYS)]);
     const field = event.key === "n" ? "ticket-symbol" : event.key === "/" ? "blotter-filter" : "";
     if (isPlain && field) {
@@ -327,7 +387,9 @@ async function start() {
     new Page(await answer.json());
   } catch {
     const text = "The platform cannot be reached. Reload the page to try again.";
-    document.body.replaceChildren(el("main", {}, el("p", { class: "failed", role: "alert" }, text)));
+    document.body.replaceChildren(
+      el("main", {}, el("p", { class: "failed", role: "alert" }, text)),
+    );
   }
 }
 

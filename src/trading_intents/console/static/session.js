@@ -1,5 +1,5 @@
-// The credentials of this tab. They are in memory only: closing or reloading the tab forgets them. A user's session
-// keys are made for the tab, and go with the user.
+// The credentials of this tab. They are in memory only: closing or reloading the tab forgets them.
+// A user's session keys are made for the tab, and go with the user.
 
 const RENEW_BEFORE_SECONDS = 120; // a hidden page's timers may run once a minute only
 const MAX_ATTEMPTS = 5;
@@ -13,9 +13,13 @@ export function credentialHeaders(secret) {
 /** @type {(secret: string) => Promise<Caller>} Asks again while the platform is busy or starting. */
 async function askCaller(secret) {
   for (let attempt = 1; ; attempt += 1) {
-    const answer = await fetch("/v1/caller", { headers: credentialHeaders(secret), cache: "no-store" });
+    const answer = await fetch("/v1/caller", {
+      headers: credentialHeaders(secret),
+      cache: "no-store",
+    });
     if (answer.ok) return answer.json();
-    if (answer.status === 401) throw new Error("The platform does not know this credential, or it has expired.");
+    if (answer.status === 401)
+      throw new Error("The platform does not know this credential, or it has expired.");
     if ((answer.status !== 503 && answer.status !== 429) || attempt === MAX_ATTEMPTS)
       throw new Error(`The platform answered ${answer.status}.`);
     await new Promise((resolve) => setTimeout(resolve, attempt * 500));
@@ -27,12 +31,23 @@ const SESSION_KEYS = "/v1/api-keys/session";
 /** @type {(user: HeldCredential, environment: Environment) => Promise<HeldCredential>} Ends with the token. */
 async function makeSessionKey(user, environment) {
   const headers = { ...credentialHeaders(user.secret), "content-type": "application/json" };
-  const answer = await fetch(SESSION_KEYS, { method: "POST", headers, body: JSON.stringify({ environment }) });
+  const answer = await fetch(SESSION_KEYS, {
+    method: "POST",
+    headers,
+    body: JSON.stringify({ environment }),
+  });
   const made = await answer.json();
   if (!answer.ok) throw new Error(`No session key: ${made.detail ?? answer.status}.`);
   const caller = { ...(await askCaller(made.api_key)), expires_at: made.expires_at };
   const label = `session key of ${user.caller.principal_id}`;
-  return { slot: `${environment} key`, secret: made.api_key, caller, label, renew: null, isSession: true };
+  return {
+    slot: `${environment} key`,
+    secret: made.api_key,
+    caller,
+    label,
+    renew: null,
+    isSession: true,
+  };
 }
 
 /** @param {HeldCredential} user whose keys of this tab end; also when the tab closes meanwhile */
@@ -52,7 +67,8 @@ export class Session extends EventTarget {
     this.withoutKey = new Map();
   }
 
-  // Keeps a credential beside those of other kinds; one that renews another only while that is still held.
+  // Keeps a credential beside those of other kinds; one that renews another only while that is
+  // still held.
   /** @type {(text: string, renew?: Renew | null, renewed?: HeldCredential | null) => Promise<void>} */
   async add(text, renew = null, renewed = null) {
     const secret = text.trim();
@@ -69,7 +85,8 @@ export class Session extends EventTarget {
     const added = { slot, secret, caller, label, renew };
     const isSamePerson = this.credentials.get(slot)?.caller.principal_id === caller.principal_id;
     const keys = !isKey && isSamePerson ? await this._remakeKeys(added) : [];
-    if (renewed && this.credentials.get(slot) !== renewed) return keys.length ? endSessionKeys(added) : undefined;
+    if (renewed && this.credentials.get(slot) !== renewed)
+      return keys.length ? endSessionKeys(added) : undefined;
     if (!isKey && !isSamePerson) this._dropUser();
     for (const credential of [added, ...keys]) this._hold(credential);
     return this._changed();
@@ -79,12 +96,19 @@ export class Session extends EventTarget {
   async openKey(environment) {
     const user = this.credentials.get("user");
     const mayTrade = user?.caller.policies.includes("open_session");
-    if (!user || !mayTrade || this.withoutKey.has(environment) || this.pick("submit_intent", environment)) return;
+    if (
+      !user ||
+      !mayTrade ||
+      this.withoutKey.has(environment) ||
+      this.pick("submit_intent", environment)
+    )
+      return;
     this.withoutKey.set(environment, "A session key is being made.");
     try {
       const key = await makeSessionKey(user, environment);
       this.withoutKey.delete(environment);
-      if (this.credentials.get("user")?.caller.principal_id !== user.caller.principal_id) endSessionKeys(user);
+      if (this.credentials.get("user")?.caller.principal_id !== user.caller.principal_id)
+        endSessionKeys(user);
       else if (!this.credentials.has(key.slot)) this._hold(key);
     } catch (error) {
       this.withoutKey.set(environment, String(error instanceof Error ? error.message : error));
@@ -99,7 +123,10 @@ export class Session extends EventTarget {
     const made = [];
     for (const { isSession, caller } of [...this.credentials.values()])
       if (isSession && caller.environment)
-        await makeSessionKey(user, caller.environment).then((key) => made.push(key), () => 0); // the old one holds on
+        await makeSessionKey(user, caller.environment).then(
+          (key) => made.push(key),
+          () => 0,
+        ); // the old one holds on
     return made;
   }
 
@@ -129,7 +156,8 @@ export class Session extends EventTarget {
     this._changed();
   }
 
-  // The credential that may do this: a key of the environment, the user, the user's session key; null: none may.
+  // The credential that may do this: a key of the environment, the user, the user's session key;
+  // null: none may.
   /** @type {(policy: string, environment: Environment | null) => HeldCredential | null} */
   pick(policy, environment) {
     const fitting = [...this.credentials.values()].filter(({ caller }) => {
@@ -148,7 +176,8 @@ export class Session extends EventTarget {
       const seconds = (new Date(ends).getTime() - Date.now()) / 1000;
       try {
         const { renew } = credential;
-        if (seconds < RENEW_BEFORE_SECONDS && renew) await this.add(await renew(), renew, credential);
+        if (seconds < RENEW_BEFORE_SECONDS && renew)
+          await this.add(await renew(), renew, credential);
         else if (seconds <= 0) this.end(credential);
       } catch {
         if (seconds <= 0) this.end(credential);

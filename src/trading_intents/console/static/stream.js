@@ -1,4 +1,5 @@
-// One account's event stream over fetch, which can send headers: reads events, resumes after the last one, backs off.
+// One account's event stream over fetch, which can send headers: reads events, resumes after the
+// last one, backs off.
 
 import { NotAllowed, Problem, messageOf } from "./api.js";
 
@@ -22,7 +23,8 @@ export class EventParser {
     const events = [];
     for (const line of lines) {
       if (line === "") {
-        if (this._data.length) events.push({ kind: this._kind, id: this._id, data: JSON.parse(this._data.join("\n")) });
+        if (this._data.length)
+          events.push({ kind: this._kind, id: this._id, data: JSON.parse(this._data.join("\n")) });
         this._kind = this._id = "";
         this._data = [];
       } else if (line.startsWith("event: ")) this._kind = line.slice(7);
@@ -90,7 +92,8 @@ export class EventStream {
         if (events.length) this._handlers.onEvents(events);
       }
     } catch (error) {
-      if (attempt.signal.aborted && !this._stop.signal.aborted) throw new Error("nothing came for too long");
+      if (attempt.signal.aborted && !this._stop.signal.aborted)
+        throw new Error("nothing came for too long");
       throw error;
     } finally {
       clearTimeout(watchdog);

@@ -1,7 +1,17 @@
-// The order ticket: says before sending what the controls would answer, shows the price, and sends each order once.
+// The order ticket: says before sending what the controls would answer, shows the price, and sends
+// each order once.
 
 import {
-  compareAmounts, multiply, roundAmount, showAge, showAmount, showMoney, subtract, sum, tailOf, words,
+  compareAmounts,
+  multiply,
+  roundAmount,
+  showAge,
+  showAmount,
+  showMoney,
+  subtract,
+  sum,
+  tailOf,
+  words,
 } from "./amounts.js";
 import { Problem, Unreachable, messageOf, path } from "./api.js";
 import { el, fill, hint, listen, makeView, repeat, setText } from "./dom.js";
@@ -20,12 +30,27 @@ export const NEEDS_KEY = "Needs an API key with intent:edit, or a user who may t
 
 /** @type {[string, string][]} */
 const KINDS = [
-  ["Market", "Market"], ["Limit", "Limit"], ["Stop", "Stop"], ["StopLimit", "Stop limit"],
+  ["Market", "Market"],
+  ["Limit", "Limit"],
+  ["Stop", "Stop"],
+  ["StopLimit", "Stop limit"],
   ["TrailingStop", "Trailing stop"],
 ];
 /** @type {[string, string][]} */
-const SIDES = [["BUY", "Buy"], ["SELL", "Sell"], ["SELL_SHORT", "Short"]];
-const TIMES = ["DAY", "GOOD_TILL_CANCEL", "IMMEDIATE_OR_CANCEL", "FILL_OR_KILL", "AT_OPEN", "AT_CLOSE", "EXT"];
+const SIDES = [
+  ["BUY", "Buy"],
+  ["SELL", "Sell"],
+  ["SELL_SHORT", "Short"],
+];
+const TIMES = [
+  "DAY",
+  "GOOD_TILL_CANCEL",
+  "IMMEDIATE_OR_CANCEL",
+  "FILL_OR_KILL",
+  "AT_OPEN",
+  "AT_CLOSE",
+  "EXT",
+];
 /** @type {(times: string[]) => [string, string][]} */
 const timeOptions = (times) => times.map((time) => [time, words(time)]);
 
@@ -61,9 +86,18 @@ export function specOf(values) {
 
 // The cost of an order, beside the buying power; null where nothing can be said.
 /** @type {(values: Values, quote: Json, power: Amount, held: Amount) => Outcome | null} */
-export function estimate({ symbol, order_side: side, kind, quantity, ...prices }, quote, power, held) {
+export function estimate(
+  { symbol, order_side: side, kind, quantity, ...prices },
+  quote,
+  power,
+  held,
+) {
   const market = (side === "BUY" ? quote.ask : quote.bid) ?? quote.price;
-  const limit = hasLimit(String(kind)) ? prices.limit_price : hasStop(String(kind)) ? prices.stop_price : market;
+  const limit = hasLimit(String(kind))
+    ? prices.limit_price
+    : hasStop(String(kind))
+      ? prices.stop_price
+      : market;
   const [count, price] = [String(quantity), String(limit)];
   if (!AMOUNT.test(count)) return null;
   if (side === "SELL" && compareAmounts(count, held) > 0) {
@@ -81,10 +115,13 @@ export function estimate({ symbol, order_side: side, kind, quantity, ...prices }
 }
 
 export function makeIdempotencyKey() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [...crypto.getRandomValues(new Uint8Array(16))]
+    .map((byte) => byte.toString(16).padStart(2, "0"))
+    .join("");
 }
 
-// Submits an account's commands. One that got no answer keeps its Idempotency-Key: sent again, it is not made anew.
+// Submits an account's commands. One that got no answer keeps its Idempotency-Key: sent again, it
+// is not made anew.
 /** @type {(api: Api, account: Account) => Submit} */
 export function makeSubmit(api, account) {
   /** @type {Map<string, string>} the keys of the commands that wait for their answers */
@@ -96,7 +133,12 @@ export function makeSubmit(api, account) {
     const call = { body: { command }, headers: { "idempotency-key": key } };
     for (let attempt = 0; ; attempt += 1) {
       try {
-        const answer = await api.json("submit_intent", "POST", path`/v1/accounts/${account.id}/intents`, call);
+        const answer = await api.json(
+          "submit_intent",
+          "POST",
+          path`/v1/accounts/${account.id}/intents`,
+          call,
+        );
         keys.delete(text);
         return answer;
       } catch (error) {
@@ -105,7 +147,8 @@ export function makeSubmit(api, account) {
           keys.delete(text);
           throw error;
         }
-        const advice = "look at the blotter. The same order, sent again from here, is not made twice";
+        const advice =
+          "look at the blotter. The same order, sent again from here, is not made twice";
         if (attempt >= RETRIES) throw new Error(`no answer came (${error.message}); ${advice}`);
         await new Promise((resolve) => setTimeout(resolve, RETRY_MILLIS * 2 ** attempt));
       }
@@ -135,7 +178,9 @@ export function makeTicket(context) {
   let broker = {};
 
   const form = new Form({
-    name: "ticket", submit: "Send", isDangerous: isLive,
+    name: "ticket",
+    submit: "Send",
+    isDangerous: isLive,
     fields: [
       { name: "symbol", label: "Symbol", isRequired: true, isUpper: true, max: 32 },
       { name: "order_side", label: "Side", kind: "radio", value: "BUY", options: SIDES },
@@ -143,8 +188,19 @@ export function makeTicket(context) {
       { name: "quantity", label: "Quantity", isRequired: true, isNumber: true },
       { name: "limit_price", label: "Limit price", isRequired: true, isNumber: true },
       { name: "stop_price", label: "Stop price", isRequired: true, isNumber: true },
-      { name: "trail", label: "Trail", isRequired: true, hint: "an amount, or a distance such as 2%" },
-      { name: "time_in_force", label: "Time in force", kind: "select", options: timeOptions(TIMES), value: "DAY" },
+      {
+        name: "trail",
+        label: "Trail",
+        isRequired: true,
+        hint: "an amount, or a distance such as 2%",
+      },
+      {
+        name: "time_in_force",
+        label: "Time in force",
+        kind: "select",
+        options: timeOptions(TIMES),
+        value: "DAY",
+      },
       { name: "take_profit", label: "Take profit", hint: AWAY },
       { name: "stop_loss", label: "Stop loss", hint: AWAY },
       { name: "one_cancels_other", label: "Or stop at", hint: "one cancels the other" },
@@ -168,7 +224,13 @@ export function makeTicket(context) {
         forgetVerdict();
       }
       const { symbol, order_side, quantity } = values;
-      const sentOrder = { symbol, order_side, quantity, order_id: answer.intent_id, order_status: "PENDING_NEW" };
+      const sentOrder = {
+        symbol,
+        order_side,
+        quantity,
+        order_id: answer.intent_id,
+        order_status: "PENDING_NEW",
+      };
       follow(/** @type {Order} */ (/** @type {Json} */ (sentOrder)));
       context.notify({ text: outcome.textContent ?? "", look: "" });
     },
@@ -195,9 +257,15 @@ export function makeTicket(context) {
   function showCost() {
     const { values } = form;
     const held = feed.positions.get(String(values.symbol))?.quantity ?? "0";
-    const { text, look } = (values.symbol && estimate(values, quote, power, held)) || { text: "", look: "" };
+    const { text, look } = (values.symbol && estimate(values, quote, power, held)) || {
+      text: "",
+      look: "",
+    };
     const { exits, one_cancels_other: pair } = linksOf(values);
-    const prices = { "take profit": exits?.take_profit?.limit_price, "stop loss": exits?.stop_loss?.stop_price };
+    const prices = {
+      "take profit": exits?.take_profit?.limit_price,
+      "stop loss": exits?.stop_loss?.stop_price,
+    };
     const legs = Object.entries({ ...prices, "or stop": pair?.stop_price }).filter(([, at]) => at);
     const linked = legs.map(([name, at]) => `${name} at ${at}`).join(", ");
     setText(cost, [text, linked && `With ${linked}.`].filter(Boolean).join(" "));
@@ -211,21 +279,35 @@ export function makeTicket(context) {
   /** @type {(values: Values) => Json} The legs that the broker is to link to the order. */
   function linksOf(values) {
     const isBuy = values.order_side === "BUY";
-    const base = hasLimit(String(values.kind)) ? values.limit_price : ((isBuy ? quote.ask : quote.bid) ?? quote.price);
+    const base = hasLimit(String(values.kind))
+      ? values.limit_price
+      : ((isBuy ? quote.ask : quote.bid) ?? quote.price);
     /** @type {(name: string, isAbove: boolean) => string | undefined} */
-    const at = (name, isAbove) => priceAway(String(values[name] ?? ""), String(base), isAbove) || undefined;
-    const [profit, loss, pair] = [at("take_profit", isBuy), at("stop_loss", !isBuy), at("one_cancels_other", isBuy)];
-    const exits = { take_profit: profit && { limit_price: profit }, stop_loss: loss && { stop_price: loss } };
+    const at = (name, isAbove) =>
+      priceAway(String(values[name] ?? ""), String(base), isAbove) || undefined;
+    const [profit, loss, pair] = [
+      at("take_profit", isBuy),
+      at("stop_loss", !isBuy),
+      at("one_cancels_other", isBuy),
+    ];
+    const exits = {
+      take_profit: profit && { limit_price: profit },
+      stop_loss: loss && { stop_price: loss },
+    };
     return {
       exits: (profit || loss) && offers("exits", values) ? exits : undefined,
-      one_cancels_other: pair && offers("one_cancels_other", values) ? { stop_price: pair } : undefined,
+      one_cancels_other:
+        pair && offers("one_cancels_other", values) ? { stop_price: pair } : undefined,
     };
   }
 
   /** @param {Values} values */
   function commandOf(values) {
     const { symbol, order_side } = values;
-    return { type: "CREATE", payload: { symbol, order_side, spec: specOf(values), ...linksOf(values) } };
+    return {
+      type: "CREATE",
+      payload: { symbol, order_side, spec: specOf(values), ...linksOf(values) },
+    };
   }
 
   function layOut() {
@@ -236,12 +318,17 @@ export function makeTicket(context) {
     for (const name of ["take_profit", "stop_loss"]) form.show(name, offers("exits", form.values));
     form.show("one_cancels_other", offers("one_cancels_other", form.values));
     const times = broker.times_in_force_by_kind?.[kind];
-    if (times) form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
+    if (times)
+      form.setOptions("time_in_force", timeOptions(TIMES.filter((time) => times.includes(time))));
     const order = `${words(form.text("order_side"))} ${form.text("symbol")}`.trim();
     const look = form.text("order_side") === "BUY" ? "buys" : "sells";
     form.setSubmit(isLive ? `Send LIVE order: ${order}` : order, `${look}${isLive ? " live" : ""}`);
-    const needs = "Orders need an API key with intent:edit of this environment, or a user who may trade.";
-    form.setCredential(api.pick("submit_intent"), session.withoutKey.get(account.environment) ?? needs);
+    const needs =
+      "Orders need an API key with intent:edit of this environment, or a user who may trade.";
+    form.setCredential(
+      api.pick("submit_intent"),
+      session.withoutKey.get(account.environment) ?? needs,
+    );
   }
 
   function forgetVerdict() {
@@ -257,18 +344,26 @@ export function makeTicket(context) {
     const { values } = form;
     const kind = String(values.kind);
     if (!values.symbol || !api.pick("read_controls")) return fill(verdict);
-    const isPriced = (!hasLimit(kind) || values.limit_price) && (!hasStop(kind) || values.stop_price);
-    const command = values.quantity && isPriced && (!hasTrail(kind) || values.trail) ? commandOf(values) : undefined;
+    const isPriced =
+      (!hasLimit(kind) || values.limit_price) && (!hasStop(kind) || values.stop_price);
+    const command =
+      values.quantity && isPriced && (!hasTrail(kind) || values.trail)
+        ? commandOf(values)
+        : undefined;
     let shown;
     try {
       const body = { account_id: account.id, symbol: values.symbol, command };
       const answer = await api.json("read_controls", "POST", "/v1/controls/evaluate", { body });
       /** @type {Trigger[]} */
       const triggered = answer.triggered;
-      const passes = command ? "Controls and limits let this pass." : "Controls let this symbol trade.";
+      const passes = command
+        ? "Controls and limits let this pass."
+        : "Controls let this symbol trade.";
       shown = answer.allowed
         ? [el("p", { class: "passes" }, passes)]
-        : triggered.map((trigger) => el("p", { class: "refuses" }, `Refused: ${trigger.detail} (${trigger.reason})`));
+        : triggered.map((trigger) =>
+            el("p", { class: "refuses" }, `Refused: ${trigger.detail} (${trigger.reason})`),
+          );
     } catch (error) {
       const detail = (error instanceof Problem && error.errors[0]?.detail) || messageOf(error);
       shown = [el("p", { class: "unknown" }, `Cannot be judged yet: ${detail}`)];
@@ -279,11 +374,16 @@ export function makeTicket(context) {
   /** @param {string} symbol @returns {Promise<Json>} */
   async function readQuote(symbol) {
     if (!symbol || !api.pick("read_accounts")) return {};
-    power = (await api.find("read_accounts", path`/v1/accounts/${account.id}/balances`))?.buying_power;
+    power = (await api.find("read_accounts", path`/v1/accounts/${account.id}/balances`))
+      ?.buying_power;
     const hasQuotes = account.broker === "paper" && api.pick("read_paper_quotes");
-    const found = hasQuotes && (await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`));
+    const found =
+      hasQuotes && (await api.find("read_paper_quotes", path`/v1/paper/quotes/${symbol}`));
     const query = { account_id: account.id };
-    return found || ((await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query })) ?? {});
+    return (
+      found ||
+      ((await api.find("read_accounts", path`/v1/reference-prices/${symbol}`, { query })) ?? {})
+    );
   }
 
   /** @type {(found: Json) => Child[]} */
@@ -293,14 +393,19 @@ export function makeTicket(context) {
     const prices = found.bid
       ? [shown("Bid", found.bid, found.bid_size), shown("Ask", found.ask, found.ask_size)]
       : [shown("Reference", found.price)];
-    return [...prices, el("span", { class: "hint" }, `${found.source}, ${showAge(found.as_of)} ago`)];
+    return [
+      ...prices,
+      el("span", { class: "hint" }, `${found.source}, ${showAge(found.as_of)} ago`),
+    ];
   }
 
   async function showPrice() {
     const symbol = form.text("symbol");
     let text = symbol && api.pick("read_accounts") ? "No price is known." : "";
     /** @type {Json} */
-    const found = await readQuote(symbol).catch(() => ((text = "The price cannot be read now."), {}));
+    const found = await readQuote(symbol).catch(
+      () => ((text = "The price cannot be read now."), {}),
+    );
     if (form.text("symbol") !== symbol) return;
     quote = found;
     fill(price, ...(found.as_of ? describeQuote(found) : [el("span", { class: "hint" }, text)]));
@@ -312,7 +417,11 @@ export function makeTicket(context) {
     const brokers = await api.list("brokers", "/v1/brokers", 100);
     broker = brokers.find(({ name }) => name === account.broker) ?? {};
     const { order_kinds: kinds } = broker;
-    if (kinds) form.setOptions("kind", KINDS.filter(([kind]) => kinds.includes(kind)));
+    if (kinds)
+      form.setOptions(
+        "kind",
+        KINDS.filter(([kind]) => kinds.includes(kind)),
+      );
     layOut();
   }
 
@@ -335,9 +444,24 @@ export function makeTicket(context) {
   const onChange = () => {
     if (followed && feed.touched.has(followed.order_id)) showOutcome();
   };
-  const stops = [listen(feed, "change", onChange), listen(feed, "status", showOutcome), forgetVerdict];
+  const stops = [
+    listen(feed, "change", onChange),
+    listen(feed, "status", showOutcome),
+    forgetVerdict,
+  ];
   const heading = el("h2", { id: "ticket-title" }, isLive ? "New LIVE order" : "New order");
   const attributes = { class: "panel ticket-panel", "aria-labelledby": heading.id };
-  const element = el("section", attributes, heading, form.element, hint("Enter sends, Esc clears."));
-  return makeView(element, repeat(PRICE_SECONDS, showPrice), listen(session, "change", layOut), ...stops);
+  const element = el(
+    "section",
+    attributes,
+    heading,
+    form.element,
+    hint("Enter sends, Esc clears."),
+  );
+  return makeView(
+    element,
+    repeat(PRICE_SECONDS, showPrice),
+    listen(session, "change", layOut),
+    ...stops,
+  );
 }

@@ -8,10 +8,13 @@ export function makeNames(session, api) {
   const names = new Map();
   return {
     prepare: async (actions) => {
-      const ids = actions.filter(({ principal_type: type }) => type === "API_KEY").map((action) => action.principal_id);
+      const ids = actions
+        .filter(({ principal_type: type }) => type === "API_KEY")
+        .map((action) => action.principal_id);
       if (ids.every((id) => names.has(id)) || !api.pick("api_keys")) return;
       const keys = await api.list("api_keys", "/v1/api-keys", 1_000).catch(() => []);
-      for (const { id, name } of [...ids.map((each) => ({ id: each, name: "" })), ...keys]) names.set(id, name);
+      for (const { id, name } of [...ids.map((each) => ({ id: each, name: "" })), ...keys])
+        names.set(id, name);
     },
     describe: ({ principal_type: type, principal_id: id }) => {
       const name = names.get(id);

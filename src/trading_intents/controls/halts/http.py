@@ -8,7 +8,14 @@ import msgspec
 
 from trading_intents.accounts.http import target_of
 from trading_intents.controls.bodies import MAX_REASON_CHARACTERS
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltState, HaltTerms
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltState,
+    HaltTerms,
+)
 from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.model import Scope
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
@@ -20,12 +27,14 @@ from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Route, Tag
 
 HaltReason = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$")
+    str,
+    msgspec.Meta(min_length=1, max_length=MAX_REASON_CHARACTERS, pattern=rf"^[^\x00{INVISIBLE}]*$"),
 ]
 
 
 class StartHalt(msgspec.Struct, forbid_unknown_fields=True):
-    """`close_positions` needs `cancel_orders`: an order that stays open could open a position again."""
+    """`close_positions` needs `cancel_orders`: an order that stays open could open a position
+    again."""
 
     reason: HaltReason
     cancel_orders: bool = True
@@ -73,30 +82,39 @@ RESUMED = Operation(Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, erro
 
 
 def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
-    read, write, write_organization = (gates[name] for name in ("read_halts", "halt_account", "halt_organization"))
+    read, write, write_organization = (
+        gates[name] for name in ("read_halts", "halt_account", "halt_organization")
+    )
 
     @replace(STARTED, errors=(AccountClosed,))
     async def halt_account(request: Request) -> Answer:
-        """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt stands."""
+        """Halt an account: refuse new orders, cancel open ones and, if asked, close positions. 200:
+        a halt stands."""
         target = target_of(request, write)
-        return _answer_started(*await halts.start(target, lambda: _terms(request), _principal(request)))
+        return _answer_started(
+            *await halts.start(target, lambda: _terms(request), _principal(request))
+        )
 
     @STARTED
     async def halt_organization(request: Request) -> Answer:
-        """Halt the organization: refuse new orders, cancel open ones and, if asked, close positions. 200: a halt
-        stands."""
+        """Halt the organization: refuse new orders, cancel open ones and, if asked, close
+        positions. 200: a halt stands."""
         organization, terms = HaltScope(organization_of(request)), _terms(request)
         return _answer_started(*await halts.start(organization, lambda: terms, _principal(request)))
 
     @replace(RESUMED, errors=(AccountClosed, NotHalted))
     async def resume_account(request: Request) -> Answer:
         """End the halt of an account."""
-        return answer_json(_show(await halts.resume(target_of(request, write), _principal(request))))
+        return answer_json(
+            _show(await halts.resume(target_of(request, write), _principal(request)))
+        )
 
     @RESUMED
     async def resume_organization(request: Request) -> Answer:
         """End the halt of the organization."""
-        return answer_json(_show(await halts.resume(HaltScope(organization_of(request)), _principal(request))))
+        return answer_json(
+            _show(await halts.resume(HaltScope(organization_of(request)), _principal(request)))
+        )
 
     @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_account_halt(request: Request) -> Answer:
@@ -107,8 +125,12 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
     async def get_organization_halt(request: Request) -> Answer:
         """Read the halt of the organization that stands, else the last one."""
         caller = caller_of(request)
-        environment = caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
-        return answer_json(_show(await halts.find_organization(caller.organization_id, environment)))
+        environment = (
+            caller.principal.environment if isinstance(caller.principal, ApiKeyPrincipal) else None
+        )
+        return answer_json(
+            _show(await halts.find_organization(caller.organization_id, environment))
+        )
 
     account, organization = "/v1/controls/accounts/{account_id}", "/v1/controls/organization"
     return (
@@ -123,9 +145,14 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
 
 def _terms(request: Request) -> HaltTerms:
     body, principal = request.body(StartHalt), caller_of(request).principal
-    may_trade = not isinstance(principal, ApiKeyPrincipal) or Permission.INTENT_EDIT in principal.permissions
+    may_trade = (
+        not isinstance(principal, ApiKeyPrincipal)
+        or Permission.INTENT_EDIT in principal.permissions
+    )
     if body.close_positions and not may_trade:
-        raise Forbidden(f"the API key lacks the permission {Permission.INTENT_EDIT}, which close_positions needs")
+        raise Forbidden(
+            f"the API key lacks the permission {Permission.INTENT_EDIT}, which close_positions needs"
+        )
     if body.close_positions and not body.cancel_orders:
         raise ValidationFailed.at("/close_positions", "needs cancel_orders")
     return HaltTerms(body.reason, body.cancel_orders, body.close_positions)
@@ -149,7 +176,9 @@ def _show(halt: Halt) -> HaltRecord:
     return render(
         HaltRecord,
         halt,
-        scope={"Account": str(account_id)} if account_id else {"Organization": str(organization_id)},
+        scope={"Account": str(account_id)}
+        if account_id
+        else {"Organization": str(organization_id)},
         **msgspec.structs.asdict(halt.terms),
         waiting=[HaltWaiting(**each) for each in halt.waiting],
         principal_type=halt.principal.type,

@@ -65,7 +65,8 @@ def first_state(terms: HaltTerms) -> HaltState:
 
 
 def extended(halt: Halt, terms: HaltTerms) -> Halt:
-    """The halt that stands, with what a second call adds to its work; its reason and its principal stay."""
+    """The halt that stands, with what a second call adds to its work; its reason and its principal
+    stay."""
     cancel_orders = halt.terms.cancel_orders or terms.cancel_orders
     close_positions = halt.terms.close_positions or terms.close_positions
     if (cancel_orders, close_positions) == (halt.terms.cancel_orders, halt.terms.close_positions):
@@ -75,7 +76,8 @@ def extended(halt: Halt, terms: HaltTerms) -> Halt:
 
 
 def halt_event(halt: Halt) -> Event:
-    """The stream's event of a halt that changed. The organization's goes to every scope, whatever environment."""
+    """The stream's event of a halt that changed. The organization's goes to every scope, whatever
+    environment."""
     organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
     payload = make_payload(
         EventType.HALT,
@@ -94,4 +96,11 @@ def halt_event(halt: Halt) -> Event:
         updated_at=halt.updated_at,
     )
     environment = halt.environment or Environment.PAPER
-    return Event(str(organization_id), str(account_id or organization_id), environment, EventType.HALT, "", payload)
+    return Event(
+        str(organization_id),
+        str(account_id or organization_id),
+        environment,
+        EventType.HALT,
+        "",
+        payload,
+    )

@@ -1,4 +1,5 @@
-"""Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that it refuses."""
+"""Use cases of halts. A halt is committed before it is answered: nothing is sent from then on that
+it refuses."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -24,18 +25,24 @@ ReadTerms = Callable[[], model.HaltTerms]
 
 
 async def start_halt(
-    tx: Tx, halt_id: UUID, scope: model.HaltScope, terms: model.HaltTerms, principal: model.HaltPrincipal
+    tx: Tx,
+    halt_id: UUID,
+    scope: model.HaltScope,
+    terms: model.HaltTerms,
+    principal: model.HaltPrincipal,
 ) -> tuple[model.Halt, bool]:
-    """The halt that stands from the commit on, and whether it is a new one. One that stands already stays, and does
-    what these terms add to its work.
+    """The halt that stands from the commit on, and whether it is a new one. One that stands already
+    stays, and does what these terms add to its work.
 
-    Runs as the last statements of a transaction: it locks the halts of the organization, then its stream. After the
-    commit the channels CHANNEL and `stream` are to be notified.
+    Runs as the last statements of a transaction: it locks the halts of the organization, then its
+    stream. After the commit the channels CHANNEL and `stream` are to be notified.
     """
     await store.lock_halts(tx, scope.organization_id)
     present = await store.find_standing(tx, scope)
     if present is None:
-        halt = await store.insert_halt(tx, halt_id, scope, terms, model.first_state(terms), principal)
+        halt = await store.insert_halt(
+            tx, halt_id, scope, terms, model.first_state(terms), principal
+        )
         await stream_log.append(tx, [model.halt_event(halt)])
         return halt, True
     wanted = model.extended(present, terms)
@@ -67,10 +74,15 @@ class Halts:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await _find_account(tx, target)
             terms = read()
-            halt, is_new = await start_halt(tx, self._make_id(), _open_scope(target, account), terms, principal)
+            halt, is_new = await start_halt(
+                tx, self._make_id(), _open_scope(target, account), terms, principal
+            )
         self._signals.notify(CHANNEL)
         self._signals.notify(STREAM)
-        self._log.warning("trading halted" if is_new else "trading halted already", **_log_fields(halt, halt.principal))
+        self._log.warning(
+            "trading halted" if is_new else "trading halted already",
+            **_log_fields(halt, halt.principal),
+        )
         return halt, is_new
 
     async def resume(self, target: HaltTarget, principal: model.HaltPrincipal) -> model.Halt:
@@ -84,9 +96,13 @@ class Halts:
     async def find_account(self, target: AccountTarget) -> model.Halt:
         async with self._pool.transaction([target.organization_id], read_only=True) as tx:
             account = await find_target(tx, target)
-            return _there(await store.find_last(tx, model.HaltScope(target.organization_id, account.id)))
+            return _there(
+                await store.find_last(tx, model.HaltScope(target.organization_id, account.id))
+            )
 
-    async def find_organization(self, organization_id: OrganizationId, environment: Environment | None) -> model.Halt:
+    async def find_organization(
+        self, organization_id: OrganizationId, environment: Environment | None
+    ) -> model.Halt:
         """`environment`: what it waits for is shown of that one's accounts only."""
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             halt = _there(await store.find_last(tx, model.HaltScope(organization_id)))
@@ -94,7 +110,9 @@ class Halts:
                 return halt
             named = {UUID(each["account_id"]) for each in halt.waiting}
             shown = await store.of_environment(tx, organization_id, named, environment)
-        return replace(halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown))
+        return replace(
+            halt, waiting=tuple(each for each in halt.waiting if each["account_id"] in shown)
+        )
 
 
 async def _find_account(tx: Tx, target: HaltTarget) -> Account | None:

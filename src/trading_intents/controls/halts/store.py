@@ -6,7 +6,13 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import astuple
 
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltScope, HaltState, HaltTerms
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltScope,
+    HaltState,
+    HaltTerms,
+)
 from trading_intents.controls.store import HALT_LOCK
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
@@ -16,8 +22,11 @@ HALT_COLUMNS = "h.*, (SELECT environment FROM accounts a WHERE a.id = h.account_
 
 
 async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
-    """Waits until no transaction marks sends of the organization. Those that follow see what this one commits."""
-    await tx.execute("SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, str(organization_id))
+    """Waits until no transaction marks sends of the organization. Those that follow see what this
+    one commits."""
+    await tx.execute(
+        "SELECT pg_advisory_xact_lock($1, hashtext($2))", HALT_LOCK, str(organization_id)
+    )
 
 
 async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
@@ -40,7 +49,12 @@ async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
 
 
 async def insert_halt(
-    tx: Tx, halt_id: UUID, scope: HaltScope, terms: HaltTerms, state: HaltState, principal: HaltPrincipal
+    tx: Tx,
+    halt_id: UUID,
+    scope: HaltScope,
+    terms: HaltTerms,
+    state: HaltState,
+    principal: HaltPrincipal,
 ) -> Halt:
     query = f"""
         INSERT INTO halts AS h (
@@ -50,17 +64,22 @@ async def insert_halt(
         SELECT $1::uuid, $2::uuid, $3::uuid, $4, $5::boolean, $6::boolean, $7, $8, $9, now, now
         FROM clock_timestamp() AS now RETURNING {HALT_COLUMNS}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, halt_id, *astuple(scope), *astuple(terms), state, *astuple(principal))
+    [row] = await tx.fetch(
+        query, halt_id, *astuple(scope), *astuple(terms), state, *astuple(principal)
+    )
     return halt_of(row)
 
 
 async def extend_halt(tx: Tx, halt: Halt) -> Halt:
-    """Its work begins anew in every account. Its row is locked first: a worker that writes a part locks it too."""
+    """Its work begins anew in every account. Its row is locked first: a worker that writes a part
+    locks it too."""
     query = f"""
         UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
         WHERE id = $1 RETURNING {HALT_COLUMNS}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, halt.id, halt.terms.cancel_orders, halt.terms.close_positions, halt.state)
+    [row] = await tx.fetch(
+        query, halt.id, halt.terms.cancel_orders, halt.terms.close_positions, halt.state
+    )
     await tx.execute("UPDATE halt_parts SET state = 'cancelling' WHERE halt_id = $1", halt.id)
     return halt_of(row)
 
@@ -87,5 +106,10 @@ async def of_environment(
 def halt_of(row: Row) -> Halt:
     columns = dict(row)
     principal = {"type": row["principal_type"], "id": row["principal_id"]}
-    parts = {"scope": columns, "terms": columns, "principal": principal, "waiting": msgspec.json.decode(row["waiting"])}
+    parts = {
+        "scope": columns,
+        "terms": columns,
+        "principal": principal,
+        "waiting": msgspec.json.decode(row["waiting"]),
+    }
     return msgspec.convert(columns | parts, Halt)

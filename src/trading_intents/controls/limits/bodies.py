@@ -20,7 +20,13 @@ OrderCount = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_COUNT)]
 WindowMillis = Annotated[int, msgspec.Meta(ge=1, le=model.MAX_WINDOW_MILLIS)]
 SymbolList = Annotated[list[str], msgspec.Meta(max_length=model.MAX_SYMBOLS)]
 AMOUNTS = frozenset(
-    {"max_order_quantity", "max_order_notional", "max_position_quantity", "max_daily_loss", "max_daily_notional"}
+    {
+        "max_order_quantity",
+        "max_order_notional",
+        "max_position_quantity",
+        "max_daily_loss",
+        "max_daily_notional",
+    }
 )
 _FIELDS = model.TradingLimits.__struct_fields__
 
@@ -124,11 +130,17 @@ class KeyLimitsRecord(msgspec.Struct, kw_only=True):
     version: int
 
 
-def read_limits(body: OrganizationLimits | KeyLimits, zones: AbstractSet[str] = frozenset()) -> model.TradingLimits:
-    given = {name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not None}
+def read_limits(
+    body: OrganizationLimits | KeyLimits, zones: AbstractSet[str] = frozenset()
+) -> model.TradingLimits:
+    given = {
+        name: value for name in body.__struct_fields__ if (value := getattr(body, name)) is not None
+    }
     zone = given.get("timezone")
     if zone is not None and zone not in zones:
-        raise ValidationFailed.at("/timezone", "must be an IANA time zone, such as America/New_York")
+        raise ValidationFailed.at(
+            "/timezone", "must be an IANA time zone, such as America/New_York"
+        )
     if zone is not None and "max_daily_loss" not in given:
         raise ValidationFailed.at("/timezone", "is of max_daily_loss, which is not given")
     return model.TradingLimits(**{name: _value(name, value) for name, value in given.items()})
@@ -142,11 +154,15 @@ def _value(name: str, value: Any) -> Any:
     return value
 
 
-def show_limits(kind: type[Shown], owner: Owner, stored: model.StoredLimits, symbol: Symbol | None = None) -> Shown:
+def show_limits(
+    kind: type[Shown], owner: Owner, stored: model.StoredLimits, symbol: Symbol | None = None
+) -> Shown:
     return render(kind, stored, **owner._asdict(), symbol=symbol, **_shown(stored.limits))
 
 
-def show_key_limits(organization_id: OrganizationId, stored: model.StoredLimits, use: KeyUse) -> KeyLimitsRecord:
+def show_key_limits(
+    organization_id: OrganizationId, stored: model.StoredLimits, use: KeyUse
+) -> KeyLimitsRecord:
     used = KeyUsed(amount_text(use.daily_notional), use.orders_last_minute)
     ids = {"organization_id": organization_id, "api_key_id": use.key_id}
     return render(KeyLimitsRecord, stored, **ids, used=used, **_shown(stored.limits))

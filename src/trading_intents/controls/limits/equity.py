@@ -22,8 +22,8 @@ class EquityRecorder:
         self._pool, self._prices = pool, prices
 
     async def record(self) -> float:
-        """Records what changed as the last minute's values, in one process; gives the seconds until the next minute's
-        end. A process that dies midway leaves the rest to the next minute."""
+        """Records what changed as the last minute's values, in one process; gives the seconds until
+        the next minute's end. A process that dies midway leaves the rest to the next minute."""
         async with self._pool.transaction(plans="by_key") as tx:
             span, left_seconds = await store.find_due_span(tx)
             after = await self._record_page(tx, span, NO_ACCOUNT) if span else None

@@ -10,7 +10,13 @@ from trading_intents.controls.limits import bodies
 from trading_intents.controls.limits.model import StoredLimits, TradingLimits
 from trading_intents.controls.limits.service import LimitsService
 from trading_intents.controls.limits.state.budgets import KeyUse
-from trading_intents.errors import AccountClosed, Forbidden, LimitReached, NotFound, ValidationFailed
+from trading_intents.errors import (
+    AccountClosed,
+    Forbidden,
+    LimitReached,
+    NotFound,
+    ValidationFailed,
+)
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal
 from trading_intents.ids import OrganizationId, parse_id
@@ -21,7 +27,9 @@ from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 CHANGED_KEY = partial(Operation, Tag.API_KEYS, parameters=(IF_MATCH,), errors=(NotFound,))
 
 
-def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+def limit_routes(
+    gates: Mapping[str, Gate], limits: LimitsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
     read = gates["read_controls"]
     return (
         *_organization_routes(read, gates["write_organization_control"], limits, zones),
@@ -30,12 +38,18 @@ def limit_routes(gates: Mapping[str, Gate], limits: LimitsService, zones: Abstra
     )
 
 
-def _organization_routes(read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+def _organization_routes(
+    read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
     @Operation(Tag.CONTROLS, answer=bodies.OrganizationLimitsRecord, errors=(NotFound,))
     async def get_organization_limits(request: Request) -> Answer:
         """Read the organization's limits."""
         read.permit_object(request)
-        return _show(request, bodies.OrganizationLimitsRecord, await limits.find_organization(organization_of(request)))
+        return _show(
+            request,
+            bodies.OrganizationLimitsRecord,
+            await limits.find_organization(organization_of(request)),
+        )
 
     @CHANGED(body=bodies.OrganizationLimits, answer=bodies.OrganizationLimitsRecord)
     async def set_organization_limits(request: Request) -> Answer:
@@ -60,7 +74,9 @@ def _organization_routes(read: Gate, write: Gate, limits: LimitsService, zones: 
     )
 
 
-def _account_routes(read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]) -> tuple[Route, ...]:
+def _account_routes(
+    read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]
+) -> tuple[Route, ...]:
     @Operation(Tag.CONTROLS, answer=bodies.AccountLimitsRecord)
     async def get_account_limits(request: Request) -> Answer:
         """Read an account's limits."""
@@ -89,12 +105,18 @@ def _account_routes(read: Gate, write: Gate, limits: LimitsService, zones: Abstr
         stored = await limits.find(target_of(request, read), lambda: symbol_of(request))
         return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
 
-    @CHANGED(body=bodies.SymbolLimits, answer=bodies.SymbolLimitsRecord, errors=(AccountClosed, LimitReached))
+    @CHANGED(
+        body=bodies.SymbolLimits,
+        answer=bodies.SymbolLimitsRecord,
+        errors=(AccountClosed, LimitReached),
+    )
     async def set_symbol_limits(request: Request) -> Answer:
         """Create or replace a symbol's limits."""
 
         def read_limits() -> tuple[str, TradingLimits]:
-            return symbol_of(request), bodies.read_limits(request.body(bodies.SymbolLimits, bodies.AMOUNTS), zones)
+            return symbol_of(request), bodies.read_limits(
+                request.body(bodies.SymbolLimits, bodies.AMOUNTS), zones
+            )
 
         stored = await limits.put(target_of(request, write), read_limits, request.if_match())
         return _show(request, bodies.SymbolLimitsRecord, stored, symbol_of(request))
@@ -102,7 +124,9 @@ def _account_routes(read: Gate, write: Gate, limits: LimitsService, zones: Abstr
     @CHANGED(status=204, errors=(AccountClosed, ValidationFailed))
     async def delete_symbol_limits(request: Request) -> Answer:
         """Remove a symbol's limits."""
-        await limits.remove(target_of(request, write), lambda: symbol_of(request), request.if_match())
+        await limits.remove(
+            target_of(request, write), lambda: symbol_of(request), request.if_match()
+        )
         return Answer(status=204)
 
     account = "/v1/controls/accounts/{account_id}/limits"
@@ -121,7 +145,11 @@ def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, 
     @Operation(Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
     async def get_api_key_limits(request: Request) -> Answer:
         """Read an API key's limits, and what is used of them."""
-        organization_id, caller, key_id = organization_of(request), caller_of(request), parse_id(request.params["id"])
+        organization_id, caller, key_id = (
+            organization_of(request),
+            caller_of(request),
+            parse_id(request.params["id"]),
+        )
         if isinstance(caller.principal, ApiKeyPrincipal) and caller.principal.key_id != key_id:
             raise Forbidden("an API key may read its own limits only")
         return _show_key(organization_id, *await limits.find_key(organization_id, key_id))
@@ -154,9 +182,14 @@ def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, 
 
 
 def _show(
-    request: Request, kind: type[bodies.OrganizationLimitsRecord], stored: StoredLimits, symbol: Symbol | None = None
+    request: Request,
+    kind: type[bodies.OrganizationLimitsRecord],
+    stored: StoredLimits,
+    symbol: Symbol | None = None,
 ) -> Answer:
-    return answer_json(bodies.show_limits(kind, owner_of(request), stored, symbol), version=stored.version)
+    return answer_json(
+        bodies.show_limits(kind, owner_of(request), stored, symbol), version=stored.version
+    )
 
 
 def _show_key(organization_id: OrganizationId, stored: StoredLimits, use: KeyUse) -> Answer:

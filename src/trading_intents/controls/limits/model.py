@@ -1,4 +1,5 @@
-"""Limits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and it never raises."""
+"""Limits and the one rule that judges an order by them. No I/O, no clock; in doubt it says no, and
+it never raises."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -121,7 +122,8 @@ class AppliedLimits(FrozenStruct, frozen=True):
 
     @property
     def needs_price(self) -> bool:
-        """A key's notional is counted whether it has a limit or not: it may get one during the day."""
+        """A key's notional is counted whether it has a limit or not: it may get one during the
+        day."""
         return self.key is not None or any(each.needs_price for each in self._all if each)
 
     @property
@@ -156,8 +158,8 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
 
 
 class LimitState(msgspec.Struct, gc=False):
-    """An account's orders and results so far, and the symbol's price. Quantities are of the symbol. It moves on with
-    each order of the symbol that is accepted."""
+    """An account's orders and results so far, and the symbol's price. Quantities are of the symbol.
+    It moves on with each order of the symbol that is accepted."""
 
     position: Decimal = ZERO  # negative: short
     open_buy: Decimal = ZERO  # unfilled, of all open orders of that side
@@ -168,12 +170,15 @@ class LimitState(msgspec.Struct, gc=False):
     duplicate_at: datetime | None = None  # when a CREATE with the same fields was last accepted
     reference_price: Decimal | None = None
     daily_result: Decimal = ZERO
-    is_position_known: bool = True  # False: the broker reports positions, and has not reported this account's yet
+    # False: the broker reports positions, and has not reported this account's yet.
+    is_position_known: bool = True
     key_orders_last_minute: int = 0
     key_daily_notional: Decimal = ZERO
 
 
-def judge(levels: Levels, asked: AskedOrder, state: LimitState, now: datetime) -> tuple[Triggered, ...]:
+def judge(
+    levels: Levels, asked: AskedOrder, state: LimitState, now: datetime
+) -> tuple[Triggered, ...]:
     found: list[Triggered] = []
     with exact():
         reached = _reached(asked, state)
@@ -202,7 +207,9 @@ def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
     return tuple(found)
 
 
-def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]) -> None:
+def _judge_stateless(
+    level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]
+) -> None:
     most, allowed = level.max_order_quantity, level.allowed_symbols
     if most is not None and asked.quantity > most:
         detail = f"the order's quantity is {amount_text(asked.quantity)}; at most {amount_text(most)} is allowed"
@@ -213,11 +220,16 @@ def _judge_stateless(level: TradingLimits, scope: Scope, asked: AskedOrder, foun
         found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, asked.side))
     if allowed is not None and asked.symbol not in allowed:
         detail = f"{asked.symbol} is not among the {len(allowed)} allowed symbols"
-        found.append(Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol))
+        found.append(
+            Triggered(Reason.ALLOWED_SYMBOLS, scope, detail, sorted(allowed), asked.symbol)
+        )
 
 
-def _judge_leg(level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]) -> None:
-    """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is judged by."""
+def _judge_leg(
+    level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]
+) -> None:
+    """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is
+    judged by."""
     own: list[Triggered] = []
     _judge_stateless(level, scope, leg, own)
     if leg.leg is Leg.TAKE_PROFIT:
@@ -226,7 +238,11 @@ def _judge_leg(level: TradingLimits, scope: Scope, leg: AskedOrder, state: Limit
 
 
 def _judge_notional(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None, found: list[Triggered]
+    level: TradingLimits,
+    scope: Scope,
+    asked: AskedOrder,
+    reference: Decimal | None,
+    found: list[Triggered],
 ) -> None:
     most = level.max_order_notional
     if most is not None:
@@ -235,12 +251,18 @@ def _judge_notional(
             found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
         elif (notional := asked.quantity * price) > most:
             limit, worth = amount_text(most), amount_text(notional)
-            detail = f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
+            detail = (
+                f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
+            )
             found.append(Triggered(Reason.MAX_ORDER_NOTIONAL, scope, detail, limit, worth))
 
 
 def _judge_collar(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, reference: Decimal | None, found: list[Triggered]
+    level: TradingLimits,
+    scope: Scope,
+    asked: AskedOrder,
+    reference: Decimal | None,
+    found: list[Triggered],
 ) -> None:
     collar = level.price_collar_bps
     if collar is None or asked.limit_price is None:
@@ -261,7 +283,8 @@ def _judge_collar(
 
 
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
-    """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is known."""
+    """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is
+    known."""
     price, before = _highest_price(asked, reference), asked.replaced
     if price is None:
         return None
@@ -298,13 +321,22 @@ def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue)
 
 
 def _judge_exposure(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, reached: Decimal, found: list[Triggered]
+    level: TradingLimits,
+    scope: Scope,
+    asked: AskedOrder,
+    state: LimitState,
+    reached: Decimal,
+    found: list[Triggered],
 ) -> None:
     if asked.is_create and level.max_open_orders is not None:
-        orders = (state.account_open_orders if "Account" in scope else state.open_orders) + asked.new_orders
+        orders = (
+            state.account_open_orders if "Account" in scope else state.open_orders
+        ) + asked.new_orders
         if orders > level.max_open_orders:
             detail = f"there were {orders} open orders with it; at most {level.max_open_orders} are allowed"
-            found.append(Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders))
+            found.append(
+                Triggered(Reason.MAX_OPEN_ORDERS, scope, detail, level.max_open_orders, orders)
+            )
     if not state.is_position_known:
         found += _unknown_positions(level, scope, asked)
         return
@@ -322,21 +354,31 @@ def _judge_exposure(
             f"the order sells {amount_text(asked.open_after)}; the long position less other open sells is "
             f"{amount_text(free)}, and selling short is not allowed"
         )
-        found.append(Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after)))
+        found.append(
+            Triggered(Reason.ALLOW_SHORT, scope, detail, False, amount_text(asked.open_after))
+        )
     loss = level.max_daily_loss
-    if loss is not None and -state.daily_result >= loss and not _only_reduces(asked, state, reached):
+    if (
+        loss is not None
+        and -state.daily_result >= loss
+        and not _only_reduces(asked, state, reached)
+    ):
         lost = amount_text(-state.daily_result)
         detail = f"today's result is a loss of {lost}; from {amount_text(loss)} on only orders that reduce pass"
         found.append(Triggered(Reason.MAX_DAILY_LOSS, scope, detail, amount_text(loss), lost))
 
 
-def _unknown_positions(level: TradingLimits, scope: Scope, asked: AskedOrder) -> Iterator[Triggered]:
+def _unknown_positions(
+    level: TradingLimits, scope: Scope, asked: AskedOrder
+) -> Iterator[Triggered]:
     most, loss = level.max_position_quantity, level.max_daily_loss
     needed: tuple[tuple[Reason, LimitValue | None], ...] = (
         (Reason.MAX_POSITION_QUANTITY, None if most is None else amount_text(most)),
         (
             Reason.ALLOW_SHORT,
-            level.allow_short if level.allow_short is False and asked.side is OrderSide.SELL else None,
+            level.allow_short
+            if level.allow_short is False and asked.side is OrderSide.SELL
+            else None,
         ),
         (Reason.MAX_DAILY_LOSS, None if loss is None else amount_text(loss)),
     )
@@ -347,18 +389,28 @@ def _unknown_positions(level: TradingLimits, scope: Scope, asked: AskedOrder) ->
 
 
 def _reached(asked: AskedOrder, state: LimitState) -> Decimal:
-    """The position if the order and all open orders of its side were filled, and none of the other."""
+    """The position if the order and all open orders of its side were filled, and none of the
+    other."""
     if asked.side is OrderSide.BUY:
         return state.position + state.open_buy - asked.open_before + asked.open_after
     return state.position - state.open_sell + asked.open_before - asked.open_after
 
 
 def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> bool:
-    return state.position < 0 and reached <= 0 if asked.side is OrderSide.BUY else state.position > 0 and reached >= 0
+    return (
+        state.position < 0 and reached <= 0
+        if asked.side is OrderSide.BUY
+        else state.position > 0 and reached >= 0
+    )
 
 
 def _judge_recent(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, now: datetime, found: list[Triggered]
+    level: TradingLimits,
+    scope: Scope,
+    asked: AskedOrder,
+    state: LimitState,
+    now: datetime,
+    found: list[Triggered],
 ) -> None:
     rate, window = level.max_orders_per_minute, level.duplicate_window_millis
     orders = (state.key_orders_last_minute if "ApiKey" in scope else state.orders_last_minute) + 1

@@ -1,4 +1,5 @@
-"""Use cases of limits. A change is committed before it is answered, so whatever arrives later is judged by it."""
+"""Use cases of limits. A change is committed before it is answered, so whatever arrives later is
+judged by it."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,7 +11,13 @@ from trading_intents.accounts.service import AccountTarget, check_open, find_tar
 from trading_intents.accounts.store import lock_account
 from trading_intents.brokers.registry import Registry
 from trading_intents.controls.limits import store
-from trading_intents.controls.limits.model import NO_LIMIT, AskedOrder, LimitOwner, StoredLimits, TradingLimits
+from trading_intents.controls.limits.model import (
+    NO_LIMIT,
+    AskedOrder,
+    LimitOwner,
+    StoredLimits,
+    TradingLimits,
+)
 from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
 from trading_intents.controls.limits.state.losses import AccountResults, baseline_rows
 from trading_intents.controls.limits.state.recent import NOWHERE
@@ -49,29 +56,45 @@ async def judge_now(
 
 
 async def count_opening(
-    tx: Tx, account_id: UUID, organization_id: OrganizationId, made_before: Decimal, prices: PriceRules
+    tx: Tx,
+    account_id: UUID,
+    organization_id: OrganizationId,
+    made_before: Decimal,
+    prices: PriceRules,
 ) -> None:
-    """Keeps today's result as it was before the account's opening positions were written: what they `made_before` is of
-    the baseline, which begins now if there is none of today."""
-    await lock_account(tx, organization_id, account_id)  # as a change of its limits does, which comes before or after
+    """Keeps today's result as it was before the account's opening positions were written: what they
+    `made_before` is of the baseline, which begins now if there is none of today."""
+    # As a change of its limits does, which comes before or after.
+    await lock_account(tx, organization_id, account_id)
     for limit in await store.find_loss_limits(tx, [account_id]):
         (reply,) = await PoolTransaction(tx).run([read_results([str(account_id)])])
-        begun = AccountResults(reply.texts(), prices).begin_day(str(account_id), limit.timezone, await read_clock(tx))
+        begun = AccountResults(reply.texts(), prices).begin_day(
+            str(account_id), limit.timezone, await read_clock(tx)
+        )
         (row,) = baseline_rows({(str(account_id), str(organization_id)): begun})
         await store.add_to_baseline(tx, row, made_before)
 
 
 async def put_key_limits(
-    tx: Tx, organization_id: OrganizationId, key_id: UUID, limits: TradingLimits, expected: Expected = None
+    tx: Tx,
+    organization_id: OrganizationId,
+    key_id: UUID,
+    limits: TradingLimits,
+    expected: Expected = None,
 ) -> StoredLimits:
     """The key is locked."""
     await store.make_budget(tx, organization_id, key_id)
     present = await store.find_limits(tx, key_id, "")
     is_same = _is_same(present, limits, expected)
-    return present if present and is_same else await store.put_limits(tx, organization_id, key_id, "", limits)
+    return (
+        present
+        if present and is_same
+        else await store.put_limits(tx, organization_id, key_id, "", limits)
+    )
 
 
-# Callbacks, since what they refuse (422) is refused only once the account is known to be the caller's (404, 403).
+# Callbacks, since what they refuse (422) is refused only once the account is known to be the
+# caller's (404, 403).
 ReadSymbol = Callable[[], str]  # a symbol, or none: the account itself
 ReadLimits = Callable[[], tuple[str, TradingLimits]]
 
@@ -91,7 +114,9 @@ class LimitsService:
             await lock_organization(tx, organization_id)
             return await self._put(tx, organization_id, organization_id, "", limits, expected)
 
-    async def remove_organization(self, organization_id: OrganizationId, expected: Expected) -> None:
+    async def remove_organization(
+        self, organization_id: OrganizationId, expected: Expected
+    ) -> None:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
             await self._remove(tx, organization_id, "", expected)
@@ -101,12 +126,16 @@ class LimitsService:
             account = await find_target(tx, target)
             return _there(await store.find_limits(tx, account.id, read()))
 
-    async def put(self, target: AccountTarget, read: ReadLimits, expected: Expected) -> StoredLimits:
+    async def put(
+        self, target: AccountTarget, read: ReadLimits, expected: Expected
+    ) -> StoredLimits:
         async with self._pool.transaction([target.organization_id]) as tx:
             account = await lock_target(tx, target)
             symbol, limits = read()
             check_open(account)
-            return await self._put(tx, account.organization_id, account.id, symbol, limits, expected, account)
+            return await self._put(
+                tx, account.organization_id, account.id, symbol, limits, expected, account
+            )
 
     async def remove(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:
         async with self._pool.transaction([target.organization_id]) as tx:
@@ -115,7 +144,9 @@ class LimitsService:
             check_open(account)
             await self._remove(tx, account.id, symbol, expected, account)
 
-    async def find_key(self, organization_id: OrganizationId, key_id: UUID | None) -> tuple[StoredLimits, KeyUse]:
+    async def find_key(
+        self, organization_id: OrganizationId, key_id: UUID | None
+    ) -> tuple[StoredLimits, KeyUse]:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await _key_limits(tx, key_id)
 
@@ -131,7 +162,9 @@ class LimitsService:
             await put_key_limits(tx, organization_id, key, read(), expected)
             return await _key_limits(tx, key)
 
-    async def remove_key(self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected) -> None:
+    async def remove_key(
+        self, organization_id: OrganizationId, key_id: UUID | None, expected: Expected
+    ) -> None:
         async with self._pool.transaction([organization_id]) as tx:
             await self._remove(tx, await _lock_key(tx, organization_id, key_id), "", expected)
 
@@ -150,14 +183,26 @@ class LimitsService:
             assert present is not None
             return present
         # Counted under the account's lock, so that two at once cannot both be the last.
-        if not present and account and symbol and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT:
-            raise LimitReached(f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most")
+        if (
+            not present
+            and account
+            and symbol
+            and await store.count_symbols(tx, account.id) >= MAX_SYMBOLS_PER_ACCOUNT
+        ):
+            raise LimitReached(
+                f"the account has {MAX_SYMBOLS_PER_ACCOUNT} symbols with limits, which is the most"
+            )
         if account and not symbol:
             await self._follow_loss_limit(tx, account, limits)
         return await store.put_limits(tx, organization_id, owner_id, symbol, limits)
 
     async def _remove(
-        self, tx: Tx, owner_id: UUID, symbol: str, expected: Expected, account: Account | None = None
+        self,
+        tx: Tx,
+        owner_id: UUID,
+        symbol: str,
+        expected: Expected,
+        account: Account | None = None,
     ) -> None:
         present = _there(await store.find_limits(tx, owner_id, symbol))
         check_version(present.version, expected)
@@ -166,14 +211,17 @@ class LimitsService:
         await store.delete_limits(tx, owner_id, symbol)
 
     async def _follow_loss_limit(self, tx: Tx, account: Account, limits: TradingLimits) -> None:
-        """Has the daily loss judged anew by a new version, and today's result counted from now if it was not before."""
+        """Has the daily loss judged anew by a new version, and today's result counted from now if
+        it was not before."""
         zone = None if limits.max_daily_loss is None else limits.timezone or DEFAULT_TIMEZONE
         await store.change_loss_limit(tx, account.id, zone)
         if zone is None:
             return
         runner, account_id = PoolTransaction(tx), str(account.id)
         (reply,) = await runner.run([read_results([account_id])])
-        _, baseline = AccountResults(reply.texts(), self._prices).today(account_id, zone, await read_clock(tx))
+        _, baseline = AccountResults(reply.texts(), self._prices).today(
+            account_id, zone, await read_clock(tx)
+        )
         if baseline:
             rows = baseline_rows({(account_id, str(account.organization_id)): baseline})
             await runner.run([record_baselines(rows)])

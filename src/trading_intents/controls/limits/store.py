@@ -9,13 +9,18 @@ from uuid import UUID
 import msgspec
 from msgspec import structs
 
-from trading_intents.controls.limits.model import AppliedLimits, LossLimit, StoredLimits, TradingLimits
+from trading_intents.controls.limits.model import (
+    AppliedLimits,
+    LossLimit,
+    StoredLimits,
+    TradingLimits,
+)
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import AccountSymbol
 
-# For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that `applied_limits` takes,
-# and where they come from. LATERAL with LIMIT allows only look-ups by key.
+# For a statement that has `asked (account_id, symbol)` and the account as `a`: the columns that
+# `applied_limits` takes, and where they come from. LATERAL with LIMIT allows only look-ups by key.
 COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
 LIMIT_LEVELS = 3
 JUDGING_LOCK, CHECKING_LOCK = 7469011, 7469012  # advisory locks
@@ -39,12 +44,17 @@ def parse_limits(text: str) -> TradingLimits:
     return msgspec.json.decode(text, type=TradingLimits)
 
 
-def applied_limits(organization: str | None, account: str | None, symbol: str | None) -> AppliedLimits:
-    return AppliedLimits(*(None if text is None else parse_limits(text) for text in (organization, account, symbol)))
+def applied_limits(
+    organization: str | None, account: str | None, symbol: str | None
+) -> AppliedLimits:
+    return AppliedLimits(
+        *(None if text is None else parse_limits(text) for text in (organization, account, symbol))
+    )
 
 
 async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | None) -> AppliedLimits:
-    """Reads the limits of a symbol on an account that the transaction can see, for this caller's key."""
+    """Reads the limits of a symbol on an account that the transaction can see, for this caller's
+    key."""
     query = f"""
         SELECT {COLUMNS}
         FROM (SELECT $1::uuid AS account_id, $2::text AS symbol) AS asked
@@ -57,7 +67,9 @@ async def read_applied(tx: Tx, account_id: UUID, symbol: str, key_id: UUID | Non
 
 
 async def find_limits(tx: Tx, owner_id: UUID, symbol: str) -> StoredLimits | None:
-    row = await tx.fetchrow("SELECT * FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
+    row = await tx.fetchrow(
+        "SELECT * FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol
+    )
     return _stored(row) if row else None
 
 
@@ -71,12 +83,16 @@ async def put_limits(
         SET rules = excluded.rules, version = l.version + 1, updated_at = clock_timestamp()
         RETURNING *
     """
-    [row] = await tx.fetch(query, organization_id, owner_id, symbol, msgspec.json.encode(limits).decode())
+    [row] = await tx.fetch(
+        query, organization_id, owner_id, symbol, msgspec.json.encode(limits).decode()
+    )
     return _stored(row)
 
 
 async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
-    await tx.execute("DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol)
+    await tx.execute(
+        "DELETE FROM trading_limits WHERE owner_id = $1 AND symbol = $2", owner_id, symbol
+    )
 
 
 async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> None:
@@ -90,13 +106,17 @@ async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> 
 
 async def find_use(tx: Tx, key_id: UUID) -> str | None:
     """The row for `parse_use`. None: the key never had limits, or there is no such key."""
-    found: str | None = await tx.fetchval("SELECT row_to_json(b)::text FROM key_budgets b WHERE key_id = $1", key_id)
+    found: str | None = await tx.fetchval(
+        "SELECT row_to_json(b)::text FROM key_budgets b WHERE key_id = $1", key_id
+    )
     return found
 
 
 async def count_symbols(tx: Tx, account_id: UUID) -> int:
     return int(
-        await tx.fetchval("SELECT count(*) FROM trading_limits WHERE owner_id = $1 AND symbol <> ''", account_id)
+        await tx.fetchval(
+            "SELECT count(*) FROM trading_limits WHERE owner_id = $1 AND symbol <> ''", account_id
+        )
     )
 
 
@@ -121,7 +141,12 @@ async def find_loss_limits(tx: Tx, account_ids: Sequence[UUID]) -> list[LossLimi
 def _loss_limit(row: Row) -> LossLimit:
     limits = parse_limits(row["rules"])
     assert limits.max_daily_loss is not None
-    return LossLimit(row["owner_id"], OrganizationId(row["organization_id"]), limits.max_daily_loss, limits.timezone)
+    return LossLimit(
+        row["owner_id"],
+        OrganizationId(row["organization_id"]),
+        limits.max_daily_loss,
+        limits.timezone,
+    )
 
 
 async def try_judging(tx: Tx) -> bool:
@@ -130,7 +155,8 @@ async def try_judging(tx: Tx) -> bool:
 
 
 async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
-    """False: it was halted for this limit on that day, or the limit or the day is another by now."""
+    """False: it was halted for this limit on that day, or the limit or the day is another by
+    now."""
     query = """
         UPDATE daily_baselines SET halted = true
         WHERE account_id = $1 AND (day, timezone) = ($3, $4) AND NOT halted AND EXISTS (
@@ -143,14 +169,16 @@ async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> boo
 
 
 async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:
-    """A new version may be reached anew; without a limit, or in another time zone, the day begins anew."""
+    """A new version may be reached anew; without a limit, or in another time zone, the day begins
+    anew."""
     query = "DELETE FROM daily_baselines WHERE account_id = $1 AND timezone IS DISTINCT FROM $2"
     await tx.execute(query, account_id, timezone)
     await tx.execute("UPDATE daily_baselines SET halted = false WHERE account_id = $1", account_id)
 
 
 async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
-    """Adds to the baseline, if it is of the day that is `begun`, else begins it: a row as `baseline_rows` has them."""
+    """Adds to the baseline, if it is of the day that is `begun`, else begins it: a row as
+    `baseline_rows` has them."""
     query = """
         INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
         VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric, $6::text::jsonb)
@@ -212,14 +240,15 @@ _DIFFERENCES = """
 
 
 async def find_differences(tx: Tx, account_ids: Sequence[UUID]) -> list[Row]:
-    """Symbols whose exposures are not what their open orders add up to, by the rule of `open_sums`. One statement sees
-    both as of one moment."""
+    """Symbols whose exposures are not what their open orders add up to, by the rule of `open_sums`.
+    One statement sees both as of one moment."""
     return await tx.fetch(_DIFFERENCES, account_ids)
 
 
 async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
-    """Locks these in the order in which everybody does. Who changes an order has to change its exposure before the
-    commit: what is read after this has all that is counted, and nothing that is not."""
+    """Locks these in the order in which everybody does. Who changes an order has to change its
+    exposure before the commit: what is read after this has all that is counted, and nothing that is
+    not."""
     query = """
         INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
         SELECT account_id, symbol, organization_id, 0, 0, 0

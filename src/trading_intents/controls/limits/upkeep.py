@@ -1,4 +1,5 @@
-"""Background work for limits: judges daily losses, and compares the counted exposures with the open orders."""
+"""Background work for limits: judges daily losses, and compares the counted exposures with the open
+orders."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,12 +8,21 @@ from decimal import Decimal
 from uuid import UUID
 
 from trading_intents.clock import Clock
-from trading_intents.controls.halts.model import HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.model import (
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltTerms,
+)
 from trading_intents.controls.halts.service import CHANNEL as HALTS
 from trading_intents.controls.halts.service import start_halt
 from trading_intents.controls.limits import store
 from trading_intents.controls.limits.model import LossLimit
-from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
+from trading_intents.controls.limits.state.losses import (
+    AccountResults,
+    DailyBaseline,
+    baseline_rows,
+)
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import Wakeup, repeat
@@ -39,8 +49,8 @@ PLATFORM = "platform"  # the principal of what the SYSTEM does
 
 
 class ExposureCheck:
-    """Sums up the open orders of all accounts again and again. An exposure that differs is set right, with an alert:
-    nothing that we know of makes one wrong."""
+    """Sums up the open orders of all accounts again and again. An exposure that differs is set
+    right, with an alert: nothing that we know of makes one wrong."""
 
     def __init__(self, pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
         self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
@@ -51,12 +61,15 @@ class ExposureCheck:
         started_seconds = self._clock.monotonic()
         async with self._pool.transaction(plans="fresh") as tx:
             accounts = await store.page_accounts(tx, self._after, CHECKED_ACCOUNTS)
-            self._after = accounts[-1] if accounts else NO_ACCOUNT  # what cannot be read keeps no others waiting
+            # What cannot be read keeps no others waiting.
+            self._after = accounts[-1] if accounts else NO_ACCOUNT
             await store.prune_exposures(tx, accounts)
             found = await store.find_differences(tx, accounts)
         if found:
             await self._correct([(row["account_id"], row["symbol"]) for row in found])
-        return CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
+        return (
+            CHECK_SHARE * (self._clock.monotonic() - started_seconds) if accounts else CHECK_SECONDS
+        )
 
     async def _correct(self, keys: Sequence[AccountSymbol[UUID]]) -> None:
         async with self._pool.transaction(plans="fresh") as tx:
@@ -64,19 +77,30 @@ class ExposureCheck:
             rows = await store.find_differences(tx, [account_id for account_id, _ in keys])
             wrong = [row for row in rows if (row["account_id"], row["symbol"]) in keys]
             for row in wrong:
-                await store.set_exposure(tx, row["account_id"], row["symbol"], row["actual"] or NOTHING_OPEN)
+                await store.set_exposure(
+                    tx, row["account_id"], row["symbol"], row["actual"] or NOTHING_OPEN
+                )
         for row in wrong:
             self._metrics.alert("exposure_differs")
-            counted, actual = ([amount_text(each) for each in row[name] or NOTHING_OPEN] for name in SUMS)
+            counted, actual = (
+                [amount_text(each) for each in row[name] or NOTHING_OPEN] for name in SUMS
+            )
             names = {"account_id": str(row["account_id"]), "symbol": row["symbol"]}
             self._log.error("exposure differs", **names, counted=counted, actual=actual)
 
 
 class LossJudge:
-    """Judges daily losses: of an account when trades of it are booked, of all once a second, in one process."""
+    """Judges daily losses: of an account when trades of it are booked, of all once a second, in one
+    process."""
 
     def __init__(
-        self, pool: Pool, prices: PriceRules, make_id: IdMaker, signals: Signals, clock: Clock, log: Log
+        self,
+        pool: Pool,
+        prices: PriceRules,
+        make_id: IdMaker,
+        signals: Signals,
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._pool, self._prices, self._make_id = pool, prices, make_id
         self._signals, self._clock, self._log = signals, clock, log
@@ -128,7 +152,9 @@ class LossJudge:
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             if is_alone and not await store.try_judging(tx):
                 return
-            (reply,) = await PoolTransaction(tx).run([read_results([str(each.account_id) for each in limits])])
+            (reply,) = await PoolTransaction(tx).run(
+                [read_results([str(each.account_id) for each in limits])]
+            )
             results, now = AccountResults(reply.texts(), self._prices), await read_clock(tx)
         turns = asyncio.Semaphore(MAX_ORGANIZATIONS)
         own: dict[OrganizationId, list[LossLimit]] = {}
@@ -137,9 +163,14 @@ class LossJudge:
         await asyncio.gather(*(self._settle(each, results, now, turns) for each in own.values()))
 
     async def _settle(
-        self, limits: Sequence[LossLimit], results: AccountResults, now: datetime, turns: asyncio.Semaphore
+        self,
+        limits: Sequence[LossLimit],
+        results: AccountResults,
+        now: datetime,
+        turns: asyncio.Semaphore,
     ) -> None:
-        """One organization's. Its locks may be held: that delays no other, and all of it is tried again in a second."""
+        """One organization's. Its locks may be held: that delays no other, and all of it is tried
+        again in a second."""
         begun: dict[tuple[str, str], DailyBaseline] = {}
         reached: list[tuple[LossLimit, DailyBaseline, Decimal]] = []
         for limit in limits:
@@ -147,7 +178,10 @@ class LossJudge:
             result, baseline = results.today(account_id, limit.timezone, now)
             if baseline:
                 begun[account_id, str(limit.organization_id)] = baseline
-            elif -result >= limit.max_daily_loss and not (judged := results.baselines[account_id]).halted:
+            elif (
+                -result >= limit.max_daily_loss
+                and not (judged := results.baselines[account_id]).halted
+            ):
                 reached.append((limit, judged, -result))
         if not begun and not reached:
             return
@@ -164,12 +198,18 @@ class LossJudge:
     async def _halt(self, limit: LossLimit, judged: DailyBaseline, loss: Decimal) -> None:
         """Once for a day and limit, whoever finds that it is reached."""
         most, lost = amount_text(limit.max_daily_loss), amount_text(loss)
-        terms = HaltTerms(f"max_daily_loss: today's result is a loss of {lost}, and the limit is {most}")
+        terms = HaltTerms(
+            f"max_daily_loss: today's result is a loss of {lost}, and the limit is {most}"
+        )
         scope = HaltScope(limit.organization_id, limit.account_id)
         async with self._pool.transaction([limit.organization_id]) as tx:
             if not await store.mark_halted(tx, limit, judged.day, judged.timezone):
                 return
-            await start_halt(tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM))
+            await start_halt(
+                tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM)
+            )
         self._signals.notify(HALTS)
         self._signals.notify(STREAM)
-        self._log.warning("daily loss reached", account=str(limit.account_id), loss=lost, limit=most)
+        self._log.warning(
+            "daily loss reached", account=str(limit.account_id), loss=lost, limit=most
+        )

@@ -24,12 +24,14 @@ class WaitReason(StrEnum):
     CLOSING = "closing"  # an order that closes a position works
     BROKER_DISCONNECTED = "broker_disconnected"
     OUTSIDE_TRADING_WINDOW = "outside_trading_window"
-    POSITION_UNCONFIRMED = "position_unconfirmed"  # the broker's differs from ours; it is asked once more
+    # The broker's differs from ours; it is asked once more.
+    POSITION_UNCONFIRMED = "position_unconfirmed"
     NOT_FILLED = "not_filled"  # the last closing order ended unfilled; another one follows
 
 
 class Waiting(NamedTuple):
-    """The thing that a part waits for: an order, a symbol, or without either all that the broker may hold; and why."""
+    """The thing that a part waits for: an order, a symbol, or without either all that the broker
+    may hold; and why."""
 
     reason: str
     order_id: UUID | None = None
@@ -51,7 +53,8 @@ class OpenOrder(FrozenStruct, frozen=True):
 
 
 class ClosingAttempts(FrozenStruct, frozen=True):
-    """Orders that were made since the halt began to close a symbol's position, and ended unfilled."""
+    """Orders that were made since the halt began to close a symbol's position, and ended
+    unfilled."""
 
     count: int
     ended_seconds: float  # since the last of them
@@ -90,9 +93,14 @@ def cancel_wait(order: OpenOrder, is_connected: bool) -> WaitReason | None:
 
 
 def close_wait(
-    symbol: str, open_symbols: Collection[str], attempts: ClosingAttempts, window: TimeRule | None, now: datetime
+    symbol: str,
+    open_symbols: Collection[str],
+    attempts: ClosingAttempts,
+    window: TimeRule | None,
+    now: datetime,
 ) -> WaitReason | None:
-    """The reason why no closing order of the symbol may be made now, whatever the broker holds; None: one may."""
+    """The reason why no closing order of the symbol may be made now, whatever the broker holds;
+    None: one may."""
     if symbol in open_symbols:
         return WaitReason.CLOSING
     if window and closed_at(window, now):
@@ -113,15 +121,21 @@ class Report(NamedTuple):
 
 
 def differing(
-    reported: Mapping[str, Decimal], ours: Mapping[str, Decimal], before: Mapping[str, Report], asked_seconds: float
+    reported: Mapping[str, Decimal],
+    ours: Mapping[str, Decimal],
+    before: Mapping[str, Report],
+    asked_seconds: float,
 ) -> dict[str, Report]:
-    """The symbols in which a snapshot differs from ours, since when it says so. A symbol that it leaves out is 0."""
+    """The symbols in which a snapshot differs from ours, since when it says so. A symbol that it
+    leaves out is 0."""
     found = dict[str, Report]()
     for symbol in {*reported, *ours}:
         quantity = reported.get(symbol, ZERO)
         if quantity != ours.get(symbol, ZERO):
             first = before.get(symbol)
-            found[symbol] = first if first and first.quantity == quantity else Report(quantity, asked_seconds)
+            found[symbol] = (
+                first if first and first.quantity == quantity else Report(quantity, asked_seconds)
+            )
     return found
 
 
@@ -130,9 +144,15 @@ def with_orders(progress: Progress, waits: Mapping[UUID, str | None]) -> Progres
     return replace(progress, waiting=tuple(waiting[:MAX_SHOWN]))
 
 
-def with_symbols(progress: Progress, left: Collection[str], waits: Mapping[str, str | None]) -> Progress:
+def with_symbols(
+    progress: Progress, left: Collection[str], waits: Mapping[str, str | None]
+) -> Progress:
     """`left` are the symbols in which something is still to be closed."""
     symbols = tuple(sorted({*progress.symbols, *left}))
-    waiting = [Waiting(reason, symbol=symbol) for symbol in sorted(left) if (reason := waits.get(symbol))]
+    waiting = [
+        Waiting(reason, symbol=symbol) for symbol in sorted(left) if (reason := waits.get(symbol))
+    ]
     done = len(symbols) - len(left)
-    return replace(progress, symbols=symbols, positions_done=done, waiting=tuple(waiting[:MAX_SHOWN]))
+    return replace(
+        progress, symbols=symbols, positions_done=done, waiting=tuple(waiting[:MAX_SHOWN])
+    )

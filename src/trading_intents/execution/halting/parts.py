@@ -1,5 +1,6 @@
-"""One account's part of a halt: a bounded step of cancelling or closing, whose result is written down. All that it goes
-by is in the database or at the broker, so a step may be cut off anywhere and taken again by another process."""
+"""One account's part of a halt: a bounded step of cancelling or closing, whose result is written
+down. All that it goes by is in the database or at the broker, so a step may be cut off anywhere and
+taken again by another process."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -36,8 +37,8 @@ class PartKey(NamedTuple):
 
 
 class HaltPart:
-    """Remembers between its steps only what saves time: when the broker's positions were first found to differ from
-    ours, and how long nothing has changed."""
+    """Remembers between its steps only what saves time: when the broker's positions were first
+    found to differ from ours, and how long nothing has changed."""
 
     def __init__(
         self,
@@ -49,7 +50,12 @@ class HaltPart:
         actions: PlatformActions,
         clock: Clock,
     ) -> None:
-        self.key, self.organization_id, self.closes, self._halt_at = key, organization_id, closes, halt_at
+        self.key, self.organization_id, self.closes, self._halt_at = (
+            key,
+            organization_id,
+            closes,
+            halt_at,
+        )
         self._pool, self._actions, self._clock = pool, actions, clock
         self._differing: dict[str, model.Report] = {}
         self._last: model.Progress | None = None
@@ -99,14 +105,21 @@ class HaltPart:
         self, progress: model.Progress, orders: Sequence[model.OpenOrder], is_connected: bool
     ) -> tuple[model.Progress, bool]:
         """Appends the CANCELs that are due, and says whether there may be more."""
-        waits: dict[UUID, str | None] = {order.order_id: model.cancel_wait(order, is_connected) for order in orders}
+        waits: dict[UUID, str | None] = {
+            order.order_id: model.cancel_wait(order, is_connected) for order in orders
+        }
         due = [order_id for order_id, reason in waits.items() if reason is None][:MAX_APPENDED]
         await self._append(progress, [Cancel(str(order_id), once=True) for order_id in due])
-        pending = model.WaitReason.CANCEL_PENDING if is_connected else model.WaitReason.BROKER_DISCONNECTED
+        pending = (
+            model.WaitReason.CANCEL_PENDING
+            if is_connected
+            else model.WaitReason.BROKER_DISCONNECTED
+        )
         return model.with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
     async def _close(self, progress: model.Progress, session: BrokerSession) -> model.Progress:
-        """Asks the broker what it holds when something may be closed now, or when nothing seems to be held."""
+        """Asks the broker what it holds when something may be closed now, or when nothing seems to
+        be held."""
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             working = await store.open_symbols(tx, account_id)
@@ -121,18 +134,37 @@ class HaltPart:
         try:
             reported = await session.read_positions()
         except (BrokerUnavailable, TimeoutError):
-            waiting = model.with_symbols(progress, held, dict.fromkeys(held, model.WaitReason.BROKER_DISCONNECTED))
-            return waiting if held else replace(waiting, waiting=(model.Waiting(model.WaitReason.BROKER_DISCONNECTED),))
+            waiting = model.with_symbols(
+                progress, held, dict.fromkeys(held, model.WaitReason.BROKER_DISCONNECTED)
+            )
+            return (
+                waiting
+                if held
+                else replace(
+                    waiting, waiting=(model.Waiting(model.WaitReason.BROKER_DISCONNECTED),)
+                )
+            )
         return await self._close_reported(progress, working, reported, now_seconds)
 
     async def _close_reported(
-        self, progress: model.Progress, working: set[str], reported: Mapping[str, Decimal] | None, asked_seconds: float
+        self,
+        progress: model.Progress,
+        working: set[str],
+        reported: Mapping[str, Decimal] | None,
+        asked_seconds: float,
     ) -> model.Progress:
-        """`reported` was asked for when only `working` symbols had open orders; None: the broker reports none."""
+        """`reported` was asked for when only `working` symbols had open orders; None: the broker
+        reports none."""
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             ours = await orders_store.held_quantities(tx, self.key.account_id)
-            waits = await self._waits(tx, {*(reported or ()), *ours, *working}, working, progress.base_seq)
-        self._differing = {} if reported is None else model.differing(reported, ours, self._differing, asked_seconds)
+            waits = await self._waits(
+                tx, {*(reported or ()), *ours, *working}, working, progress.base_seq
+            )
+        self._differing = (
+            {}
+            if reported is None
+            else model.differing(reported, ours, self._differing, asked_seconds)
+        )
         quantities = ours if reported is None else reported
         left = {*working, *(symbol for symbol, quantity in quantities.items() if quantity)}
         for symbol, report in self._differing.items():
@@ -146,27 +178,40 @@ class HaltPart:
         closing = [Close(Symbol(each), quantities[each], progress.seen_seq) for each in due]
         outcomes = await self._append(progress, closing)
         for symbol, outcome in zip(due, outcomes, strict=True):
-            self._differing.pop(symbol, None)  # the next order is for a quantity that is confirmed anew
-            waits[symbol] = model.WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
+            # The next order is for a quantity that is confirmed anew.
+            self._differing.pop(symbol, None)
+            waits[symbol] = (
+                model.WaitReason.CLOSING if isinstance(outcome, Receipt) else outcome.code
+            )
         return model.with_symbols(progress, left, waits)
 
-    async def _waits(self, tx: Tx, symbols: set[str], working: set[str], base_seq: int) -> dict[str, str | None]:
+    async def _waits(
+        self, tx: Tx, symbols: set[str], working: set[str], base_seq: int
+    ) -> dict[str, str | None]:
         """The reason why each symbol gets no closing order now; None where it may get one."""
         account_id, names = self.key.account_id, sorted(symbols)
         attempts = await store.closing_attempts(tx, account_id, base_seq)
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)
         now = await read_clock(tx)
         return {
-            name: model.close_wait(name, working, attempts.get(name, model.NO_ATTEMPTS), each.time, now)
+            name: model.close_wait(
+                name, working, attempts.get(name, model.NO_ATTEMPTS), each.time, now
+            )
             for name, each in zip(names, controls, strict=True)
         }
 
-    async def _append(self, progress: model.Progress, commands: Sequence[Command]) -> list[Receipt | PlatformError]:
-        """The symbols that are to be closed are written first: one that is flat before the next look was closed too."""
+    async def _append(
+        self, progress: model.Progress, commands: Sequence[Command]
+    ) -> list[Receipt | PlatformError]:
+        """The symbols that are to be closed are written first: one that is flat before the next
+        look was closed too."""
         if not commands:
             return []
         await self._write(progress)
         halt_id, account_id, organization_id = map(str, (*self.key, self.organization_id))
         return await self._actions.append(
-            [Submission(account_id, organization_id, None, each, None, None, None, halt_id) for each in commands]
+            [
+                Submission(account_id, organization_id, None, each, None, None, None, halt_id)
+                for each in commands
+            ]
         )

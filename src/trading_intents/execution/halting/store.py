@@ -1,4 +1,5 @@
-"""Halts at work in the database, one function per statement. Never decides. Times are the database's."""
+"""Halts at work in the database, one function per statement. Never decides. Times are the
+database's."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -14,8 +15,8 @@ MAX_WAITING = 500  # entries of a halt
 
 
 async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) -> list[Row]:
-    """The halts that have work to do, with each of these accounts in which they have. A sweep finds accounts too that
-    were done, and have an open order again."""
+    """The halts that have work to do, with each of these accounts in which they have. A sweep finds
+    accounts too that were done, and have an open order again."""
     query = """
         SELECT h.id AS halt_id, h.organization_id, h.account_id, h.close_positions, h.created_at
         FROM (
@@ -43,13 +44,15 @@ async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
 
 
 async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | None:
-    row = await tx.fetchrow("SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id)
+    row = await tx.fetchrow(
+        "SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id
+    )
     return msgspec.convert({**row, "waiting": ()}, Progress) if row else None
 
 
 async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
-    """The account's last seq; its orders that were open when the halt began or since, and those of them that are; and
-    its open orders that the halt leaves alone."""
+    """The account's last seq; its orders that were open when the halt began or since, and those of
+    them that are; and its open orders that the halt leaves alone."""
     query = """
         SELECT coalesce((SELECT seq FROM account_heads WHERE account_id = $1), 0) AS seq,
             count(*) FILTER (WHERE NOT is_left) AS orders,
@@ -86,13 +89,15 @@ async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> 
 
 
 async def open_symbols(tx: Tx, account_id: UUID) -> set[str]:
-    rows = await tx.fetch("SELECT symbol FROM orders WHERE account_id = $1 AND finished_at IS NULL", account_id)
+    rows = await tx.fetch(
+        "SELECT symbol FROM orders WHERE account_id = $1 AND finished_at IS NULL", account_id
+    )
     return {row["symbol"] for row in rows}
 
 
 async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str, ClosingAttempts]:
-    """By symbol: orders after this seq that were to close a position and ended with something unfilled. While a halt
-    stands no other orders are made, so these are few."""
+    """By symbol: orders after this seq that were to close a position and ended with something
+    unfilled. While a halt stands no other orders are made, so these are few."""
     query = """
         SELECT symbol, count(*) AS count,
             extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
@@ -107,8 +112,8 @@ async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str,
 async def write_progress(
     tx: Tx, halt_id: UUID, account_id: UUID, organization_id: UUID, closes: bool, progress: Progress
 ) -> None:
-    """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row keeps a second call
-    from adding to it in between."""
+    """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row
+    keeps a second call from adding to it in between."""
     query = """
         INSERT INTO halt_parts AS p (
             halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,
@@ -169,7 +174,9 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
         FROM accounts a LEFT JOIN halt_parts p ON p.halt_id = $1 AND p.account_id = a.id
         WHERE a.organization_id = $2 AND {scope}
     """  # noqa: S608 - our own constants
-    [row] = await tx.fetch(query, halt.id, halt.scope.organization_id, halt.scope.account_id, MAX_WAITING)
+    [row] = await tx.fetch(
+        query, halt.id, halt.scope.organization_id, halt.scope.account_id, MAX_WAITING
+    )
     return row
 
 

@@ -1,5 +1,6 @@
-"""Works the halts of the accounts whose leases this process holds, organizations in turn, and adds up their parts. An
-account that cannot go on delays neither the others of its halt nor another organization's."""
+"""Works the halts of the accounts whose leases this process holds, organizations in turn, and adds
+up their parts. An account that cannot go on delays neither the others of its halt nor another
+organization's."""
 
 import asyncio
 from collections import Counter
@@ -28,14 +29,21 @@ MAX_STEPS = 24  # at a time
 MAX_STEPS_EACH = 8  # of an organization
 FAILED_PAUSES_SECONDS = (1.0, 2.0, 5.0)
 ADD_UP_SECONDS = 0.3  # between two sums of a halt
-SWEEP_SECONDS = 2.0  # between looks at all halts that stand, also those that are done and those of other processes
+# Between looks at all halts that stand, also those that are done and those of other processes.
+SWEEP_SECONDS = 2.0
 MAX_SWEPT = 100
 FIRST = UUID(int=0)
 
 
 class HaltWorker:
     def __init__(
-        self, pool: Pool, leases: Leases, actions: PlatformActions, signals: Signals, clock: Clock, log: Log
+        self,
+        pool: Pool,
+        leases: Leases,
+        actions: PlatformActions,
+        signals: Signals,
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._pool, self._leases, self._actions, self._signals = pool, leases, actions, signals
         self._clock, self._log = clock, log
@@ -64,7 +72,8 @@ class HaltWorker:
         self._log.warning("halts not worked", work=work, reason=reason_of(error))
 
     async def _round(self) -> float:
-        """Starts the steps that are due, and adds up. Gives the seconds until there may be something to do again."""
+        """Starts the steps that are due, and adds up. Gives the seconds until there may be
+        something to do again."""
         accounts, now = list(self._leases.sessions), self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
@@ -75,13 +84,21 @@ class HaltWorker:
             self._begin(part)
         halt_ids = {key.halt_id for key in self._parts} | swept
         for halt_id in halt_ids - self._sums.keys():
-            if len(self._sums) < MAX_SUMS and now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS:
+            if (
+                len(self._sums) < MAX_SUMS
+                and now - self._added.get(halt_id, -ADD_UP_SECONDS) >= ADD_UP_SECONDS
+            ):
                 self._added[halt_id] = now
                 self._begin_sum(halt_id)
-        self._added = {halt_id: at for halt_id, at in self._added.items() if now - at < POLL_SECONDS}
+        self._added = {
+            halt_id: at for halt_id, at in self._added.items() if now - at < POLL_SECONDS
+        }
         if not self._parts:
             return SWEEP_SECONDS  # a new halt wakes the process
-        soonest = min((self._due.get(key, now) for key in self._parts if key not in self._running), default=now + 1)
+        soonest = min(
+            (self._due.get(key, now) for key in self._parts if key not in self._running),
+            default=now + 1,
+        )
         pause_seconds = min(soonest - self._clock.monotonic(), ADD_UP_SECONDS)
         return max(MIN_ROUND_SECONDS, len(self._parts) * PART_SECONDS, pause_seconds)
 
@@ -97,13 +114,22 @@ class HaltWorker:
             found[key] = part
         self._parts = found
         self._due = {key: due for key, due in self._due.items() if key in found}
-        self._failures = Counter({key: count for key, count in self._failures.items() if key in found})
+        self._failures = Counter(
+            {key: count for key, count in self._failures.items() if key in found}
+        )
 
     def _turns(self) -> list[HaltPart]:
-        """The parts that are due: the longest due first, of each organization and of all only so many at a time."""
+        """The parts that are due: the longest due first, of each organization and of all only so
+        many at a time."""
         now = self._clock.monotonic()
-        each = Counter(self._parts[key].organization_id for key in self._running if key in self._parts)
-        due = [part for key, part in self._parts.items() if key not in self._running and self._due.get(key, 0.0) <= now]
+        each = Counter(
+            self._parts[key].organization_id for key in self._running if key in self._parts
+        )
+        due = [
+            part
+            for key, part in self._parts.items()
+            if key not in self._running and self._due.get(key, 0.0) <= now
+        ]
         due.sort(key=lambda part: self._due.get(part.key, 0.0))
         queues: dict[UUID, list[HaltPart]] = {}
         for part in due:
@@ -142,9 +168,13 @@ class HaltWorker:
         self._due[part.key] = self._clock.monotonic() + pause_seconds
 
     async def _sweep(self, tx: Tx) -> set[UUID]:
-        """Halts in turn, so that each is added up wherever its parts are worked, also one without any account."""
+        """Halts in turn, so that each is added up wherever its parts are worked, also one without
+        any account."""
         found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
-        self._swept, self._swept_at = found[-1] if len(found) == MAX_SWEPT else FIRST, self._clock.monotonic()
+        self._swept, self._swept_at = (
+            found[-1] if len(found) == MAX_SWEPT else FIRST,
+            self._clock.monotonic(),
+        )
         return set(found)
 
     def _begin_sum(self, halt_id: UUID) -> None:

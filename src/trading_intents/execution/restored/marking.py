@@ -1,9 +1,15 @@
-"""Marks a restored database before any role starts on it: what it would send may have been sent after its backup was
-made, so no CREATE or REPLACE in it is ever sent, only looked up."""
+"""Marks a restored database before any role starts on it: what it would send may have been sent
+after its backup was made, so no CREATE or REPLACE in it is ever sent, only looked up."""
 
 from uuid import uuid4
 
-from trading_intents.controls.halts.model import Halt, HaltPrincipal, HaltPrincipalType, HaltScope, HaltTerms
+from trading_intents.controls.halts.model import (
+    Halt,
+    HaltPrincipal,
+    HaltPrincipalType,
+    HaltScope,
+    HaltTerms,
+)
 from trading_intents.controls.halts.service import end_halt, start_halt
 from trading_intents.errors import NotHalted, StartupRefused
 from trading_intents.execution.restored import store
@@ -19,8 +25,9 @@ _TERMS = HaltTerms(RESTORED, cancel_orders=False)
 
 
 async def mark_restored(pool: Pool, who: str, reason: str, *, halts: bool = True) -> int:
-    """Marks in one transaction, which renews the event log's epoch too, and halts every organization: a halt may have
-    begun after the backup was made. Gives how many commands are never sent because of it."""
+    """Marks in one transaction, which renews the event log's epoch too, and halts every
+    organization: a halt may have begun after the backup was made. Gives how many commands are never
+    sent because of it."""
     async with pool.transaction() as tx:
         return await _mark(tx, who, reason, halts)
 
@@ -38,8 +45,8 @@ async def _mark(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
 
 
 async def keep_marking(pool: Pool, metrics: Metrics, log: Log) -> None:
-    """Marks the data as restored after a failover that lost a tail, which any process may have reported. Runs until
-    cancelled."""
+    """Marks the data as restored after a failover that lost a tail, which any process may have
+    reported. Runs until cancelled."""
 
     async def mark() -> None:
         async with pool.transaction() as tx:
@@ -56,17 +63,22 @@ async def keep_marking(pool: Pool, metrics: Metrics, log: Log) -> None:
 
 
 async def resume_restored(pool: Pool, who: str, organization: str | None) -> list[Halt]:
-    """Ends the halts that a restore began: of the organization with this id or external id, or of all."""
+    """Ends the halts that a restore began: of the organization with this id or external id, or of
+    all."""
     async with pool.transaction() as tx:
         halted = await store.list_restored(tx, RESTORED, organization)
         if organization is not None and not halted:
             raise NotHalted("no halt of a restore stands there")
         principal = HaltPrincipal(HaltPrincipalType.SYSTEM, f"operator {who}")
-        return [await end_halt(tx, HaltScope(organization_id), principal) for organization_id in halted]
+        return [
+            await end_halt(tx, HaltScope(organization_id), principal) for organization_id in halted
+        ]
 
 
 async def refuse_workers(pool: Pool) -> None:
     """Refuses while a worker may run on the database: it could send what is about to be marked."""
     async with pool.transaction(read_only=True) as tx:
         if await store.is_any_worker_running(tx):
-            raise StartupRefused("a worker runs on this database: end every process with the role `worker` first")
+            raise StartupRefused(
+                "a worker runs on this database: end every process with the role `worker` first"
+            )

@@ -1,5 +1,5 @@
-"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows, and that say who works
-on it. Never decides."""
+"""Statements that mark a restored database, over all tenants' orders, commands and outbox rows, and
+that say who works on it. Never decides."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -13,7 +13,9 @@ STATEMENT_LIMIT_SECONDS = 300.0
 
 
 async def is_any_worker_running(tx: Tx) -> bool:
-    running: bool = await tx.fetchval("SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())")
+    running: bool = await tx.fetchval(
+        "SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())"
+    )
     return running
 
 
@@ -29,7 +31,10 @@ async def is_connected(tx: Tx, account_id: UUID) -> bool:
 
 
 async def list_organizations(tx: Tx) -> list[OrganizationId]:
-    return [OrganizationId(row["id"]) for row in await tx.fetch("SELECT id FROM organizations ORDER BY id")]
+    return [
+        OrganizationId(row["id"])
+        for row in await tx.fetch("SELECT id FROM organizations ORDER BY id")
+    ]
 
 
 async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[OrganizationId]:
@@ -46,13 +51,15 @@ async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[O
 
 
 async def forget_absences(tx: Tx) -> None:
-    """Clears earlier proofs of absence: an order may have been sent since, so two new look-ups are needed."""
+    """Clears earlier proofs of absence: an order may have been sent since, so two new look-ups are
+    needed."""
     query = "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL"
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
 async def mark_sent_commands(tx: Tx) -> None:
-    """Marks CREATEs and REPLACEs that were sent before the backup: one that never arrived is not sent again."""
+    """Marks CREATEs and REPLACEs that were sent before the backup: one that never arrived is not
+    sent again."""
     query = """
         UPDATE commands c SET restored_at = clock_timestamp()
         FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL AND c.action_type <> 'CANCEL'
@@ -82,8 +89,8 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
 
 
 async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
-    """Queued commands become sent ones whose answer was lost; what the broker reports of them from now on is known by
-    their client order ids."""
+    """Queued commands become sent ones whose answer was lost; what the broker reports of them from
+    now on is known by their client order ids."""
     query = """
         INSERT INTO commands AS c
             (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at, restored_at)

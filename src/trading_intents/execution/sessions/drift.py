@@ -1,4 +1,5 @@
-"""Raises an alert when what must not last lasts: a lease without a session, an order that is neither sent nor ended."""
+"""Raises an alert when what must not last lasts: a lease without a session, an order that is
+neither sent nor ended."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,7 +19,9 @@ EVENTS: Final[Mapping[AlertKind, str]] = {
 
 
 class DriftCheck:
-    def __init__(self, pool: Pool, leases: Leases, max_age_millis: int, metrics: Metrics, log: Log) -> None:
+    def __init__(
+        self, pool: Pool, leases: Leases, max_age_millis: int, metrics: Metrics, log: Log
+    ) -> None:
         self._pool, self._leases, self._max_age_millis = pool, leases, max_age_millis
         self._metrics, self._log = metrics, log
         self._found: set[tuple[AlertKind, UUID]] = set()
@@ -30,9 +33,17 @@ class DriftCheck:
             old = await pending_too_old(tx, self._max_age_millis / 1000)
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             self._metrics.unknown_orders.set(await count_unknown(tx))
-        live = {account_id for account_id, session in self._leases.sessions.items() if not session.has_ended}
+        live = {
+            account_id
+            for account_id, session in self._leases.sessions.items()
+            if not session.has_ended
+        }
         found: set[tuple[AlertKind, UUID]] = {
-            *(("lease_without_session", row["account_id"]) for row in held if row["account_id"] not in live),
+            *(
+                ("lease_without_session", row["account_id"])
+                for row in held
+                if row["account_id"] not in live
+            ),
             *(("pending_too_old", row["order_key"]) for row in old),
         }
         for kind, subject in sorted(found & self._found):

@@ -1,5 +1,5 @@
-"""Buffers and records the events of one broker session, and reconciles the account with the broker's snapshots. Never
-sends a command."""
+"""Buffers and records the events of one broker session, and reconciles the account with the
+broker's snapshots. Never sends a command."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,24 @@ from trading_intents.accounts.vault import Vault
 from trading_intents.balances import store as balances_store
 from trading_intents.balances.model import BalancePacer
 from trading_intents.brokers import port
-from trading_intents.brokers.port import BrokerAdapter, BrokerBalance, BrokerEvent, BrokerUnavailable, StreamGap
+from trading_intents.brokers.port import (
+    BrokerAdapter,
+    BrokerBalance,
+    BrokerEvent,
+    BrokerUnavailable,
+    StreamGap,
+)
 from trading_intents.brokers.registry import Registry
 from trading_intents.brokers.sanitizing import sanitize_id, sanitize_text
 from trading_intents.clock import Clock
 from trading_intents.errors import PlatformError
 from trading_intents.execution.recorder import Recorder, RecorderEntry
 from trading_intents.execution.sessions import store
-from trading_intents.execution.sessions.opening import complete_reports, cost_openings, open_positions
+from trading_intents.execution.sessions.opening import (
+    complete_reports,
+    cost_openings,
+    open_positions,
+)
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.settling import reason_of
 from trading_intents.prices.model import PriceRules
@@ -31,7 +41,8 @@ from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.trading import amount_text
 
-MAX_OPENING = 8  # sessions of a broker; thousands that open at once would starve the rest of the process
+# Sessions of a broker; thousands that open at once would starve the rest of the process.
+MAX_OPENING = 8
 SNAPSHOT_SECONDS = 10.0
 CLOSE_SECONDS = 2.0  # for a part of an adapter to end
 MAX_BUFFERED = 1_000  # events; then the broker's iterator waits, and reports a gap if it cannot
@@ -42,7 +53,8 @@ WRITE_PAUSE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SessionDependencies:
-    """The parts of every session of a process. A session sets `states_changed` when its state changes. Every
+    """The parts of every session of a process. A session sets `states_changed` when its state
+    changes. Every
     `reconcile_seconds` the open orders of an account are compared with its broker's."""
 
     pool: Pool
@@ -58,9 +70,11 @@ class SessionDependencies:
     open_transactions: Callable[[], GroupTransactions]
     reconcile_seconds: float
     prices: PriceRules
-    shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))  # by broker
+    # By broker.
+    shared: defaultdict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))
     states_changed: asyncio.Event = field(default_factory=asyncio.Event)
-    opening: defaultdict[str, asyncio.Semaphore] = field(  # by broker: one that hangs keeps its own sessions waiting
+    # By broker: one that hangs keeps its own sessions waiting.
+    opening: defaultdict[str, asyncio.Semaphore] = field(
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(MAX_OPENING))
     )
 
@@ -70,7 +84,8 @@ _Received = BrokerEvent | BrokerBalance | StreamGap | Exception | None  # None: 
 
 
 async def call_adapter(call: Awaitable[T]) -> T:
-    """Awaits an adapter. BrokerUnavailable: its call was cancelled, as gRPC may do, and not the one who waits."""
+    """Awaits an adapter. BrokerUnavailable: its call was cancelled, as gRPC may do, and not the one
+    who waits."""
     try:
         return await call
     except asyncio.CancelledError:
@@ -81,8 +96,10 @@ async def call_adapter(call: Awaitable[T]) -> T:
 
 
 class EventReader:
-    """`is_unseen` leaves out what is recorded already; `redact` hides secrets; `on_event` runs for each event,
-    `on_healthy` after each complete snapshot, `on_updates` after the one that follows missing updates."""
+    """`is_unseen` leaves out what is recorded already; `redact` hides secrets; `on_event` runs for
+    each event,
+    `on_healthy` after each complete snapshot, `on_updates` after the one that follows missing
+    updates."""
 
     def __init__(
         self,
@@ -111,14 +128,20 @@ class EventReader:
             self._reading.cancel()
             _, late = await asyncio.wait({self._reading}, timeout=CLOSE_SECONDS)
             if late:
-                self._dependencies.log.error("broker adapter cannot be cancelled", broker=self._account_ref.broker)
+                self._dependencies.log.error(
+                    "broker adapter cannot be cancelled", broker=self._account_ref.broker
+                )
 
     async def listen(self) -> None:
         """Records buffered events until the stream ends."""
         while True:
             received = await self._receive()
-            events = tuple(each for each in received if isinstance(each, BrokerEvent) and self._is_unseen(each))
-            balance = self._due_balance(each for each in received if isinstance(each, BrokerBalance))
+            events = tuple(
+                each for each in received if isinstance(each, BrokerEvent) and self._is_unseen(each)
+            )
+            balance = self._due_balance(
+                each for each in received if isinstance(each, BrokerBalance)
+            )
             if events or balance:
                 await self._write(events, balance)
             for each in received:
@@ -131,17 +154,22 @@ class EventReader:
                         if isinstance(each, port.UnreadableEvent):
                             self._leave_out(each.reason)
                         self._dependencies.log.warning(
-                            "broker events possibly missing", account=self._account, reason=each.reason
+                            "broker events possibly missing",
+                            account=self._account,
+                            reason=each.reason,
                         )
                         await self.reconcile()
                         if isinstance(each, port.StreamBack):
                             self._on_updates()
 
     async def _receive(self) -> list[_Received]:
-        """Waits for an event, or until a balance that is held back is due; then there may be none."""
+        """Waits for an event, or until a balance that is held back is due; then there may be
+        none."""
         now_seconds, received = self._dependencies.clock.monotonic(), list[_Received]()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._balances.wait_seconds(now_seconds) if self._balances else None):
+            async with asyncio.timeout(
+                self._balances.wait_seconds(now_seconds) if self._balances else None
+            ):
                 received.append(await self._buffer.get())
                 self._on_event()
         while received and len(received) < MAX_EVENTS and not self._buffer.empty():
@@ -155,7 +183,8 @@ class EventReader:
         return self._balances.take(self._dependencies.clock.monotonic())
 
     async def reconcile_open(self) -> None:
-        """Reconciles an account with open orders: it finds events that the broker dropped silently."""
+        """Reconciles an account with open orders: it finds events that the broker dropped
+        silently."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
             has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))
@@ -168,19 +197,24 @@ class EventReader:
             await self.reconcile(is_back=False)
 
     async def reconcile(self, is_back: bool = True) -> port.AccountSnapshot:
-        """Records a snapshot like streamed events, and looks up open orders that the snapshot should have and lacks.
-        A broker that gives a complete snapshot is healthy. `is_back`: it may have been unreachable until now."""
+        """Records a snapshot like streamed events, and looks up open orders that the snapshot
+        should have and lacks. A broker that gives a complete snapshot is healthy. `is_back`: it may
+        have been unreachable until now."""
         async with self._dependencies.pool.transaction(read_only=True) as tx:
             seen_at = await store.read_seen(tx, self._account_ref.account_id)
             if self._balances is None:
-                self._balances = BalancePacer(await balances_store.find_balance(tx, self._account_ref.account_id))
+                self._balances = BalancePacer(
+                    await balances_store.find_balance(tx, self._account_ref.account_id)
+                )
         async with asyncio.timeout(SNAPSHOT_SECONDS):
             snapshot = await call_adapter(self._broker.snapshot(seen_at - SEEN_MARGIN))
         for reason in snapshot.unreadable:
             self._leave_out(reason)
         if snapshot.remarks != self._remarks:
             self._remarks = snapshot.remarks
-            self._dependencies.log.info("broker account read", account=self._account, remarks=snapshot.remarks)
+            self._dependencies.log.info(
+                "broker account read", account=self._account, remarks=snapshot.remarks
+            )
         order_events = [event for order in snapshot.open_orders for event in order.events]
         await self._write_all([*order_events, *snapshot.executions])
         # After the executions, which the positions include.
@@ -188,7 +222,11 @@ class EventReader:
         balance = self._due_balance([snapshot.balance] if snapshot.balance else ())
         if balance:
             await self._write((), balance)
-        clients = [sanitize_id(order.client_order_id) for order in snapshot.open_orders if order.client_order_id]
+        clients = [
+            sanitize_id(order.client_order_id)
+            for order in snapshot.open_orders
+            if order.client_order_id
+        ]
         numbers = [sanitize_id(order.broker_order_id) for order in snapshot.open_orders]
         async with self._dependencies.pool.transaction() as tx:
             await store.look_up_missing(tx, self._account_ref.account_id, clients, numbers, is_back)
@@ -197,15 +235,20 @@ class EventReader:
 
     def _leave_out(self, reason: str) -> None:
         self._dependencies.metrics.alert("event_left_out")
-        self._dependencies.log.error("broker event left out", account=self._account, reason=sanitize_text(reason))
+        self._dependencies.log.error(
+            "broker event left out", account=self._account, reason=sanitize_text(reason)
+        )
 
     async def _open_positions(self, snapshot: port.AccountSnapshot) -> list[BrokerEvent]:
-        """The snapshot's positions. Those of the account's first snapshot set its opening positions."""
+        """The snapshot's positions. Those of the account's first snapshot set its opening
+        positions."""
         if snapshot.positions is None:
             return []
         async with self._dependencies.pool.transaction(plans="by_key") as tx:
             reports = await complete_reports(tx, self._account_ref, snapshot)
-            openings = await open_positions(tx, self._account_ref, reports, self._dependencies.prices)
+            openings = await open_positions(
+                tx, self._account_ref, reports, self._dependencies.prices
+            )
         if openings:
             self._dependencies.signals.notify(STREAM)
         for row in openings:
@@ -221,12 +264,17 @@ class EventReader:
         for start in range(0, len(events), MAX_EVENTS):
             await self._write(tuple(events[start : start + MAX_EVENTS]))
 
-    async def _write(self, events: tuple[BrokerEvent, ...], balance: BrokerBalance | None = None) -> None:
-        """Retries while the database is unavailable; an event that cannot be written is left out, with an alert."""
+    async def _write(
+        self, events: tuple[BrokerEvent, ...], balance: BrokerBalance | None = None
+    ) -> None:
+        """Retries while the database is unavailable; an event that cannot be written is left out,
+        with an alert."""
         events = tuple(map(self._redact, events))
         while True:
             try:
-                await self._dependencies.recorder.write(RecorderEntry(self._account_ref, events, balance=balance))
+                await self._dependencies.recorder.write(
+                    RecorderEntry(self._account_ref, events, balance=balance)
+                )
                 return
             except PlatformError as error:
                 self._dependencies.log.warning(

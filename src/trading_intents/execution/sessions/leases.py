@@ -1,4 +1,5 @@
-"""Renews, takes, balances and gives back the leases of this process. An account whose lease it holds has a session."""
+"""Renews, takes, balances and gives back the leases of this process. An account whose lease it
+holds has a session."""
 
 import asyncio
 import math
@@ -38,7 +39,8 @@ CANCELS = "candidate.event_type = 'intent.cancel'"
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row `candidate`."""
+    """Accounts with their free slots and their leases' tokens. `where` is our own SQL about the row
+    `candidate`."""
 
     free_slots: Mapping[str, int]
     lease_tokens: Mapping[str, int]
@@ -46,19 +48,25 @@ class Claimable:
 
 
 class Leases:
-    """Each balance reads this worker's leases from the table and makes the sessions equal to them; nothing else opens
-    or closes one, but for the clock: when the leases may have expired, all sessions end, and the worker starts over
-    under a new id, as after a crash. `claim_wakeup` wakes the dispatcher when there may be more to claim."""
+    """Each balance reads this worker's leases from the table and makes the sessions equal to them;
+    nothing else opens or closes one, but for the clock: when the leases may have expired, all
+    sessions end, and the worker starts over under a new id, as after a crash. `claim_wakeup` wakes
+    the dispatcher when there may be more to claim."""
 
     def __init__(
-        self, dependencies: SessionDependencies, make_id: IdMaker, max_age_millis: int, claim_wakeup: Wakeup
+        self,
+        dependencies: SessionDependencies,
+        make_id: IdMaker,
+        max_age_millis: int,
+        claim_wakeup: Wakeup,
     ) -> None:
         self.sessions: dict[UUID, BrokerSession] = {}
         self._organizations: set[str] = set()  # of the leases
         self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
         self.worker_id, self._next_id = make_id(), make_id()
-        self.valid_until = 0.0  # by the process's clock; in the database, by which others go, the leases end later
+        # By the process's clock; in the database, by which others go, the leases end later.
+        self.valid_until = 0.0
         self._expiry: asyncio.TimerHandle | None = None
         self._turn = 0  # of the claims
         self._wakeup = asyncio.Event()
@@ -80,12 +88,17 @@ class Leases:
         return organization_id in self._organizations
 
     def claimable(self) -> list[Claimable]:
-        """Gives what may be claimed, by what each session can send; rows that need no broker once a second, and first.
-        The others take turns to be first, since a claim may leave no room for the next."""
+        """Gives what may be claimed, by what each session can send; rows that need no broker once a
+        second, and first. The others take turns to be first, since a claim may leave no room for
+        the next."""
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
-        submits, cancels, brokerless = list[BrokerSession](), list[BrokerSession](), list[BrokerSession]()
+        submits, cancels, brokerless = (
+            list[BrokerSession](),
+            list[BrokerSession](),
+            list[BrokerSession](),
+        )
         for session in self.sessions.values():
             if session.is_leaving:
                 continue
@@ -110,7 +123,9 @@ class Leases:
         if self._expiry:
             self._expiry.cancel()
         sessions, self.sessions = list(self.sessions.values()), {}
-        await asyncio.gather(*(session.close(limit_seconds) for session in sessions), *self._closing)
+        await asyncio.gather(
+            *(session.close(limit_seconds) for session in sessions), *self._closing
+        )
         try:
             async with self._dependencies.pool.transaction() as tx:
                 await store.retire(tx, self.worker_id)
@@ -122,8 +137,9 @@ class Leases:
         self._dependencies.log.warning("leases not kept", work=work, reason=reason_of(error))
 
     async def _renew(self) -> float:
-        """Renews the worker, or enlists it under its next id if its leases may have expired. Gives the seconds until
-        the next renewal. A commit that is slow is no failure: it counts from before it began."""
+        """Renews the worker, or enlists it under its next id if its leases may have expired. Gives
+        the seconds until the next renewal. A commit that is slow is no failure: it counts from
+        before it began."""
         clock = self._dependencies.clock
         before_seconds = clock.monotonic()
         async with self._dependencies.pool.transaction() as tx:
@@ -139,7 +155,9 @@ class Leases:
         self.valid_until = before_seconds + LEASE_SECONDS
         if self._expiry:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(self.valid_until - clock.monotonic(), self._drop_all)
+        self._expiry = asyncio.get_running_loop().call_later(
+            self.valid_until - clock.monotonic(), self._drop_all
+        )
         return max(0.0, before_seconds + RENEW_SECONDS - clock.monotonic())
 
     def _drop_all(self) -> None:
@@ -148,8 +166,8 @@ class Leases:
         self._dependencies.states_changed.set()
 
     async def _balance(self) -> float:
-        """Takes or gives back leases, and makes the sessions equal to those that it holds then. Gives the seconds until
-        there may be something to do again."""
+        """Takes or gives back leases, and makes the sessions equal to those that it holds then.
+        Gives the seconds until there may be something to do again."""
         worker_id = self.worker_id
         if not self._is_valid(worker_id):
             return RETRY_SECONDS
@@ -182,7 +200,9 @@ class Leases:
 
     def _is_valid(self, worker_id: UUID) -> bool:
         """Whether what was read of this worker's leases still says what may be sent."""
-        return worker_id == self.worker_id and self._dependencies.clock.monotonic() < self.valid_until
+        return (
+            worker_id == self.worker_id and self._dependencies.clock.monotonic() < self.valid_until
+        )
 
     def _match(self, held: Sequence[Row], first: Sequence[UUID]) -> None:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
@@ -205,18 +225,27 @@ class Leases:
         if now - self._seen_at < SEEN_SECONDS:
             return
         self._seen_at = now
-        active = [session for session in self.sessions.values() if session.is_up and session.has_events]
+        active = [
+            session for session in self.sessions.values() if session.is_up and session.has_events
+        ]
         if active:
-            await store.mark_seen(tx, self.worker_id, [session.account_ref.account_id for session in active])
+            await store.mark_seen(
+                tx, self.worker_id, [session.account_ref.account_id for session in active]
+            )
         for session in active:
             session.has_events = False
 
     def _open(self, row: Row) -> None:
-        ids, environment = (row["account_id"], OrganizationId(row["organization_id"])), Environment(row["environment"])
+        ids, environment = (
+            (row["account_id"], OrganizationId(row["organization_id"])),
+            Environment(row["environment"]),
+        )
         integration = self._dependencies.brokers.integration(row["broker"])
         bust_reopens = integration is None or integration.capabilities.bust_reopens
         account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)
-        session = self.sessions[account_ref.account_id] = BrokerSession(account_ref, row["token"], self._dependencies)
+        session = self.sessions[account_ref.account_id] = BrokerSession(
+            account_ref, row["token"], self._dependencies
+        )
         session.start()
 
     def _close(self, session: BrokerSession) -> None:
@@ -243,7 +272,9 @@ class Leases:
             states = {account_id: session.state for account_id, session in self.sessions.items()}
             self._measure(states)
             changed = {
-                account_id: state for account_id, state in states.items() if self._reported.get(account_id) != state
+                account_id: state
+                for account_id, state in states.items()
+                if self._reported.get(account_id) != state
             }
             if not changed:
                 continue
@@ -262,10 +293,14 @@ class Leases:
         counts = Counter(states.values())
         for state in ConnectionState:
             self._dependencies.metrics.execution_links.labels(state).set(counts[state])
-        self._dependencies.metrics.execution_breakers.set(sum(each.breaker.is_open for each in self.sessions.values()))
+        self._dependencies.metrics.execution_breakers.set(
+            sum(each.breaker.is_open for each in self.sessions.values())
+        )
 
 
-def _claimable(sessions: Sequence[BrokerSession], where: str = "true", slots: int | None = None) -> Claimable:
+def _claimable(
+    sessions: Sequence[BrokerSession], where: str = "true", slots: int | None = None
+) -> Claimable:
     """`slots` replaces the sessions' free slots for rows that need no broker."""
     return Claimable(
         {session.account_text: slots or session.free_slots for session in sessions},

@@ -1,5 +1,6 @@
-"""Opening positions: what an account held at its broker before our first trade. The first snapshot that has positions
-sets them, once for all symbols: a later report of a new symbol may be of a fill that is still on its way."""
+"""Opening positions: what an account held at its broker before our first trade. The first snapshot
+that has positions sets them, once for all symbols: a later report of a new symbol may be of a fill
+that is still on its way."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -26,8 +27,11 @@ from trading_intents.stream import log as stream_log
 from trading_intents.trading import ZERO, Symbol, exact, normalized
 
 
-async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot) -> list[BrokerEvent]:
-    """The snapshot's report of every position; a symbol that we hold and that it leaves out is 0."""
+async def complete_reports(
+    tx: Tx, account_ref: AccountRef, snapshot: AccountSnapshot
+) -> list[BrokerEvent]:
+    """The snapshot's report of every position; a symbol that we hold and that it leaves out is
+    0."""
     reports = list(snapshot.positions or ())
     if snapshot.positions is None:
         return reports
@@ -47,11 +51,12 @@ async def complete_reports(tx: Tx, account_ref: AccountRef, snapshot: AccountSna
 async def open_positions(
     tx: Tx, account_ref: AccountRef, reports: Sequence[BrokerEvent], rules: PriceRules
 ) -> list[PositionRow]:
-    """Positions with an opening that is not 0, written and published; none once the account had them. Executions come
-    first.
+    """Positions with an opening that is not 0, written and published; none once the account had
+    them. Executions come first.
 
-    An opening costs the broker's average price, else the symbol's reference price. What it made by then is no result of
-    today. The reported prices are written first, as today's result is judged by them from now on."""
+    An opening costs the broker's average price, else the symbol's reference price. What it made by
+    then is no result of today. The reported prices are written first, as today's result is judged
+    by them from now on."""
     ids = account_ref.account_id, account_ref.organization_id
     if not await store.claim_openings(tx, *ids):
         return []
@@ -85,13 +90,18 @@ async def open_positions(
 
 
 async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> bool:
-    """Gives openings that were set without a cost the symbol's reference price, once one is known. One of which a part
-    was closed meanwhile stays as it is: closing it realized nothing. Says whether a position changed."""
-    known = await _known_prices(tx, account_ref, await store.list_uncosted(tx, account_ref.account_id))
+    """Gives openings that were set without a cost the symbol's reference price, once one is known.
+    One of which a part was closed meanwhile stays as it is: closing it realized nothing. Says
+    whether a position changed."""
+    known = await _known_prices(
+        tx, account_ref, await store.list_uncosted(tx, account_ref.account_id)
+    )
     picked = {symbol: rules.pick(prices) for symbol, prices in known.items()}
     prices = {symbol: price.price for symbol, price in picked.items() if price}
     ids = account_ref.account_id, account_ref.organization_id
-    locked, now = await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ([], None)
+    locked, now = (
+        await orders_store.lock_positions(tx, *ids, sorted(prices)) if prices else ([], None)
+    )
     rows = [
         await _reopened(tx, row, opening(row.opening_quantity, prices[row.symbol]), now)
         for row in locked
@@ -103,13 +113,19 @@ async def cost_openings(tx: Tx, account_ref: AccountRef, rules: PriceRules) -> b
     return bool(rows)
 
 
-async def _known_prices(tx: Tx, account_ref: AccountRef, symbols: Sequence[str]) -> dict[str, StoredPrices]:
+async def _known_prices(
+    tx: Tx, account_ref: AccountRef, symbols: Sequence[str]
+) -> dict[str, StoredPrices]:
     market = market_of(account_ref.broker, account_ref.environment)
     keys = [PriceKey(account_ref.organization_id, market, Symbol(symbol)) for symbol in symbols]
-    return {key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()}
+    return {
+        key.symbol: prices for key, prices in (await prices_store.find_prices(tx, keys)).items()
+    }
 
 
-async def _reopened(tx: Tx, row: PositionRow, start: NetPosition, now: datetime | None) -> PositionRow:
+async def _reopened(
+    tx: Tx, row: PositionRow, start: NetPosition, now: datetime | None
+) -> PositionRow:
     """The position's row, summed up again from that opening."""
     summed = await sum_trades(PoolTransaction(tx), reopen(row, start))
     return replace(summed, received_at=now or row.received_at)
@@ -118,10 +134,13 @@ async def _reopened(tx: Tx, row: PositionRow, start: NetPosition, now: datetime 
 async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:
     account = account_ref.environment, account_ref.broker
     if rows:
-        await stream_log.append(tx, [position_event(row, *account, day_of(row.received_at)) for row in rows])
+        await stream_log.append(
+            tx, [position_event(row, *account, day_of(row.received_at)) for row in rows]
+        )
 
 
 def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:
-    """Those with a quantity, and those without: of these only what we have a position of is looked at."""
+    """Those with a quantity, and those without: of these only what we have a position of is looked
+    at."""
     held = {str(event.symbol) for event in reports if event.quantity}
     return sorted(held), sorted({str(event.symbol) for event in reports} - held)

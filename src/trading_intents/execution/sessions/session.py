@@ -1,5 +1,5 @@
-"""Opens one account's session with its broker, reconciles and follows it, and opens it again when it ends. Sends the
-commands that it is given; never decides which."""
+"""Opens one account's session with its broker, reconciles and follows it, and opens it again when
+it ends. Sends the commands that it is given; never decides which."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,10 @@ NO_CREDENTIAL = {
     ConnectionState.CREDENTIAL_MISSING: "the account has no credential for its broker",
     ConnectionState.CREDENTIAL_REJECTED: "the broker refused the account's credential",
 }
-NOT_CONNECTED, PAUSED = "the broker was not connected", "the broker did not answer, so nothing was sent for a while"
+NOT_CONNECTED, PAUSED = (
+    "the broker was not connected",
+    "the broker did not answer, so nothing was sent for a while",
+)
 MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no secrets
 
 
@@ -59,18 +62,26 @@ class _SessionSetup:
 
 
 class BrokerSession:
-    def __init__(self, account_ref: AccountRef, token: int, dependencies: SessionDependencies) -> None:
+    def __init__(
+        self, account_ref: AccountRef, token: int, dependencies: SessionDependencies
+    ) -> None:
         self.account_ref, self.token, self._dependencies = account_ref, token, dependencies
         self.account_text = str(account_ref.account_id)  # it is named in every claim
-        self.integration: port.Integration | None = dependencies.brokers.integration(account_ref.broker)
+        self.integration: port.Integration | None = dependencies.brokers.integration(
+            account_ref.broker
+        )
         self.state = ConnectionState.DISCONNECTED
         self.is_closed = False  # the account is, for good
-        self.is_leaving = False  # no more commands are claimed for it; when it has ended, its lease is given back
+        # No more commands are claimed for it; when it has ended, its lease is given back.
+        self.is_leaving = False
         self.generation: int | None = None  # of what it last read
         self.has_events = False  # since they were last marked as seen
-        self._answers: dict[str, port.BrokerEvent] = {}  # events of recent answers, which the stream mostly repeats
+        # Events of recent answers, which the stream mostly repeats.
+        self._answers: dict[str, port.BrokerEvent] = {}
         self.breaker = Breaker()
-        self.budget = Budget(self.integration.capabilities.requests_per_minute if self.integration else None)
+        self.budget = Budget(
+            self.integration.capabilities.requests_per_minute if self.integration else None
+        )
         self.in_flight = 0  # commands that are marked, and not recorded yet
         self._broker: port.BrokerAdapter | None = None
         self._reader: EventReader | None = None
@@ -93,12 +104,16 @@ class BrokerSession:
 
     @property
     def free_slots(self) -> int:
-        """A command takes its slot before its send is marked: one that waits for a slot can still be given up."""
-        return (self.integration.capabilities.calls_at_once if self.integration else 1) - self.in_flight
+        """A command takes its slot before its send is marked: one that waits for a slot can still
+        be given up."""
+        return (
+            self.integration.capabilities.calls_at_once if self.integration else 1
+        ) - self.in_flight
 
     @property
     def is_up(self) -> bool:
-        """Whether commands can be sent: also while updates are missing, and the state is CONNECTING."""
+        """Whether commands can be sent: also while updates are missing, and the state is
+        CONNECTING."""
         return self._broker is not None
 
     def hindrance(self, age_seconds: float) -> str | None:
@@ -121,7 +136,8 @@ class BrokerSession:
         self._wakeup.set()
 
     async def close(self, limit_seconds: float) -> None:
-        """Waits for the calls under way, up to the limit, and then ends the session: it sends nothing any more."""
+        """Waits for the calls under way, up to the limit, and then ends the session: it sends
+        nothing any more."""
         await wait_at_most(self._idle, limit_seconds)
         self._broker = self._reader = None
         self._show(ConnectionState.DISCONNECTED)
@@ -130,12 +146,16 @@ class BrokerSession:
             await asyncio.wait({self._task}, timeout=END_SECONDS)
         self._was_closed = True
 
-    async def call(self, command: CommandKind, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def call(
+        self, command: CommandKind, ticket: port.OrderTicket, deadline: float
+    ) -> port.CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
         broker, left_seconds = self._broker, deadline - self._dependencies.clock.monotonic()
         if broker is None or left_seconds <= 0:
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the session is down")
-        method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(command, broker.cancel)
+        method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(
+            command, broker.cancel
+        )
         self._enter()
         try:
             async with asyncio.timeout(left_seconds):
@@ -143,12 +163,17 @@ class BrokerSession:
         except TimeoutError:
             result = port.CommandResult(outcome=port.Outcome.UNKNOWN, message="no answer in time")
         except Exception as error:
-            self._dependencies.log.error("broker call failed", broker=self.account_ref.broker, exc_info=error)
+            self._dependencies.log.error(
+                "broker call failed", broker=self.account_ref.broker, exc_info=error
+            )
             result = port.CommandResult(outcome=port.Outcome.UNKNOWN, message="the call failed")
         finally:
             self._leave()
         self._count_outcome(command, result.outcome)
-        texts = {"message": self._redact(result.message), "updates": tuple(map(self._redact_event, result.updates))}
+        texts = {
+            "message": self._redact(result.message),
+            "updates": tuple(map(self._redact_event, result.updates)),
+        }
         return replace(result, **texts)
 
     def _redact(self, text: str) -> str:
@@ -161,7 +186,8 @@ class BrokerSession:
         return replace(event, detail=self._redact(event.detail)) if event.detail else event
 
     def remember(self, events: Iterable[port.BrokerEvent]) -> None:
-        """Keeps events of an answer, which its entry records, so that the stream's copies are skipped."""
+        """Keeps events of an answer, which its entry records, so that the stream's copies are
+        skipped."""
         for event in events:
             self._answers[event.dedupe_key] = event
         while len(self._answers) > MAX_REMEMBERED:
@@ -178,20 +204,27 @@ class BrokerSession:
         try:
             async with asyncio.timeout(LOOKUP_SECONDS):
                 deadline = self._dependencies.clock.monotonic() + LOOKUP_SECONDS
-                found = await call_adapter(self._broker.lookup(client_order_id, broker_order_id, deadline))
+                found = await call_adapter(
+                    self._broker.lookup(client_order_id, broker_order_id, deadline)
+                )
                 if not isinstance(found, port.OrderSnapshot):
                     return found
-                return dataclasses.replace(found, events=tuple(map(self._redact_event, found.events)))
+                return dataclasses.replace(
+                    found, events=tuple(map(self._redact_event, found.events))
+                )
         except TimeoutError:
             return port.LookupUnknown("no answer in time")
         except Exception as error:
-            self._dependencies.log.error("broker look-up failed", broker=self.account_ref.broker, exc_info=error)
+            self._dependencies.log.error(
+                "broker look-up failed", broker=self.account_ref.broker, exc_info=error
+            )
             return port.LookupUnknown("the look-up failed")
         finally:
             self._leave()
 
     async def read_positions(self) -> dict[str, Decimal] | None:
-        """The positions of a snapshot that is requested now and recorded; None: the broker reports none."""
+        """The positions of a snapshot that is requested now and recorded; None: the broker reports
+        none."""
         if self._reader is None:
             raise port.BrokerUnavailable("the session is down")
         self._enter()
@@ -202,7 +235,11 @@ class BrokerSession:
         if snapshot.positions is None:
             return None
         reports = sanitize(snapshot.positions)[0]
-        return {str(each.symbol): each.quantity for each in reports if each.symbol and each.quantity is not None}
+        return {
+            str(each.symbol): each.quantity
+            for each in reports
+            if each.symbol and each.quantity is not None
+        }
 
     def _enter(self) -> None:
         self._calls += 1
@@ -294,12 +331,17 @@ class BrokerSession:
         account_ref, dependencies = self.account_ref, self._dependencies
         secrets = {}
         if setup.sealed is not None and setup.credential_id is not None:
-            ref = SecretRef(account_ref.organization_id, account_ref.account_id, setup.credential_id)
+            ref = SecretRef(
+                account_ref.organization_id, account_ref.account_id, setup.credential_id
+            )
             secrets = await dependencies.vault.open(ref, setup.sealed)
         revealed = (each.reveal() for each in secrets.values())
         self._secrets = tuple(each for each in revealed if len(each) >= MIN_SECRET_CHARACTERS)
         account = port.BrokerAccount(
-            account_ref.account_id, account_ref.organization_id, account_ref.environment, setup.external_account_id
+            account_ref.account_id,
+            account_ref.organization_id,
+            account_ref.environment,
+            setup.external_account_id,
         )
         settings = dependencies.settings(account_ref.broker)
         return port.IntegrationContext(
@@ -318,7 +360,13 @@ class BrokerSession:
     async def _listen(self, broker: port.BrokerAdapter, setup: _SessionSetup) -> None:
         """Reconciles while events are buffered, then records events until the stream ends."""
         on_updates = partial(self._show, ConnectionState.CONNECTED)
-        callbacks = self._is_unseen, self._redact_event, self._on_event, self._on_healthy, on_updates
+        callbacks = (
+            self._is_unseen,
+            self._redact_event,
+            self._on_event,
+            self._on_healthy,
+            on_updates,
+        )
         reader = EventReader(self.account_ref, broker, self._dependencies, *callbacks)
         try:
             async with self._dependencies.opening[self.account_ref.broker]:
@@ -327,7 +375,11 @@ class BrokerSession:
                 reader.start()
                 await reader.reconcile()
             self._broker, self._reader, self._logged = broker, reader, None
-            self._accepted, self._refusals, self._up_at_seconds = setup, 0, self._dependencies.clock.monotonic()
+            self._accepted, self._refusals, self._up_at_seconds = (
+                setup,
+                0,
+                self._dependencies.clock.monotonic(),
+            )
             if missing:
                 self._log_once("broker updates missing", missing.reason)
             self._show(ConnectionState.CONNECTING if missing else ConnectionState.CONNECTED)
@@ -346,10 +398,16 @@ class BrokerSession:
             self._dependencies.states_changed.set()
 
     async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
-        """Runs until the account or its credential changes. Meanwhile takes snapshots while the breaker is open, and
-        reconciles open orders at intervals."""
-        failures, clock, interval_seconds = 0, self._dependencies.clock, self._dependencies.reconcile_seconds
-        due_seconds = clock.monotonic() + first_reconcile_seconds(self.account_ref.account_id, interval_seconds)
+        """Runs until the account or its credential changes. Meanwhile takes snapshots while the
+        breaker is open, and reconciles open orders at intervals."""
+        failures, clock, interval_seconds = (
+            0,
+            self._dependencies.clock,
+            self._dependencies.reconcile_seconds,
+        )
+        due_seconds = clock.monotonic() + first_reconcile_seconds(
+            self.account_ref.account_id, interval_seconds
+        )
         while True:
             if self._refreshed:
                 self._refreshed = False
@@ -373,7 +431,8 @@ class BrokerSession:
 
     def _show(self, state: ConnectionState) -> None:
         self.state = state
-        self._dependencies.states_changed.set()  # also if it is the same: what can be sent may have changed
+        # Also if it is the same: what can be sent may have changed.
+        self._dependencies.states_changed.set()
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
@@ -387,5 +446,6 @@ async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """The text of a broker's error, which adapters scrub; of any other error only what may be kept."""
+    """The text of a broker's error, which adapters scrub; of any other error only what may be
+    kept."""
     return str(error) if isinstance(error, port.BrokerUnavailable) else reason_of(error)

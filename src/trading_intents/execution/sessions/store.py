@@ -1,4 +1,5 @@
-"""Leases and sessions in the database, one function per statement. Never decides. Times are the database's."""
+"""Leases and sessions in the database, one function per statement. Never decides. Times are the
+database's."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -35,7 +36,8 @@ async def renew(tx: Tx, worker_id: UUID) -> bool:
 
 
 async def remove_expired(tx: Tx) -> None:
-    """Removes workers that have expired, which frees their leases; not one whose renewal is about to commit."""
+    """Removes workers that have expired, which frees their leases; not one whose renewal is about
+    to commit."""
     await tx.execute(
         """
         DELETE FROM workers WHERE id = ANY (ARRAY (
@@ -46,8 +48,8 @@ async def remove_expired(tx: Tx) -> None:
 
 
 async def survey(tx: Tx, worker_id: UUID) -> Row:
-    """Counts accounts that need a worker, workers and this worker's leases, and says when the first worker may
-    expire."""
+    """Counts accounts that need a worker, workers and this worker's leases, and says when the first
+    worker may expire."""
     query = """
         SELECT (
                    SELECT count(*) FROM accounts a
@@ -63,8 +65,8 @@ async def survey(tx: Tx, worker_id: UUID) -> Row:
 
 
 async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
-    """Takes free leases of accounts that are open or have rows left; gives the accounts, busy ones first. None: another
-    worker is taking leases now."""
+    """Takes free leases of accounts that are open or have rows left; gives the accounts, busy ones
+    first. None: another worker is taking leases now."""
     if not await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", TAKING_LOCK):
         return None
     query = """
@@ -86,7 +88,8 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
     """
     rows = await tx.fetch(query, worker_id, most)
     account_ids = [row["id"] for row in rows]
-    # What the last holder showed is not so any more. One whose account is locked is corrected by the next balance.
+    # What the last holder showed is not so any more. One whose account is locked is corrected by
+    # the next balance.
     query = """
         UPDATE accounts SET connection = 'disconnected' WHERE id = ANY (ARRAY (
             SELECT id FROM accounts
@@ -108,7 +111,9 @@ async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:
 
 
 async def give_back(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
-    query = "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])"
+    query = (
+        "UPDATE leases SET worker_id = NULL WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])"
+    )
     await tx.execute(query, worker_id, account_ids)
 
 
@@ -216,9 +221,10 @@ async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
 async def look_up_missing(
     tx: Tx, account_id: UUID, client_order_ids: Sequence[str], numbers: Sequence[str], is_back: bool
 ) -> None:
-    """Open orders that the broker was sent and does not name among its own, neither by client order id nor by its own
-    number, are looked up; one that was just sent may not be there yet, and is looked up later. So are, at once, those
-    that wait for their next look-up, if the broker is back: it can report again."""
+    """Open orders that the broker was sent and does not name among its own, neither by client order
+    id nor by its own number, are looked up; one that was just sent may not be there yet, and is
+    looked up later. So are, at once, those that wait for their next look-up, if the broker is back:
+    it can report again."""
     query = """
         WITH missing AS MATERIALIZED (
             SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
@@ -247,7 +253,8 @@ async def look_up_missing(
 
 
 async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
-    """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest first."""
+    """CREATEs of whatever account that are this old, and whose orders are PENDING_NEW, the oldest
+    first."""
     query = """
         SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
         WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
@@ -258,7 +265,8 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
 
 
 async def count_unknown(tx: Tx) -> int:
-    """Orders of whatever account of which nobody knows whether the broker has them; each has its look-ups."""
+    """Orders of whatever account of which nobody knows whether the broker has them; each has its
+    look-ups."""
     sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
     found: int = await tx.fetchval(sql)
     return found

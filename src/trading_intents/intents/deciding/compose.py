@@ -64,10 +64,14 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
     if isinstance(command, Cancel):
         return cancel
     if command.spec.kind is not order.spec.kind:
-        raise ValidationFailed.at("/command/payload/spec", f"must be {order.spec.kind}, as the order is")
+        raise ValidationFailed.at(
+            "/command/payload/spec", f"must be {order.spec.kind}, as the order is"
+        )
     if (command.spec.trail_bps is None) is not (order.spec.trail_bps is None):
         trail = "trail_amount" if order.spec.trail_bps is None else "trail_bps"
-        raise ValidationFailed.at(f"/command/payload/spec/{command.spec.kind}", f"must have {trail}, as the order does")
+        raise ValidationFailed.at(
+            f"/command/payload/spec/{command.spec.kind}", f"must have {trail}, as the order does"
+        )
     assert order.spec.time_in_force is not None
     spec = _with_time(command.spec, order.spec.time_in_force)
     if order.is_linked:
@@ -80,7 +84,13 @@ def compose_leg(entry: Accepted, linked: LinkedSpec, parent_intent_id: str) -> A
     assert linked.leg is not None
     side = leg_side(linked.leg, entry.side)
     return replace(
-        entry, side=side, spec=linked.spec, leg=linked.leg, parent_intent_id=parent_intent_id, legs=(), closes=False
+        entry,
+        side=side,
+        spec=linked.spec,
+        leg=linked.leg,
+        parent_intent_id=parent_intent_id,
+        legs=(),
+        closes=False,
     )
 
 
@@ -95,7 +105,9 @@ def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
             raise OpenOrders("an order of the symbol is open, or came since the position was read")
         quantity = command.quantity
     if not quantity:
-        raise NoPosition(f"no position in {command.symbol} is left to close: it is flat, or open orders close it")
+        raise NoPosition(
+            f"no position in {command.symbol} is left to close: it is flat, or open orders close it"
+        )
     offered = broker.times_in_force[OrderKind.MARKET]
     time_in_force = TimeInForce.DAY if TimeInForce.DAY in offered else offered[0]
     return Accepted(
@@ -123,7 +135,13 @@ def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
         before = VersionTerms(**amounts_of(replaced.spec))
         open_before = open_quantity(before.quantity, None, replaced.filled_quantity)
         open_after = open_quantity(before.quantity, amounts["quantity"], replaced.filled_quantity)
-    terms = (symbol, side, ORDER_TYPES[spec.kind], *(getattr(spec, name) for name in SPEC_AMOUNTS), spec.trail_bps)
+    terms = (
+        symbol,
+        side,
+        ORDER_TYPES[spec.kind],
+        *(getattr(spec, name) for name in SPEC_AMOUNTS),
+        spec.trail_bps,
+    )
     return AskedOrder(
         is_create=replaced is None,
         closes=accepted.closes,

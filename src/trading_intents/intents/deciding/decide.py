@@ -1,4 +1,5 @@
-"""decide(): gives an action, an earlier answer or a refusal, of a command and the state that it meets."""
+"""decide(): gives an action, an earlier answer or a refusal, of a command and the state that it
+meets."""
 
 from datetime import datetime
 from typing import assert_never
@@ -27,14 +28,17 @@ from trading_intents.trading import Environment, OrderKind, TimeInForce
 
 
 def decide(submission: Submission, state: SubmissionState, now: datetime) -> Decision:
-    """Gives an action, an earlier answer or a refusal. The checks run in the order that the API documents."""
+    """Gives an action, an earlier answer or a refusal. The checks run in the order that the API
+    documents."""
     try:
         account = _check_caller(submission, state, now)
         if state.earlier and state.earlier.body_digest == submission.body_digest:
             return Replayed(state.earlier.intent_id, state.earlier.seq, state.earlier.legs)
         _check_broker(submission.command, state)
         composed = (
-            None if isinstance(submission.command, Close) else compose(submission, submission.command, state.order)
+            None
+            if isinstance(submission.command, Close)
+            else compose(submission, submission.command, state.order)
         )
         if state.earlier:
             raise errors.IdempotencyConflict(
@@ -49,7 +53,9 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
             if state.judge:
                 triggered += state.judge(asked_order(accepted, state.order))
             if triggered:
-                raise errors.ControlRejected(triggered, list(dict.fromkeys(item.reason for item in triggered)))
+                raise errors.ControlRejected(
+                    triggered, list(dict.fromkeys(item.reason for item in triggered))
+                )
     except errors.PlatformError as refusal:
         return refusal
     return accepted
@@ -70,11 +76,15 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
     if account is None or account.organization_id != key.organization_id:
         raise errors.NotFound("no such account")
     if key.environment != account.environment:
-        raise errors.Forbidden(f"the API key is not of environment {account.environment}, which the account is")
+        raise errors.Forbidden(
+            f"the API key is not of environment {account.environment}, which the account is"
+        )
     # A CANCEL lowers risk, so it needs no entitlement.
     needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
     if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
-        raise errors.EntitlementRequired(f"the organization needs the entitlement {Entitlement.TRADING_LIVE}")
+        raise errors.EntitlementRequired(
+            f"the organization needs the entitlement {Entitlement.TRADING_LIVE}"
+        )
     return account
 
 
@@ -83,10 +93,13 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
     if isinstance(command, Cancel):
         return
     if broker is None:
-        raise errors.Unavailable("the account's broker cannot be used: its integration is not installed here")
+        raise errors.Unavailable(
+            "the account's broker cannot be used: its integration is not installed here"
+        )
     if isinstance(command, Replace) and not broker.native_replace:
         raise errors.ValidationFailed.at(
-            "/command/type", f"the broker {broker.name} cannot replace an order; use CANCEL and CREATE"
+            "/command/type",
+            f"the broker {broker.name} cannot replace an order; use CANCEL and CREATE",
         )
     if isinstance(command, Create) and command.route not in broker.routes:
         raise errors.ValidationFailed.at(
@@ -106,7 +119,9 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
             f"/command/payload/spec/{kind}",
             f"the broker {broker.name} has no such order kind; use {errors.either(broker.times_in_force)}",
         )
-    if (time_in_force or TimeInForce.DAY) not in offered and (time_in_force or isinstance(command, Create)):
+    if (time_in_force or TimeInForce.DAY) not in offered and (
+        time_in_force or isinstance(command, Create)
+    ):
         raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}/time_in_force",
             f"the broker {broker.name} does not offer it; use {errors.either(offered)}",
@@ -116,13 +131,16 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
 
 
 def _judged_controls(submission: Submission, controls: Controls) -> Controls:
-    """A halt's own orders pass all but the trading window, a caller's that closes a position passes halts."""
+    """A halt's own orders pass all but the trading window, a caller's that closes a position passes
+    halts."""
     if submission.halt_id:
         return controls.window_only()
     return controls.without_halts() if isinstance(submission.command, Close) else controls
 
 
-def _check_account(submission: Submission, account: AccountState, broker: Capabilities | None) -> None:
+def _check_account(
+    submission: Submission, account: AccountState, broker: Capabilities | None
+) -> None:
     if account.closed:
         raise errors.AccountClosed("the account is closed for good: it can be read, not changed")
     if isinstance(submission.command, Cancel):
@@ -141,11 +159,15 @@ def _check_order(submission: Submission, order: KnownOrder | None) -> None:
         case Replace() | Cancel():
             assert order is not None
             if order.status in FINAL_STATUSES:
-                raise errors.IntentClosed(f"the order is {order.status}, which is final; use CREATE for a new one")
+                raise errors.IntentClosed(
+                    f"the order is {order.status}, which is final; use CREATE for a new one"
+                )
             if isinstance(command, Cancel) and not command.once:
                 return
             if order.cancel_requested:
-                raise errors.CancelPending("a CANCEL of this intent is pending; wait until the broker has answered it")
+                raise errors.CancelPending(
+                    "a CANCEL of this intent is pending; wait until the broker has answered it"
+                )
             if order.replace_pending and not isinstance(command, Cancel):
                 raise errors.ReplacePending(
                     "a REPLACE of this intent is pending; wait until the broker has answered it"

@@ -1,5 +1,5 @@
-"""Orders that a broker links, an entry and its exits or a limit and the stop beside it: their sides, on which side of
-each other their prices are, and whether the broker offers it."""
+"""Orders that a broker links, an entry and its exits or a limit and the stop beside it: their
+sides, on which side of each other their prices are, and whether the broker offers it."""
 
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
@@ -39,21 +39,28 @@ def check_create(command: Create) -> None:
 
 
 def check_replace(spec: Spec, order: KnownOrder) -> None:
-    """Refuses what would change more of a linked order than its prices, or put those on a wrong side."""
+    """Refuses what would change more of a linked order than its prices, or put those on a wrong
+    side."""
     pointer = f"/command/payload/spec/{spec.kind}"
     for name in ("quantity", "time_in_force"):
         if (shown := getattr(order.spec, name)) != getattr(spec, name):
             raise ValidationFailed.at(
-                f"{pointer}/{name}", f"must be {shown}, as the order's: a REPLACE of a linked order changes prices only"
+                f"{pointer}/{name}",
+                f"must be {shown}, as the order's: a REPLACE of a linked order changes prices only",
             )
     closing = order.side
     if order.leg is None:
-        closing = next((leg_side(each.leg, order.side) for each in order.others if each.leg), order.side)
+        closing = next(
+            (leg_side(each.leg, order.side) for each in order.others if each.leg), order.side
+        )
     _check_prices(LinkedSpec(order.leg, spec), order.others, closing, pointer)
 
 
-def _check_prices(own: LinkedSpec, others: Sequence[LinkedSpec], closing: OrderSide, pointer: str) -> None:
-    """In a group that sells, a stop is below the entry and a profit above it; in one that buys, the reverse."""
+def _check_prices(
+    own: LinkedSpec, others: Sequence[LinkedSpec], closing: OrderSide, pointer: str
+) -> None:
+    """In a group that sells, a stop is below the entry and a profit above it; in one that buys, the
+    reverse."""
     is_pair = any(each.leg is Leg.ONE_CANCELS_OTHER for each in (own, *others))
     for name, price in _prices(own.spec):
         for other in others:
@@ -67,7 +74,8 @@ def _check_prices(own: LinkedSpec, others: Sequence[LinkedSpec], closing: OrderS
 
 
 def _rank(order: LinkedSpec, is_pair: bool) -> int:
-    """Among the prices of a group that sells, from the lowest on. Of a pair the limit takes the profit."""
+    """Among the prices of a group that sells, from the lowest on. Of a pair the limit takes the
+    profit."""
     if order.leg is None:
         return 1 if is_pair else 0
     return 1 if order.leg is Leg.TAKE_PROFIT else -1
@@ -84,10 +92,14 @@ def check_offered(command: Create, broker: Capabilities) -> None:
     is_pair = command.legs[0].leg is Leg.ONE_CANCELS_OTHER
     offered = broker.one_cancels_other if is_pair else broker.exits
     if why := _find_unoffered(command, broker, offered):
-        raise ValidationFailed.at(PAIR_POINTER if is_pair else EXITS_POINTER, f"the broker {broker.name} {why}")
+        raise ValidationFailed.at(
+            PAIR_POINTER if is_pair else EXITS_POINTER, f"the broker {broker.name} {why}"
+        )
 
 
-def _find_unoffered(command: Create, broker: Capabilities, offered: LinkedOrders | None) -> str | None:
+def _find_unoffered(
+    command: Create, broker: Capabilities, offered: LinkedOrders | None
+) -> str | None:
     if offered is None:
         return "does not link orders in this way"
     if command.side not in offered.order_sides:

@@ -1,1 +1,2 @@
-"""The write path: commands that wait together are decided, recorded and committed in one transaction."""
+"""The write path: commands that wait together are decided, recorded and committed in one
+transaction."""

@@ -1,4 +1,5 @@
-"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two round trips."""
+"""One transaction of the write path: lock, read, decide each command in order, append, commit. Two
+round trips."""
 
 import contextlib
 from collections.abc import Callable, Collection, Sequence
@@ -31,16 +32,26 @@ from trading_intents.intents.writing.record import (
     canonical,
     chain,
 )
-from trading_intents.intents.writing.state.batch_state import BatchDependencies, BatchState, read_state
+from trading_intents.intents.writing.state.batch_state import (
+    BatchDependencies,
+    BatchState,
+    read_state,
+)
 from trading_intents.orders.model import OrderStatus
 from trading_intents.orders.store import OrderRow
 from trading_intents.stats.model import EVERY_REASON, Measure, StatsEntry
-from trading_intents.storage.pipeline import ConnectionDropped, ConnectionLost, Pipeline, StatementRefused
+from trading_intents.storage.pipeline import (
+    ConnectionDropped,
+    ConnectionLost,
+    Pipeline,
+    StatementRefused,
+)
 from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, OrderKind
 
 PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
 PLATFORM = "platform"  # the principal of the platform's own commands
-NOTHING_OPENS = "0"  # a leg: an exit before its entry's fill, or the other one of a pair, which counts once
+# A leg: an exit before its entry's fill, or the other one of a pair, which counts once.
+NOTHING_OPENS = "0"
 
 
 class Receipt(FrozenStruct, frozen=True):
@@ -55,9 +66,11 @@ Outcome = Receipt | PlatformError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    outcomes: list[Outcome | None]  # None: another transaction holds the lock of its account, or of its key
+    # None: another transaction holds the lock of its account, or of its key.
+    outcomes: list[Outcome | None]
     held_keys: Collection[str]  # whose budgets another transaction holds
-    appended: ActionRef | None  # one of the actions, whose row proves that the commit happened; None: there is none
+    # One of the actions, whose row proves that the commit happened; None: there is none.
+    appended: ActionRef | None
     transaction_id: str
     decided_seconds: float  # by the clock, when only writing and committing were left
 
@@ -76,9 +89,11 @@ async def run_batch(
     locking: statements.Locking,
     on_sent: Callable[[], None] = lambda: None,
 ) -> BatchResult:
-    """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable, StatementRefused:
-    nothing was recorded. `on_sent` runs when only its commit is left to wait for."""
-    connection = await dependencies.pipeline.connect()  # one for the whole batch, which holds the locks
+    """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable,
+    StatementRefused: nothing was recorded. `on_sent` runs when only its commit is left to wait
+    for."""
+    # One for the whole batch, which holds the locks.
+    connection = await dependencies.pipeline.connect()
     try:
         state = await read_state(connection, submissions, dependencies, locking)
         outcomes, made = decide_all(state, submissions, dependencies.make_id)
@@ -89,15 +104,20 @@ async def run_batch(
             transaction_id=state.transaction_id,
             decided_seconds=dependencies.clock.monotonic(),
         )
-        request = connection.send([*effects.render(made, state.now_text), *state.limits.writes()], more=True)
-        request.append_statements(effects.publish(made, state.now), more=True)  # built while the server works
+        request = connection.send(
+            [*effects.render(made, state.now_text), *state.limits.writes()], more=True
+        )
+        # Built while the server works.
+        request.append_statements(effects.publish(made, state.now), more=True)
         request.append_statements([statements.COMMIT])
         on_sent()
         try:
             *_, committed = await request.all_replies()
         except ConnectionLost:
             raise CommitLost(result) from None
-        assert committed.tag == "COMMIT", "an error was swallowed inside a transaction, which then rolled back"
+        assert committed.tag == "COMMIT", (
+            "an error was swallowed inside a transaction, which then rolled back"
+        )
     except StatementRefused:
         with contextlib.suppress(StatementRefused, ConnectionLost):
             await connection.run([statements.ROLLBACK])
@@ -111,8 +131,12 @@ async def run_batch(
 
 
 async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]) -> None:
-    """Waits until nobody holds the budgets of their keys, for as long as for another lock, and holds nothing."""
-    organizations, keys = {each.organization_id for each in submissions}, {each.key_id or "" for each in submissions}
+    """Waits until nobody holds the budgets of their keys, for as long as for another lock, and
+    holds nothing."""
+    organizations, keys = (
+        {each.organization_id for each in submissions},
+        {each.key_id or "" for each in submissions},
+    )
     with contextlib.suppress(PlatformError, ConnectionLost):
         connection = await pipeline.connect()
         try:
@@ -135,8 +159,8 @@ def decide_all(
 def decide_one(
     state: BatchState, submission: Submission, make_id: IdTextMaker
 ) -> tuple[Outcome | None, Sequence[Effect]]:
-    """Gives the caller's answer once the effects are committed, with which the state moves on. None: it is left for
-    another batch."""
+    """Gives the caller's answer once the effects are committed, with which the state moves on.
+    None: it is left for another batch."""
     if state.is_held(submission):
         return None, ()
     met = state.meet(submission)
@@ -164,7 +188,11 @@ def _append(
     made.append(Publish(append.record, append.broker, marked))
     if marked:
         made.append(marked)
-    unkeyed = structs.replace(submission, idempotency_key=None, body_digest=None) if accepted.legs else submission
+    unkeyed = (
+        structs.replace(submission, idempotency_key=None, body_digest=None)
+        if accepted.legs
+        else submission
+    )
     for each in accepted.legs:
         own = compose_leg(accepted, each, intent_id)
         appended = _append_one(state, unkeyed, own, make_id(state.now), NOTHING_OPENS)
@@ -176,7 +204,9 @@ def _append(
     return Receipt(intent_id, seq, legs=answered.legs), made
 
 
-def _append_one(state: BatchState, submission: Submission, accepted: Accepted, intent_id: str, opens: str) -> Append:
+def _append_one(
+    state: BatchState, submission: Submission, accepted: Accepted, intent_id: str, opens: str
+) -> Append:
     account = state.rules[submission.organization_id].accounts[submission.account_id]
     seq, previous = state.heads[submission.account_id]
     record = _record(state, submission, accepted, account, intent_id, seq + 1)
@@ -201,7 +231,12 @@ def _append_one(state: BatchState, submission: Submission, accepted: Accepted, i
 
 
 def _record(
-    state: BatchState, submission: Submission, accepted: Accepted, account: AccountState, intent_id: str, seq: int
+    state: BatchState,
+    submission: Submission,
+    accepted: Accepted,
+    account: AccountState,
+    intent_id: str,
+    seq: int,
 ) -> Record:
     spec = accepted.spec
     assert spec.time_in_force is not None
@@ -244,13 +279,17 @@ def _mark(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
     )
 
 
-def _refuse(state: BatchState, submission: Submission, rejected: ControlRejected, make_id: IdTextMaker) -> list[Effect]:
+def _refuse(
+    state: BatchState, submission: Submission, rejected: ControlRejected, make_id: IdTextMaker
+) -> list[Effect]:
     account_id, organization_id = submission.account_id, submission.organization_id
     refusal = RefusedCommand(
         id=make_id(state.now),
         organization_id=organization_id,
         account_id=account_id,
-        action_type=ActionType.CREATE if isinstance(submission.command, NewOrder) else ActionType.REPLACE,
+        action_type=ActionType.CREATE
+        if isinstance(submission.command, NewOrder)
+        else ActionType.REPLACE,
         symbol=state.symbol_of(submission),
         reasons=rejected.reasons,
         principal_id=submission.key_id or PLATFORM,

@@ -1,5 +1,5 @@
-"""The effects of decided commands, and the statements and events that a batch of them becomes: nowhere else is one
-written. Arguments are texts: see `pack_array`."""
+"""The effects of decided commands, and the statements and events that a batch of them becomes:
+nowhere else is one written. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -19,7 +19,8 @@ from trading_intents.trading import ActionType
 
 
 class Append(NamedTuple):
-    """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a CREATE, in orders."""
+    """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a
+    CREATE, in orders."""
 
     record: Record
     seq: str
@@ -54,8 +55,8 @@ class Publish(NamedTuple):
     order: OrderRow | None
 
 
-# An OrderRow is an order that a REPLACE or CANCEL marks as pending; its other fields stay as last confirmed. A
-# StatsEntry is counted.
+# An OrderRow is an order that a REPLACE or CANCEL marks as pending; its other fields stay as last
+# confirmed. A StatsEntry is counted.
 Effect = Append | OrderRow | RefusedCommand | StatsEntry | Publish
 Kind = TypeVar("Kind", bound=Effect)
 
@@ -65,17 +66,24 @@ def of_kind(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
 
 
 def render(effects: Sequence[Effect], now: str) -> list[Statement]:
-    """The statements that write the batch, in the order of the locks; of several marks of an order the last."""
+    """The statements that write the batch, in the order of the locks; of several marks of an order
+    the last."""
     actions, refusals, counted = (
         of_kind(effects, Append),
         of_kind(effects, RefusedCommand),
         of_kind(effects, StatsEntry),
     )
     marked = {order.order_id: order for order in of_kind(effects, OrderRow)}
-    cancelled = [each.record.intent_id for each in actions if each.record.action_type == ActionType.CANCEL]
+    cancelled = [
+        each.record.intent_id for each in actions if each.record.action_type == ActionType.CANCEL
+    ]
     return [
         *([Statement(_INSERT_REFUSALS, (now, *_REFUSED_ROWS.pack(refusals)))] if refusals else ()),
-        *([Statement(_MARK, (now, *_MARKED_ROWS.pack(map(_marked_values, marked.values()))))] if marked else ()),
+        *(
+            [Statement(_MARK, (now, *_MARKED_ROWS.pack(map(_marked_values, marked.values()))))]
+            if marked
+            else ()
+        ),
         *([Statement(_MAKE_DUE_NOW, (array_text(cancelled),))] if cancelled else ()),
         *([_append(actions, now)] if actions else ()),
         *([insert_entries(counted)] if counted else ()),
@@ -83,22 +91,29 @@ def render(effects: Sequence[Effect], now: str) -> list[Statement]:
 
 
 def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
-    """The statement that appends the stream's events. It comes last, because it locks the organizations' stream
-    heads."""
+    """The statement that appends the stream's events. It comes last, because it locks the
+    organizations' stream heads."""
     events = list[Event]()
     for record, broker, order in of_kind(effects, Publish):
         owner = record.organization_id, record.account_id, record.environment
         action, made = make_payloads(record, broker, now)
         events.append(Event(*owner, EventType.INTENT_ACTION, record.symbol, action))
-        events.append(order_event(order) if order else Event(*owner, EventType.BROKER_ORDER, record.symbol, made))
+        events.append(
+            order_event(order)
+            if order
+            else Event(*owner, EventType.BROKER_ORDER, record.symbol, made)
+        )
     return [stream_log.appending(events)] if events else []
 
 
 def _append(actions: Sequence[Append], now: str) -> Statement:
-    """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and moves the heads."""
+    """Inserts actions, their PENDING_NEW orders and their outbox rows, counts what is open, and
+    moves the heads."""
     if len(actions) == 1:
         return Statement(_APPEND_ONE, (now, *_values(actions[0])))
-    return Statement(_APPEND_MANY, (now, *map(pack_array, zip(*map(_values, actions), strict=True))))
+    return Statement(
+        _APPEND_MANY, (now, *map(pack_array, zip(*map(_values, actions), strict=True)))
+    )
 
 
 # The columns of the statement that appends: the type of each, and where an action has it.
@@ -131,8 +146,8 @@ _COLUMNS = {
     "opens": ("numeric", "opens"),
 }
 _values = attrgetter(*(path for _, path in _COLUMNS.values()))
-# In one statement, so that each value is sent and parsed once. A head moves to its account's last row. Sums of open
-# orders change in the order in which recorders lock them too.
+# In one statement, so that each value is sent and parsed once. A head moves to its account's last
+# row. Sums of open orders change in the order in which recorders lock them too.
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     recorded AS (
@@ -208,13 +223,21 @@ _MARK = f"""
         cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
     FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id AND {_MARKED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
-# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled without delay.
+# Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled
+# without delay.
 _MAKE_DUE_NOW = """
     UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
     WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
 """
 _REFUSED_ROWS = RowParameters(
-    dict(zip(RefusedCommand._fields, ("uuid", "uuid", "uuid", "text", "text", "text[]", "text"), strict=True)), 2
+    dict(
+        zip(
+            RefusedCommand._fields,
+            ("uuid", "uuid", "uuid", "text", "text", "text[]", "text"),
+            strict=True,
+        )
+    ),
+    2,
 )
 _INSERT_REFUSALS = f"""
     INSERT INTO refusals ({_REFUSED_ROWS.columns}, created_at)

@@ -1,5 +1,5 @@
-"""Commands whose locks other transactions hold. They wait on connections of their own, so that no other command waits
-with them. Decides and writes nothing itself."""
+"""Commands whose locks other transactions hold. They wait on connections of their own, so that no
+other command waits with them. Decides and writes nothing itself."""
 
 import asyncio
 from collections import deque
@@ -13,16 +13,18 @@ from trading_intents.storage.pipeline import Pipeline
 
 MAX_CONNECTIONS = 4
 MAX_BATCH = 256
-MAX_WAIT_SECONDS = 2.5  # longer than the server leaves locks to a stopped process, so that its callers are served
+# Longer than the server leaves locks to a stopped process, so that its callers are served.
+MAX_WAIT_SECONDS = 2.5
 
-# Writes a batch on that connection, waits briefly for its locks, and gives back the commands that are still locked out.
+# Writes a batch on that connection, waits briefly for its locks, and gives back the commands that
+# are still locked out.
 Attempt = Callable[[Pipeline, list[PendingSubmission]], Awaitable[list[PendingSubmission]]]
 Fail = Callable[[Sequence[PendingSubmission], PlatformError], None]
 
 
 class LockWaits:
-    """A queue for each organization, account or key's budget that is locked. The queues take turns, however many stay
-    locked."""
+    """A queue for each organization, account or key's budget that is locked. The queues take turns,
+    however many stay locked."""
 
     def __init__(self, pipeline: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
         self._pipeline, self._attempt, self._fail, self._clock = pipeline, attempt, fail, clock
@@ -32,9 +34,11 @@ class LockWaits:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def queue_for(self, submission: Submission) -> SubmissionQueue | None:
-        """The queue in which a new command has to wait; None if neither its account nor its organization is known to be
-        locked."""
-        return self._queues.get(submission.account_id) or self._queues.get(submission.organization_id)
+        """The queue in which a new command has to wait; None if neither its account nor its
+        organization is known to be locked."""
+        return self._queues.get(submission.account_id) or self._queues.get(
+            submission.organization_id
+        )
 
     def add(self, held_id: str, batch: Sequence[PendingSubmission]) -> None:
         """Adds commands, all of them of what is locked."""
@@ -46,7 +50,9 @@ class LockWaits:
         self._queues[held_id].put_back(batch)
         # A task that has ended is removed a moment later, and takes no queue any more.
         if sum(not task.done() for task in self._tasks) < MAX_CONNECTIONS:
-            task = asyncio.create_task(self._work(self._idle.pop() if self._idle else self._pipeline.another()))
+            task = asyncio.create_task(
+                self._work(self._idle.pop() if self._idle else self._pipeline.another())
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -61,7 +67,11 @@ class LockWaits:
             while self._turns:
                 held_id = self._turns.popleft()
                 queue = self._queues[held_id]
-                queue.put_back(self._in_time(await self._attempt(pipeline, self._in_time(queue.take(MAX_BATCH)))))
+                queue.put_back(
+                    self._in_time(
+                        await self._attempt(pipeline, self._in_time(queue.take(MAX_BATCH)))
+                    )
+                )
                 if len(queue):
                     self._turns.append(held_id)
                 else:
@@ -75,5 +85,10 @@ class LockWaits:
         """The commands that may wait longer; the others are answered as unavailable."""
         oldest = self._clock.monotonic() - MAX_WAIT_SECONDS
         late = [pending for pending in batch if pending.held_since_seconds < oldest]
-        self._fail(late, Unavailable("the account or the key is busy: another transaction holds its lock for too long"))
+        self._fail(
+            late,
+            Unavailable(
+                "the account or the key is busy: another transaction holds its lock for too long"
+            ),
+        )
         return [pending for pending in batch if pending.held_since_seconds >= oldest]

@@ -1,4 +1,5 @@
-"""The queue of commands that wait to be written: CANCELs first, then as many others, from the organizations in turn."""
+"""The queue of commands that wait to be written: CANCELs first, then as many others, from the
+organizations in turn."""
 
 from collections.abc import Callable, Iterable
 
@@ -19,7 +20,9 @@ class PendingSubmission:
         *("organization_id", "queue", "since_seconds", "skips", "submission"),
     )
 
-    def __init__(self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float) -> None:
+    def __init__(
+        self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float
+    ) -> None:
         self.submission, self.answer = submission, answer
         self.since_seconds = self.held_since_seconds = since_seconds
         self.organization_id = submission.organization_id
@@ -31,7 +34,8 @@ class PendingSubmission:
         self.is_abandoned = False
 
     def abandon(self) -> None:
-        """The caller has hung up. A command that no batch has taken by then leaves its queue and is not recorded."""
+        """The caller has hung up. A command that no batch has taken by then leaves its queue and is
+        not recorded."""
         self.is_abandoned = True
         if self.queue:
             self.queue.remove(self)
@@ -42,7 +46,8 @@ class PendingSubmission:
         self.reply(Unavailable("the caller has gone; the command was not recorded"))
 
     def reply(self, outcome: Outcome) -> None:
-        """Answers the caller once; a second answer would be taken for that of the caller's next request."""
+        """Answers the caller once; a second answer would be taken for that of the caller's next
+        request."""
         answer, self.answer = self.answer, _ignore
         answer(outcome)
 
@@ -52,8 +57,9 @@ def _ignore(_: Outcome) -> None:
 
 
 class SubmissionQueue:
-    """An organization may take as many slots as it leaves free for the others, for CANCELs and for other commands
-    each. So there is always a slot for an organization's first command, whatever the others hold."""
+    """An organization may take as many slots as it leaves free for the others, for CANCELs and for
+    other commands each. So there is always a slot for an organization's first command, whatever the
+    others hold."""
 
     def __init__(self) -> None:
         self._cancels = FairQueue[str, PendingSubmission]()
@@ -76,7 +82,8 @@ class SubmissionQueue:
         pending.queue = self
 
     def put_back(self, batch: Iterable[PendingSubmission]) -> None:
-        """Puts commands that were taken from here before all others of their organizations, in this order."""
+        """Puts commands that were taken from here before all others of their organizations, in this
+        order."""
         for pending in reversed([*batch]):
             if pending.is_abandoned:
                 pending.reply_unrecorded()
@@ -85,10 +92,12 @@ class SubmissionQueue:
                 pending.queue = self
 
     def take(self, count: int) -> list[PendingSubmission]:
-        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of the slots to the
-        others: a cancel-all is hundreds of them, and may be repeated."""
+        """Takes at most `count` commands, one of each organization in turn. CANCELs leave half of
+        the slots to the others: a cancel-all is hundreds of them, and may be repeated."""
         cancels = min(self._cancels.count, count - min(self._others.count, count // 2))
-        turns = [self._cancels] * cancels + [self._others] * min(self._others.count, count - cancels)
+        turns = [self._cancels] * cancels + [self._others] * min(
+            self._others.count, count - cancels
+        )
         batch = [pending for each in turns if (pending := each.pop())]
         for pending in batch:
             pending.queue = None

@@ -1,4 +1,5 @@
-"""The action record: its canonical JSON, its hash in the account's chain, and the stream's messages about it. Pure."""
+"""The action record: its canonical JSON, its hash in the account's chain, and the stream's messages
+about it. Pure."""
 
 import hashlib
 from datetime import datetime
@@ -14,7 +15,8 @@ FIRST_HASH = "0" * 64
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """Version 1. Its fields are sorted and its texts have no control characters, so its encoding is RFC 8785's."""
+    """Version 1. Its fields are sorted and its texts have no control characters, so its encoding is
+    RFC 8785's."""
 
     account_id: str
     action_type: str
@@ -38,7 +40,8 @@ class Record(msgspec.Struct, kw_only=True):
 
 
 class LinkedRecord(Record, kw_only=True):
-    """Version 2, of the actions of linked and trailing orders alone: whoever verifies version 1 goes on."""
+    """Version 2, of the actions of linked and trailing orders alone: whoever verifies version 1
+    goes on."""
 
     leg: str | None = None
     parent_intent_id: str | None = None
@@ -52,7 +55,8 @@ def canonical(record: Record) -> bytes:
 
 
 def chain(previous_hash: str, text: bytes) -> str:
-    """SHA-256 of the previous hash, a newline, and the record as REST answers it, without `hash`."""
+    """SHA-256 of the previous hash, a newline, and the record as REST answers it, without
+    `hash`."""
     return hashlib.sha256(previous_hash.encode() + b"\n" + text).hexdigest()
 
 

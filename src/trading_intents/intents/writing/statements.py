@@ -1,4 +1,5 @@
-"""The statements by which a batch locks and reads, for a pipeline. Arguments are texts: see `pack_array`."""
+"""The statements by which a batch locks and reads, for a pipeline. Arguments are texts: see
+`pack_array`."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -11,12 +12,13 @@ _BEGIN = Statement("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 COMMIT = Statement("COMMIT")
 ROLLBACK = Statement("ROLLBACK")
 
-LOCK_LIMIT_SECONDS = 0.02  # on the writer's own connection, where every other command waits meanwhile
+# On the writer's own connection, where every other command waits meanwhile.
+LOCK_LIMIT_SECONDS = 0.02
 
 
 class Locking(NamedTuple):
-    """The treatment of account heads that another transaction has locked, how long to wait for any lock, and whether
-    reads may take long: those of a log of which nothing is known."""
+    """The treatment of account heads that another transaction has locked, how long to wait for any
+    lock, and whether reads may take long: those of a log of which nothing is known."""
 
     clause: str
     timeout: str = ""  # empty: the session's
@@ -30,8 +32,14 @@ WAIT = Locking("", "100ms", may_take_long=True)
 
 def begin(organization_ids: Iterable[str], locking: Locking) -> list[Statement]:
     seen = array_text(organization_ids)
-    timeout = [Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()
-    return [_BEGIN, Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,)), *timeout]
+    timeout = (
+        [Statement(f"SET LOCAL lock_timeout = '{locking.timeout}'")] if locking.timeout else ()
+    )
+    return [
+        _BEGIN,
+        Statement("SELECT set_config('trading_intents.organizations', $1, true)", (seen,)),
+        *timeout,
+    ]
 
 
 def wait_for_budgets(organization_ids: Iterable[str], key_ids: Iterable[str]) -> list[Statement]:
@@ -53,7 +61,9 @@ def lock_heads(account_ids: Sequence[str], locking: Locking) -> Statement:
     return Statement(f"{_LOCK_HEADS} {locking.clause}", (array_text(account_ids),))
 
 
-_LOCK_HEAD = "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
+_LOCK_HEAD = (
+    "SELECT account_id, seq, hash FROM account_heads WHERE account_id = $1::uuid FOR UPDATE"
+)
 _LOCK_HEADS = """
     SELECT account_id, seq, hash FROM account_heads
     WHERE account_id = ANY ($1::uuid[]) ORDER BY account_id FOR UPDATE
@@ -61,17 +71,20 @@ _LOCK_HEADS = """
 
 
 def read_rules(
-    organization_ids: Iterable[str], account_ids: Iterable[str], key_ids: Iterable[str], symbols: Iterable[str]
+    organization_ids: Iterable[str],
+    account_ids: Iterable[str],
+    key_ids: Iterable[str],
+    symbols: Iterable[str],
 ) -> Statement:
-    """Reads accounts, keys, controls and limits, with the version that they have, as rows of texts: what it is, then
-    its columns."""
+    """Reads accounts, keys, controls and limits, with the version that they have, as rows of texts:
+    what it is, then its columns."""
     ids = map(array_text, (organization_ids, account_ids, key_ids))
     return Statement(_READ_RULES, (*ids, pack_array(list(symbols))))
 
 
 def read_versions(organization_ids: Iterable[str]) -> Statement:
-    """Reads the clock, the transaction's id, and the versions of the organizations' rules. It runs after the heads are
-    locked, so a change that was answered before is seen."""
+    """Reads the clock, the transaction's id, and the versions of the organizations' rules. It runs
+    after the heads are locked, so a change that was answered before is seen."""
     return Statement(_READ_VERSIONS, (array_text(organization_ids),))
 
 
@@ -80,7 +93,8 @@ _READ_VERSIONS = """
     UNION ALL
     SELECT organization_id::text, version::text, NULL FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
 """
-# A control's row has its organization or account, and a symbol or an empty text. Switches that are off are not sent.
+# A control's row has its organization or account, and a symbol or an empty text. Switches that are
+# off are not sent.
 _READ_RULES = """
     SELECT 'rules', organization_id::text, version::text, NULL, NULL, NULL, NULL, NULL
     FROM rule_versions WHERE organization_id = ANY ($1::uuid[])

@@ -1,4 +1,5 @@
-"""Commands that the platform itself records: the CANCEL of an order that must not go on working, and what halts do."""
+"""Commands that the platform itself records: the CANCEL of an order that must not go on working,
+and what halts do."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,22 +22,32 @@ MAX_CONNECTIONS = 4
 
 
 class PlatformActions:
-    """Commands of one account are recorded one after another. An account whose lock is held delays no other, unless
-    MAX_CONNECTIONS of them are locked: then for as long as one attempt waits."""
+    """Commands of one account are recorded one after another. An account whose lock is held delays
+    no other, unless MAX_CONNECTIONS of them are locked: then for as long as one attempt waits."""
 
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._signals = signals
-        pipelines = (dependencies.pipeline, *(dependencies.pipeline.another() for _ in range(1, MAX_CONNECTIONS)))
-        self._dependencies = [replace(dependencies, pipeline=pipeline, rules=RulesCache()) for pipeline in pipelines]
+        pipelines = (
+            dependencies.pipeline,
+            *(dependencies.pipeline.another() for _ in range(1, MAX_CONNECTIONS)),
+        )
+        self._dependencies = [
+            replace(dependencies, pipeline=pipeline, rules=RulesCache()) for pipeline in pipelines
+        ]
         self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
         for each in reversed(self._dependencies):
             self._free.put_nowait(each)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def cancel(
-        self, organization_id: UUID | str, account_id: UUID | str, order_id: UUID | str, once: bool = True
+        self,
+        organization_id: UUID | str,
+        account_id: UUID | str,
+        order_id: UUID | str,
+        once: bool = True,
     ) -> bool:
-        """As any CANCEL, by the SYSTEM. False: the order is finished, or `once` and is being cancelled already.
+        """As any CANCEL, by the SYSTEM. False: the order is finished, or `once` and is being
+        cancelled already.
 
         OutcomeUnknown: perhaps it was recorded. Ask again: with `once`, a second one is not.
         """
@@ -46,8 +57,8 @@ class PlatformActions:
         return isinstance(outcome, Receipt)
 
     async def append(self, submissions: Sequence[Submission]) -> list[Receipt | PlatformError]:
-        """Records commands of one account by the SYSTEM in one transaction. Unavailable: nothing was recorded.
-        OutcomeUnknown: perhaps they were."""
+        """Records commands of one account by the SYSTEM in one transaction. Unavailable: nothing
+        was recorded. OutcomeUnknown: perhaps they were."""
         async with self._turns.setdefault(submissions[0].account_id, asyncio.Lock()):
             dependencies = await self._free.get()
             try:
@@ -56,7 +67,9 @@ class PlatformActions:
                 raise OutcomeUnknown from None
             except StatementRefused as refused:
                 if refused.is_contention:
-                    raise Unavailable("the account is busy: another transaction holds its lock for too long") from None
+                    raise Unavailable(
+                        "the account is busy: another transaction holds its lock for too long"
+                    ) from None
                 raise
             finally:
                 self._free.put_nowait(dependencies)

@@ -1,5 +1,5 @@
-"""The process's one writer, a group commit: it commits the commands that wait in one transaction and answers them,
-while the next batch gathers. Never answers before the commit is durable."""
+"""The process's one writer, a group commit: it commits the commands that wait in one transaction
+and answers them, while the next batch gathers. Never answers before the commit is durable."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,24 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from trading_intents.errors import InternalError, OutcomeUnknown, PlatformError, Unavailable, wire_errors
+from trading_intents.errors import (
+    InternalError,
+    OutcomeUnknown,
+    PlatformError,
+    Unavailable,
+    wire_errors,
+)
 from trading_intents.intents import store
 from trading_intents.intents.model import Submission
 from trading_intents.intents.writing import statements
-from trading_intents.intents.writing.batch import BatchResult, CommitLost, Outcome, Receipt, run_batch, wait_for_budgets
+from trading_intents.intents.writing.batch import (
+    BatchResult,
+    CommitLost,
+    Outcome,
+    Receipt,
+    run_batch,
+    wait_for_budgets,
+)
 from trading_intents.intents.writing.lock_waits import LockWaits
 from trading_intents.intents.writing.queue import PendingSubmission, SubmissionQueue, group_by
 from trading_intents.intents.writing.state.batch_state import BatchDependencies
@@ -25,35 +38,47 @@ from trading_intents.storage.signals import Signals
 from trading_intents.stream.model import CHANNEL as STREAM
 from trading_intents.telemetry import Log, Metrics, make_series
 
-MAX_BATCH = 96  # twice as many save 5 % of the time of each, and double what a lone command waits for
+# Twice as many save 5 % of the time of each, and double what a lone command waits for.
+MAX_BATCH = 96
 SMALL_BATCH = 16
 ANSWER_SECONDS = 0.02  # at the latest, after the commit
 SETTLE_SECONDS = 3.0  # after the COMMIT was sent
 MAX_LOST_COMMITS = 3  # so that a batch whose commit crashes the server does not crash it for ever
-MAX_SKIPS = 1  # how many batches may pass over a locked account; then its commands wait for the lock
+# How many batches may pass over a locked account; then its commands wait for the lock.
+MAX_SKIPS = 1
 
 
 class Writer:
-    """There is one in a process: two would halve each other's batches. It has no timer: a lone caller waits for one
-    commit."""
+    """There is one in a process: two would halve each other's batches. It has no timer: a lone
+    caller waits for one commit."""
 
     def __init__(
-        self, dependencies: BatchDependencies, pool: Pool, signals: Signals, metrics: Metrics, log: Log
+        self,
+        dependencies: BatchDependencies,
+        pool: Pool,
+        signals: Signals,
+        metrics: Metrics,
+        log: Log,
     ) -> None:
         self._dependencies = dependencies
         self._pool, self._signals = pool, signals
         self._metrics, self._log = metrics, log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
-        self._lock_waits = LockWaits(dependencies.pipeline, self._write_held, self._fail, dependencies.clock)
+        self._lock_waits = LockWaits(
+            dependencies.pipeline, self._write_held, self._fail, dependencies.clock
+        )
         self._wakeup = asyncio.Event()
         self._last_waiting = 0  # how many commands waited when the last batch was taken
         self._unanswered: list[tuple[Sequence[PendingSubmission], Sequence[Outcome | None]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         make_series(metrics.intents_refused, {error.code for error in wire_errors()})
 
-    def enqueue(self, submission: Submission, answer: Callable[[Outcome], None]) -> PendingSubmission:
-        """Calls `answer` once, when the command is committed or refused. Unavailable: the queue is full."""
+    def enqueue(
+        self, submission: Submission, answer: Callable[[Outcome], None]
+    ) -> PendingSubmission:
+        """Calls `answer` once, when the command is committed or refused. Unavailable: the queue is
+        full."""
         pending = PendingSubmission(submission, answer, self._clock.monotonic())
         (self._lock_waits.queue_for(submission) or self._queue).put(pending)
         self._wakeup.set()
@@ -96,7 +121,8 @@ class Writer:
                 task.cancel()
 
     def _take(self) -> list[PendingSubmission]:
-        """Takes at most half of the commands under way: while one half commits, the other is read and answered."""
+        """Takes at most half of the commands under way: while one half commits, the other is read
+        and answered."""
         under_way = len(self._queue) + self._last_waiting
         self._last_waiting = len(self._queue)
         return self._queue.take(min(MAX_BATCH, max(SMALL_BATCH, under_way // 2)))
@@ -108,7 +134,8 @@ class Writer:
         return task
 
     async def _write(self, batch: list[PendingSubmission]) -> None:
-        """Commands of locked accounts go into the next batch, and after that wait for their lock."""
+        """Commands of locked accounts go into the next batch, and after that wait for their
+        lock."""
         try:
             skipped = await self._attempt(self._dependencies, batch, statements.SKIP)
         except StatementRefused:
@@ -117,8 +144,8 @@ class Writer:
             self._put_back_skipped(skipped)
 
     async def _write_by_organization(self, batch: Sequence[PendingSubmission]) -> None:
-        """Another transaction holds a lock of one of these organizations. Halving the batch finds it, and it waits
-        alone."""
+        """Another transaction holds a lock of one of these organizations. Halving the batch finds
+        it, and it waits alone."""
         groups = group_by(batch, lambda pending: pending.organization_id)
         first, *others = groups
         if not others:
@@ -127,7 +154,9 @@ class Writer:
         for half in ([first, *others[1::2]], others[::2]):
             part = [pending for organization_id in half for pending in groups[organization_id]]
             try:
-                self._put_back_skipped(await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE))
+                self._put_back_skipped(
+                    await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)
+                )
             except StatementRefused:
                 await self._write_by_organization(part)
 
@@ -139,13 +168,17 @@ class Writer:
         for held_id, own in group_by(held, lambda pending: pending.held_id).items():
             self._lock_waits.add(held_id, own)
 
-    async def _write_held(self, pipeline: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
-        """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are still locked out."""
+    async def _write_held(
+        self, pipeline: Pipeline, batch: list[PendingSubmission]
+    ) -> list[PendingSubmission]:
+        """Runs beside the queue, on a connection of `LockWaits`. Gives back the commands that are
+        still locked out."""
         dependencies = replace(self._dependencies, pipeline=pipeline, rules=RulesCache())
         if by_key := [each.submission for each in batch if each.held_id == each.submission.key_id]:
             await wait_for_budgets(pipeline, by_key)
         try:
-            # The second attempt is for the organization's other accounts, if one account stays locked.
+            # The second attempt is for the organization's other accounts, if one account stays
+            # locked.
             for locking in (statements.WAIT, statements.SKIP):
                 with contextlib.suppress(StatementRefused):
                     return await self._attempt(dependencies, batch, locking)
@@ -161,12 +194,15 @@ class Writer:
         locking: statements.Locking,
         is_second: bool = False,
     ) -> list[PendingSubmission]:
-        """Answers the commands that it could decide, and gives back those whose accounts are locked. Raises
-        StatementRefused if a lock was not to be had; then nothing was recorded."""
+        """Answers the commands that it could decide, and gives back those whose accounts are
+        locked. Raises StatementRefused if a lock was not to be had; then nothing was recorded."""
         if not batch:
             return []
         started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
-        submissions, ours = [each.submission for each in batch], (self._answer_soon,) if is_ours else ()
+        submissions, ours = (
+            [each.submission for each in batch],
+            (self._answer_soon,) if is_ours else (),
+        )
         try:
             result = await run_batch(dependencies, submissions, locking, *ours)
         except CommitLost as lost:
@@ -192,8 +228,9 @@ class Writer:
         error: Exception,
         is_second: bool,
     ) -> list[PendingSubmission]:
-        """Handles an error before the commit. If a prepared statement was the cause, a new connection solves it;
-        otherwise each command is tried alone, so that one bad command does not fail the others."""
+        """Handles an error before the commit. If a prepared statement was the cause, a new
+        connection solves it; otherwise each command is tried alone, so that one bad command does
+        not fail the others."""
         if isinstance(error, StatementRefused) and not is_second:
             return await self._attempt(dependencies, batch, locking, is_second=True)
         if len(batch) == 1:
@@ -207,30 +244,47 @@ class Writer:
                 held.append(pending)
         return held
 
-    def _observe(self, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float) -> None:
+    def _observe(
+        self, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float
+    ) -> None:
         self._metrics.writer_batch_size.observe(len(batch))
-        self._metrics.writer_wait_seconds.observe(started_seconds - min(each.since_seconds for each in batch))
+        self._metrics.writer_wait_seconds.observe(
+            started_seconds - min(each.since_seconds for each in batch)
+        )
         self._metrics.writer_decide_seconds.observe(result.decided_seconds - started_seconds)
-        self._metrics.writer_commit_seconds.observe(self._clock.monotonic() - result.decided_seconds)
+        self._metrics.writer_commit_seconds.observe(
+            self._clock.monotonic() - result.decided_seconds
+        )
 
     def _fail_internal(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
-        fault = InternalError("an error of the platform; its log has the details under the request id")
+        fault = InternalError(
+            "an error of the platform; its log has the details under the request id"
+        )
         fault.__cause__ = error
         self._log.error("batch failed", size=len(batch), exc_info=error)
         self._fail(batch, fault)
 
-    def _committed(self, batch: Sequence[PendingSubmission], result: BatchResult) -> list[PendingSubmission]:
-        """Has it answered while the server writes the next batch, or when there is none; but soon in any case."""
+    def _committed(
+        self, batch: Sequence[PendingSubmission], result: BatchResult
+    ) -> list[PendingSubmission]:
+        """Has it answered while the server writes the next batch, or when there is none; but soon
+        in any case."""
         self._unanswered.append((batch, result.outcomes))
         asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._answer_all)
         if result.appended:
             organizations = {each.submission.organization_id for each in batch}
             self._signals.notify(channel(Queue.INTENTS), organizations)
             self._signals.notify(STREAM, organizations)
-        skipped = [pending for pending, outcome in zip(batch, result.outcomes, strict=True) if outcome is None]
+        skipped = [
+            pending
+            for pending, outcome in zip(batch, result.outcomes, strict=True)
+            if outcome is None
+        ]
         for pending in skipped:
             key_id = pending.submission.key_id or ""
-            pending.held_id = key_id if key_id in result.held_keys else pending.submission.account_id
+            pending.held_id = (
+                key_id if key_id in result.held_keys else pending.submission.account_id
+            )
         return skipped
 
     def _answer_soon(self) -> None:
@@ -241,7 +295,9 @@ class Writer:
         for batch, outcomes in unanswered:
             self._answer(batch, outcomes)
 
-    def _answer(self, batch: Sequence[PendingSubmission], outcomes: Sequence[Outcome | None]) -> None:
+    def _answer(
+        self, batch: Sequence[PendingSubmission], outcomes: Sequence[Outcome | None]
+    ) -> None:
         for pending, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PlatformError):
                 self._metrics.intents_refused.labels(outcome.code).inc()
@@ -260,12 +316,14 @@ class Writer:
             self._log.error("answer failed", exc_info=error)
 
     async def _settle(self, batch: list[PendingSubmission], result: BatchResult) -> None:
-        """Asks the server how the commit ended, beside the queue. An aborted batch is written again; OutcomeUnknown if
-        there is no reply in time."""
+        """Asks the server how the commit ended, beside the queue. An aborted batch is written
+        again; OutcomeUnknown if there is no reply in time."""
         proof = store.find_action(result.appended) if result.appended else None
         left_seconds = SETTLE_SECONDS - (self._clock.monotonic() - result.decided_seconds)
         organizations = list({UUID(pending.organization_id) for pending in batch})
-        match await has_committed(self._pool, organizations, result.transaction_id, proof, left_seconds, self._log):
+        match await has_committed(
+            self._pool, organizations, result.transaction_id, proof, left_seconds, self._log
+        ):
             case True:
                 self._put_back_skipped(self._committed(batch, result))
                 self._wakeup.set()
@@ -278,6 +336,10 @@ class Writer:
         for pending in batch:
             pending.lost_commits += 1
         lost = [pending for pending in batch if pending.lost_commits > MAX_LOST_COMMITS]
-        self._fail(lost, Unavailable("the connection to the database was lost; nothing was recorded"))
-        self._queue.put_back(pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS)
+        self._fail(
+            lost, Unavailable("the connection to the database was lost; nothing was recorded")
+        )
+        self._queue.put_back(
+            pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS
+        )
         self._wakeup.set()

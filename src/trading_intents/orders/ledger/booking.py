@@ -1,4 +1,5 @@
-"""Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no clock."""
+"""Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no
+clock."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -35,7 +36,15 @@ from trading_intents.orders.positions import (
 )
 from trading_intents.orders.store import OrderHistory, OrderRow, TradeRow
 from trading_intents.stats.model import Measure, StatsEntry, ack_key
-from trading_intents.trading import EXACT, ZERO, ActionType, FrozenStruct, OrderSide, exact, terms_of
+from trading_intents.trading import (
+    EXACT,
+    ZERO,
+    ActionType,
+    FrozenStruct,
+    OrderSide,
+    exact,
+    terms_of,
+)
 
 BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts that brokers report
 UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
@@ -49,13 +58,16 @@ class TradeChange(FrozenStruct, frozen=True):
 
     @property
     def is_published(self) -> bool:
-        """Whether the execution itself changed. Changed running sums of later trades are not published again."""
+        """Whether the execution itself changed. Changed running sums of later trades are not
+        published again."""
         return self.before is None or _executed(self.before) != _executed(self.after)
 
     @property
     def is_rebooked(self) -> bool:
         """Whether the symbol's position must be summed up again: averages do not run backwards."""
-        return self.before is not None and _booking_numbers(self.before) != _booking_numbers(self.after)
+        return self.before is not None and _booking_numbers(self.before) != _booking_numbers(
+            self.after
+        )
 
     def growth(self) -> tuple[Decimal, Decimal]:
         """The increase of the quantity, and its value."""
@@ -76,7 +88,8 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
 
 
 class ExposureChange(FrozenStruct, frozen=True):
-    """The change that a group of linked orders, or one order, makes to the sums of a symbol's open orders."""
+    """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
+    orders."""
 
     account_id: IdText
     symbol: str
@@ -102,18 +115,23 @@ class SettledOrder(FrozenStruct, frozen=True):
 
 
 def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
-    """The commands that were asked of the broker, and the facts that answer them; any attempt's answers a CANCEL."""
+    """The commands that were asked of the broker, and the facts that answer them; any attempt's
+    answers a CANCEL."""
     ids = {action.seq: client_order_id(action.action_id) for action in history.actions}
     versions = tuple(
         OrderVersion(seq=action.seq, client_order_id=ids[action.seq], **terms_of(action.record))
         for action in history.actions
         if action.action_type is not ActionType.CANCEL
     )
-    cancels = tuple(ids[action.seq] for action in history.actions if action.action_type is ActionType.CANCEL)
+    cancels = tuple(
+        ids[action.seq] for action in history.actions if action.action_type is ActionType.CANCEL
+    )
     replacing = versions[-1].client_order_id if len(versions) > 1 else None
     attempts = {each.client_order_id: ids[each.seq] for each in history.commands} if cancels else {}
     facts = [
-        replace(fact, client_order_id=attempts[fact.client_order_id]) if fact.client_order_id in attempts else fact
+        replace(fact, client_order_id=attempts[fact.client_order_id])
+        if fact.client_order_id in attempts
+        else fact
         for fact in history.facts
     ]
     terms = OrderTerms(history.row.order_id, versions, bust_reopens, history.row.leg)
@@ -121,12 +139,19 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
 
 
 def settle(
-    group: Sequence[OrderHistory], new: Collection[str], numbers: Mapping[str, int], now: datetime, bust_reopens: bool
+    group: Sequence[OrderHistory],
+    new: Collection[str],
+    numbers: Mapping[str, int],
+    now: datetime,
+    bust_reopens: bool,
 ) -> list[SettledOrder]:
-    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `numbers` gives each event's
-    number in the batch."""
+    """Settles an order, or an entry and then its legs. `new` are the keys of new facts; `numbers`
+    gives each event's number in the batch."""
     inputs = [history_of(history, bust_reopens) for history in group]
-    views = [carry_flags(_shown(each.row), view) for each, view in zip(group, derive_group(inputs), strict=True)]
+    views = [
+        carry_flags(_shown(each.row), view)
+        for each, view in zip(group, derive_group(inputs), strict=True)
+    ]
     uncovered_since = group[0].row.uncovered_since or now if uncovered(views) else None
     if uncovered_since and now - uncovered_since >= UNCOVERED_TIME:
         views[0] = with_flag(views[0], OrderFlag.UNPROTECTED)
@@ -135,14 +160,30 @@ def settle(
     settled = []
     for history, (terms, _, _), view in zip(group, inputs, views, strict=True):
         row = history.row
-        after, visible = _row_after(history, terms, view, new, now, uncovered_since if row.leg is None else None)
+        after, visible = _row_after(
+            history, terms, view, new, now, uncovered_since if row.leg is None else None
+        )
         changes = _trade_changes(history, terms, view, after, numbers, now)
         was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
-        resurrected = OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
-        conflicts = tuple(fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts))
+        resurrected = (
+            OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
+        )
+        conflicts = tuple(
+            fact for fact in history.facts if fact.key in new and is_conflict(fact, history.facts)
+        )
         entries = _entries(history, view, changes, new, now)
         unprotected = OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags)
-        change = after, view, after != row, visible, resurrected, changes, entries, conflicts, unprotected
+        change = (
+            after,
+            view,
+            after != row,
+            visible,
+            resurrected,
+            changes,
+            entries,
+            conflicts,
+            unprotected,
+        )
         settled.append(SettledOrder(*change))
     settled[0] = replace(settled[0], exposure=_exposure_change(group, settled))
     return settled
@@ -183,7 +224,9 @@ def _row_after(
             detail=view.detail,
             flags=view.flags,
             active=view.active,
-            broker_sent_at=max((fact.venue_time for fact in history.facts if fact.venue_time), default=None),
+            broker_sent_at=max(
+                (fact.venue_time for fact in history.facts if fact.venue_time), default=None
+            ),
         )
     seqs = {version.client_order_id: version.seq for version in terms.versions}
     after = replace(
@@ -221,7 +264,9 @@ def _trade_changes(
     for trade in view.trades:
         before = known.pop(trade.exec_id, None)
         after = TradeRow(
-            trade_id=before.trade_id if before else id_text(named_id(now, f"{terms.order_id}/{trade.exec_id}")),
+            trade_id=before.trade_id
+            if before
+            else id_text(named_id(now, f"{terms.order_id}/{trade.exec_id}")),
             booking=before.booking if before else 0,
             seq=before.seq if before else 0,
             account_id=order.account_id,
@@ -253,21 +298,32 @@ def _trade_changes(
 
 
 def _entries(
-    history: OrderHistory, view: OrderView, changes: Sequence[TradeChange], new: Collection[str], now: datetime
+    history: OrderHistory,
+    view: OrderView,
+    changes: Sequence[TradeChange],
+    new: Collection[str],
+    now: datetime,
 ) -> tuple[StatsEntry, ...]:
     row = history.row
     ids = row.account_id, row.organization_id
     entries = []
     if row.order_status is not view.status:
         moves = ((row.order_status, Decimal(-1)), (view.status, Decimal(1)))
-        finished = ((status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN)
-        entries += [StatsEntry(*ids, row.created_at, Measure.FINISHED, status, amount) for status, amount in finished]
+        finished = (
+            (status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN
+        )
+        entries += [
+            StatsEntry(*ids, row.created_at, Measure.FINISHED, status, amount)
+            for status, amount in finished
+        ]
     for change in changes:
         quantity, value = change.growth()
         if quantity or value:
             entries.append(StatsEntry(*ids, now, Measure.FILLED_QUANTITY, row.symbol, quantity))
             entries.append(StatsEntry(*ids, now, Measure.FILLED_NOTIONAL, row.symbol, value))
-    sent_at = next((each.sent_at for each in history.commands if each.action_type is ActionType.CREATE), None)
+    sent_at = next(
+        (each.sent_at for each in history.commands if each.action_type is ActionType.CREATE), None
+    )
     known = (fact for fact in history.facts if fact.key not in new)
     if sent_at and view.acknowledged and not is_acknowledged(known):
         millis = max(int((now - sent_at).total_seconds() * 1000), 0)
@@ -275,21 +331,31 @@ def _entries(
     return tuple(entries)
 
 
-def _exposure_change(group: Sequence[OrderHistory], settled: Sequence[SettledOrder]) -> ExposureChange | None:
-    quantities = [{action.seq: action.record.quantity for action in history.actions} for history in group]
+def _exposure_change(
+    group: Sequence[OrderHistory], settled: Sequence[SettledOrder]
+) -> ExposureChange | None:
+    quantities = [
+        {action.seq: action.record.quantity for action in history.actions} for history in group
+    ]
     before = open_sums(_summed([history.row for history in group], quantities))
     after = open_sums(_summed([each.row for each in settled], quantities))
     if before == after:
         return None
     row, moved = group[0].row, map(EXACT.subtract, after[1:], before[1:])
-    return ExposureChange(row.account_id, row.symbol, row.organization_id, after.orders - before.orders, *moved)
+    return ExposureChange(
+        row.account_id, row.symbol, row.organization_id, after.orders - before.orders, *moved
+    )
 
 
-def _summed(rows: Sequence[OrderRow], quantities: Sequence[Mapping[int, Decimal]]) -> Iterator[SummedOrder]:
+def _summed(
+    rows: Sequence[OrderRow], quantities: Sequence[Mapping[int, Decimal]]
+) -> Iterator[SummedOrder]:
     """The open ones of a group. `quantities` are those of each one's commands, by seq."""
     for row, asked in zip(rows, quantities, strict=True):
         if row.finished_at is None:
-            unfilled = open_quantity(row.quantity, asked.get(row.pending_replace_seq or 0), row.filled_quantity)
+            unfilled = open_quantity(
+                row.quantity, asked.get(row.pending_replace_seq or 0), row.filled_quantity
+            )
             yield SummedOrder(rows[0].order_id, row.order_side, unfilled, row.active)
 
 
@@ -300,8 +366,13 @@ class PositionChange(FrozenStruct, frozen=True):
     is_new_difference: bool  # the broker newly reports a quantity that is not ours
 
 
-def position_change(before: PositionRow, after: PositionRow, is_new: bool, now: datetime) -> PositionChange:
-    report = {name: getattr(after, name) for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")}
+def position_change(
+    before: PositionRow, after: PositionRow, is_new: bool, now: datetime
+) -> PositionChange:
+    report = {
+        name: getattr(after, name)
+        for name in ("broker_quantity", "broker_key", "broker_sent_at", "differs")
+    }
     visible = after != replace(before, **report)
     is_reported = (before.broker_quantity, before.differs) != (after.broker_quantity, after.differs)
     row = replace(after, received_at=now) if visible or is_reported else after
@@ -313,12 +384,16 @@ def book_trades(row: PositionRow, bookings: Iterable[Booking]) -> PositionRow:
 
 
 def with_difference(row: PositionRow) -> PositionRow:
-    """Updates the difference: a fill that the broker's report counted already ends it, a later fill makes none."""
-    return replace(row, differs=False) if row.differs and row.quantity == row.broker_quantity else row
+    """Updates the difference: a fill that the broker's report counted already ends it, a later fill
+    makes none."""
+    return (
+        replace(row, differs=False) if row.differs and row.quantity == row.broker_quantity else row
+    )
 
 
 def book_event(row: PositionRow, event: BrokerEvent, now: datetime) -> PositionRow:
-    """Books a fee, or the broker's report; a report that is known, or older than the last one, changes nothing."""
+    """Books a fee, or the broker's report; a report that is known, or older than the last one,
+    changes nothing."""
     assert event.quantity is not None
     if event.kind is EventKind.FEE:
         return with_difference(take_fee(row, event.quantity, min(event.venue_time or now, now)))
@@ -335,7 +410,8 @@ def book_event(row: PositionRow, event: BrokerEvent, now: datetime) -> PositionR
 
 
 def was_held(quantity: Decimal | None, held: Decimal, recent: Iterable[Booking]) -> bool:
-    """Whether the position had that quantity before some of the recent trades, which are newest first."""
+    """Whether the position had that quantity before some of the recent trades, which are newest
+    first."""
     with exact():
         for booking in recent:
             held -= booking.quantity if booking.side is OrderSide.BUY else -booking.quantity

@@ -9,9 +9,22 @@ from msgspec.structs import replace
 
 from trading_intents.balances.model import AccountBalance
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind
-from trading_intents.brokers.sanitizing import sanitize, sanitize_balance, sanitize_id, sanitize_text
+from trading_intents.brokers.sanitizing import (
+    sanitize,
+    sanitize_balance,
+    sanitize_id,
+    sanitize_text,
+)
 from trading_intents.ids import IdText, OrganizationId, id_text
-from trading_intents.orders.facts import LONG_AGO, Fact, FactKind, admit, conflict_with, event_fact, own_fact
+from trading_intents.orders.facts import (
+    LONG_AGO,
+    Fact,
+    FactKind,
+    admit,
+    conflict_with,
+    event_fact,
+    own_fact,
+)
 from trading_intents.orders.ledger.store import AccountName, ConcernedNames, Ledger, StoredFact
 from trading_intents.orders.store import CommandRow
 from trading_intents.trading import ActionType, Environment, FrozenStruct
@@ -52,19 +65,23 @@ class AccountRecording(FrozenStruct, frozen=True):
     account_ref: AccountRef
     events: Sequence[BrokerEvent] = ()
     own: Sequence[PlatformFact] = ()
-    also_locked: frozenset[UUID] = frozenset()  # orders that are locked and read, also without a new fact
+    # Orders that are locked and read, also without a new fact.
+    also_locked: frozenset[UUID] = frozenset()
     balance: BrokerBalance | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NewFacts:
-    """New facts about an account's orders, by key, with their orders (None: not an order of ours)."""
+    """New facts about an account's orders, by key, with their orders (None: not an order of
+    ours)."""
 
     facts: dict[str, tuple[Fact, IdText | None]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)  # of those that are events
-    adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)  # facts that had no order until now
+    # Facts that had no order until now.
+    adopted: dict[str, tuple[Fact, IdText]] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)  # broker's ids by client order id
-    # Reported under a key that was used for something else, and lost but for this; with their orders.
+    # Reported under a key that was used for something else, and lost but for this; with their
+    # orders.
     conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 
@@ -87,7 +104,12 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
     for each in recording.own:
         reason, detail = (text and sanitize_text(text) for text in (each.reason, each.detail))
         sanitized = reason, each.broker_order_id and sanitize_id(each.broker_order_id), detail
-        own.append((own_fact(each.kind, each.client_order_id, NEW_ARRIVAL, *sanitized), id_text(each.order_id)))
+        own.append(
+            (
+                own_fact(each.kind, each.client_order_id, NEW_ARRIVAL, *sanitized),
+                id_text(each.order_id),
+            )
+        )
     event_facts = {
         number: event_fact(event, NEW_ARRIVAL + 1 + number)
         for number, event in enumerate(events)
@@ -100,11 +122,15 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
     )
 
 
-def account_balance(account_ref: AccountRef, balance: BrokerBalance | None, now: datetime) -> AccountBalance | None:
+def account_balance(
+    account_ref: AccountRef, balance: BrokerBalance | None, now: datetime
+) -> AccountBalance | None:
     if balance is None:
         return None
     ids = account_ref.account_id, account_ref.organization_id
-    return AccountBalance(*ids, account_ref.environment, account_ref.broker, sanitize_balance(balance, now))
+    return AccountBalance(
+        *ids, account_ref.environment, account_ref.broker, sanitize_balance(balance, now)
+    )
 
 
 def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
@@ -117,9 +143,15 @@ def concerned_names(prepared: Sequence[PreparedRecording]) -> ConcernedNames:
             names.client_order_ids.update(AccountName(account_id, name) for name in clients if name)
             if fact.broker_order_id:
                 names.broker_order_ids.add(AccountName(account_id, fact.broker_order_id))
-        names.client_order_ids.update(AccountName(account_id, event.parent) for event in each.events if event.parent)
+        names.client_order_ids.update(
+            AccountName(account_id, event.parent) for event in each.events if event.parent
+        )
         names.keys.update(AccountName(account_id, fact.key) for fact in each.event_facts.values())
-        held = (event.symbol for event in each.events if event.kind in (EventKind.POSITION, EventKind.FEE))
+        held = (
+            event.symbol
+            for event in each.events
+            if event.kind in (EventKind.POSITION, EventKind.FEE)
+        )
         names.symbols.update(AccountName(account_id, symbol) for symbol in held if symbol)
     return names
 
@@ -130,20 +162,33 @@ class LedgerIndex:
     def __init__(self, read: Ledger) -> None:
         self.histories, self.positions, self.now = read.histories, read.positions, read.now
         self.facts = {AccountName(fact.account_id, fact.key): fact for fact in read.facts}
-        commands = (*read.commands, *(each for history in read.histories.values() for each in history.commands))
-        self.clients = {AccountName(each.account_id, each.client_order_id): each for each in commands}
+        commands = (
+            *read.commands,
+            *(each for history in read.histories.values() for each in history.commands),
+        )
+        self.clients = {
+            AccountName(each.account_id, each.client_order_id): each for each in commands
+        }
         self.brokers: dict[AccountName, list[CommandRow]] = {}
         # Of two commands with the same broker's id the later one counts: venues reuse their ids.
         for sent in sorted(self.clients.values(), key=lambda each: each.sent_at or LONG_AGO):
             if sent.broker_order_id:
-                self.brokers.setdefault(AccountName(sent.account_id, sent.broker_order_id), []).append(sent)
+                self.brokers.setdefault(
+                    AccountName(sent.account_id, sent.broker_order_id), []
+                ).append(sent)
         self.legs: dict[IdText, list[IdText]] = {}  # of an entry
         rows = (history.row for history in read.histories.values())
-        legs = [(row.create_seq, row.parent_order_id, row.order_id) for row in rows if row.parent_order_id]
+        legs = [
+            (row.create_seq, row.parent_order_id, row.order_id)
+            for row in rows
+            if row.parent_order_id
+        ]
         for _, entry_id, order_id in sorted(legs):
             self.legs.setdefault(entry_id, []).append(order_id)
         self.unmatched: list[StoredFact] = [
-            fact for fact in self.facts.values() if fact.order_id is None and fact.client_order_id is None
+            fact
+            for fact in self.facts.values()
+            if fact.order_id is None and fact.client_order_id is None
         ]
 
     def entry_of(self, order_id: IdText) -> IdText:
@@ -178,13 +223,20 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         order_id = owners.get(fact.key) or find_owner(fact, own_clients, account_id, index)
         sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
         if order_id and sent and sent.order_id != order_id:
-            # The key was used for another order before: that order keeps its fact, and this fact is lost.
+            # The key was used for another order before: that order keeps its fact, and this fact is
+            # lost.
             fact, order_id = conflict_with(reported), sent.order_id
             owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
             raise LedgerMoved
         if order_id:
-            known.update({each.key: each for each in index.histories[order_id].facts if each.key not in known})
+            known.update(
+                {
+                    each.key: each
+                    for each in index.histories[order_id].facts
+                    if each.key not in known
+                }
+            )
         # A repeated fact is dropped, unless its order is known only now.
         is_unowned = fact.key in known and owners.get(fact.key) is None
         admitted = admit(known, fact) or (fact if order_id and is_unowned else None)
@@ -206,13 +258,20 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
 
 
 def _add_own(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
-    """Adds the platform's own facts. An answer's ACCEPTED is none if an event of the broker says the same."""
-    accepted = {_command(fact) for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED}
+    """Adds the platform's own facts. An answer's ACCEPTED is none if an event of the broker says
+    the same."""
+    accepted = {
+        _command(fact) for fact, _ in new_facts.facts.values() if fact.kind is FactKind.ACCEPTED
+    }
     for fact, order_id in prepared.own:
         recorded = index.histories[order_id].facts
         is_known = any(each.key == fact.key for each in recorded)
         if fact.kind is FactKind.ACCEPTED:
-            same = (_command(each) == _command(fact) for each in recorded if each.kind is FactKind.ACCEPTED)
+            same = (
+                _command(each) == _command(fact)
+                for each in recorded
+                if each.kind is FactKind.ACCEPTED
+            )
             is_known = is_known or _command(fact) in accepted or any(same)
         if not is_known:
             new_facts.facts[fact.key] = fact, order_id
@@ -223,8 +282,8 @@ def _command(fact: Fact) -> tuple[str | None, str | None]:
 
 
 def _named(fact: Fact, event: BrokerEvent, account_id: IdText, index: LedgerIndex) -> Fact:
-    """A leg that its venue names in its own way is known by that name, once it is, else by the order that it was sent
-    with."""
+    """A leg that its venue names in its own way is known by that name, once it is, else by the
+    order that it was sent with."""
     if event.parent is None or AccountName(account_id, fact.client_order_id or "") in index.clients:
         return fact
     known = index.brokers.get(AccountName(account_id, fact.broker_order_id or ""))
@@ -235,7 +294,8 @@ def _named(fact: Fact, event: BrokerEvent, account_id: IdText, index: LedgerInde
 def find_owner(
     fact: Fact, own_clients: Mapping[str | None, IdText], account_id: IdText, index: LedgerIndex
 ) -> IdText | None:
-    """Finds the order of a fact; None: an order that the platform did not send, which never belongs to an intent."""
+    """Finds the order of a fact; None: an order that the platform did not send, which never belongs
+    to an intent."""
     names = [fact.client_order_id]
     if fact.kind not in (FactKind.FILL_BUST, FactKind.FILL_CORRECT):  # which replace an execution
         names.append(fact.replaces)
@@ -248,13 +308,18 @@ def find_owner(
 
 
 def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts) -> None:
-    """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such an id."""
+    """Takes the broker's ids of commands from facts, and adopts earlier facts that came under such
+    an id."""
     account_id = prepared.account_id
     owned = (*new_facts.facts.values(), *new_facts.adopted.values())
     concerned = {order_id for _, order_id in owned if order_id}
     senders: dict[str, list[tuple[datetime, IdText]]] = {}
     names = [*new_facts.named.items()]
-    names += [(f.client_order_id, f.broker_order_id) for f, o in owned if o and f.client_order_id and f.broker_order_id]
+    names += [
+        (f.client_order_id, f.broker_order_id)
+        for f, o in owned
+        if o and f.client_order_id and f.broker_order_id
+    ]
     for client_id, broker_id in names:
         new_facts.named[client_id] = broker_id
         sent = index.clients.get(AccountName(account_id, client_id))
@@ -264,7 +329,10 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
         if each.account_id != account_id or each.broker_order_id is None:
             continue
         named = index.brokers.get(AccountName(account_id, each.broker_order_id), ())
-        sent_as = [*senders.get(each.broker_order_id, ()), *((e.sent_at, e.order_id) for e in named if e.sent_at)]
+        sent_as = [
+            *senders.get(each.broker_order_id, ()),
+            *((e.sent_at, e.order_id) for e in named if e.sent_at),
+        ]
         earlier = [(at, order_id) for at, order_id in sent_as if at <= each.recorded_at]
         owner_id = max(earlier)[1] if earlier else None
         if owner_id is not None and owner_id in concerned and each.key not in new_facts.adopted:

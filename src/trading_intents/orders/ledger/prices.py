@@ -1,4 +1,5 @@
-"""Reference prices of a recording: of its trades, and of brokers' reports. Pure: no I/O, no clock."""
+"""Reference prices of a recording: of its trades, and of brokers' reports. Pure: no I/O, no
+clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -12,23 +13,37 @@ from trading_intents.trading import Symbol
 
 
 def reported_prices(
-    account_ref: AccountRef, changes: Sequence[TradeChange], reports: Iterable[BrokerEvent], now: datetime
+    account_ref: AccountRef,
+    changes: Sequence[TradeChange],
+    reports: Iterable[BrokerEvent],
+    now: datetime,
 ) -> tuple[ReferencePrice, ...]:
-    """A corrected trade sets its price again, at its own time; a fill that we only infer sets none."""
+    """A corrected trade sets its price again, at its own time; a fill that we only infer sets
+    none."""
     environment = account_ref.environment
     trades = (change.after for change in changes if change.is_published)
-    quotes = ((e.symbol, e.price, min(e.venue_time or now, now)) for e in reports if e.symbol and e.price)
+    quotes = (
+        (e.symbol, e.price, min(e.venue_time or now, now)) for e in reports if e.symbol and e.price
+    )
     return (
         *(
-            ReferencePrice(Symbol(trade.symbol), environment, trade.price, PriceSource.TRADE, trade.at)
+            ReferencePrice(
+                Symbol(trade.symbol), environment, trade.price, PriceSource.TRADE, trade.at
+            )
             for trade in trades
             if trade.quantity and trade.price > 0 and TradeFlag.GAP not in trade.flags
         ),
-        *(ReferencePrice(symbol, environment, p, PriceSource.QUOTE, at) for symbol, p, at in quotes if p > 0),
+        *(
+            ReferencePrice(symbol, environment, p, PriceSource.QUOTE, at)
+            for symbol, p, at in quotes
+            if p > 0
+        ),
     )
 
 
-def newest_prices(prices: Iterable[tuple[AccountRef, ReferencePrice]]) -> Mapping[PriceKey, ReferencePrice]:
+def newest_prices(
+    prices: Iterable[tuple[AccountRef, ReferencePrice]],
+) -> Mapping[PriceKey, ReferencePrice]:
     """Of each key one, over all accounts."""
     by_key: dict[PriceKey, list[ReferencePrice]] = {}
     for account_ref, price in prices:

@@ -15,9 +15,15 @@ def log_recorded(recorded: RecordedAccount, log: Log, metrics: Metrics) -> None:
     for entry in (entry for order in recorded.orders.values() for entry in order.entries):
         if entry.measure is Measure.ACK_MILLIS:
             metrics.orders.labels(*labels).inc()
-        elif entry.measure is Measure.FINISHED and entry.key == OrderStatus.REJECTED and entry.amount > 0:
+        elif (
+            entry.measure is Measure.FINISHED
+            and entry.key == OrderStatus.REJECTED
+            and entry.amount > 0
+        ):
             metrics.order_rejects.labels(*labels).inc()
-    for entry_row in (order.row for order in recorded.orders.values() if order.is_newly_unprotected):
+    for entry_row in (
+        order.row for order in recorded.orders.values() if order.is_newly_unprotected
+    ):
         metrics.alert("unprotected")
         log.error("entry unprotected", account=entry_row.account_id, order=entry_row.order_id)
     for key in recorded.left_out:

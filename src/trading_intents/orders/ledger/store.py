@@ -1,4 +1,5 @@
-"""Locks and reads what a booking needs, over many accounts. Rows come as JSON, each as one text. Never decides."""
+"""Locks and reads what a booking needs, over many accounts. Rows come as JSON, each as one text.
+Never decides."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,7 +24,8 @@ class AccountName(NamedTuple):
 
 
 class ConcernedNames(NamedTuple):
-    """The names in events and facts by which their orders are found, and the symbols whose positions are reported."""
+    """The names in events and facts by which their orders are found, and the symbols whose
+    positions are reported."""
 
     order_ids: set[IdText]
     client_order_ids: set[AccountName]
@@ -34,7 +36,8 @@ class ConcernedNames(NamedTuple):
 
 _NAMES = {"account_id": "uuid", "name": "text"}
 _FIRST, _SECOND, _THIRD = (RowParameters(_NAMES, number) for number in (1, 3, 5))
-# The orders of `named` and those that their brokers link to them, which are locked and settled together.
+# The orders of `named` and those that their brokers link to them, which are locked and settled
+# together.
 WITH_LINKED = """
     SELECT linked.order_id FROM ({named}) AS named (order_id)
     CROSS JOIN LATERAL (
@@ -49,8 +52,9 @@ WITH_LINKED = """
          ORDER BY parent_order_id)
     ) AS linked (order_id)
 """
-# LATERAL with OFFSET or ORDER BY allows only look-ups by key, and so does ANY beside a join (decision 0039). What was
-# locked is kept for the statements that follow in the same transaction, which each see what was committed before them.
+# LATERAL with OFFSET or ORDER BY allows only look-ups by key, and so does ANY beside a join
+# (decision 0039). What was locked is kept for the statements that follow in the same transaction,
+# which each see what was committed before them.
 _NAMED = f"""
             SELECT unnest($7::text::uuid[])
             UNION
@@ -132,7 +136,8 @@ _LOCK_POSITIONS = f"""
 
 
 def read_ledger(names: ConcernedNames) -> list[Statement]:
-    """Locks the orders by id, then their positions and those that are reported; reads all that a booking needs."""
+    """Locks the orders by id, then their positions and those that are reported; reads all that a
+    booking needs."""
     order_ids, *asked = names
     clients, brokers, keys, symbols = map(_FIRST.pack, asked)
     return [
@@ -172,15 +177,22 @@ def parse_ledger(replies: Sequence[Reply]) -> Ledger:
         [each.command for each in matches if each.command],
         [each.fact for each in matches if each.fact],
         {each.row.order_id: each for each in _decoded(histories, OrderHistory)},
-        {AccountName(each.account_id, each.symbol): each for each in _decoded(positions, PositionRow)},
+        {
+            AccountName(each.account_id, each.symbol): each
+            for each in _decoded(positions, PositionRow)
+        },
         _decoded(clock, datetime)[0],
     )
 
 
-_BOOKED = "json_build_object({})".format(", ".join(f"'{name}', {name}" for name in BookedTrade.__struct_fields__))
+_BOOKED = "json_build_object({})".format(
+    ", ".join(f"'{name}', {name}" for name in BookedTrade.__struct_fields__)
+)
 
 
-def read_bookings(position: PositionRow, limit: int, after: int = 0, direction: str = "ASC") -> Statement:
+def read_bookings(
+    position: PositionRow, limit: int, after: int = 0, direction: str = "ASC"
+) -> Statement:
     """The symbol's trades in the order of their booking, or with DESC newest first."""
     sql = f"""
         SELECT {_BOOKED}::text FROM trades

@@ -1,4 +1,5 @@
-"""Writes what a booking changes, over many accounts: rows go as one array for each column. Never decides."""
+"""Writes what a booking changes, over many accounts: rows go as one array for each column. Never
+decides."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -14,7 +15,8 @@ from trading_intents.orders.store import OrderRow, TradeRow
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
 
 _FACTS = RowParameters(
-    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"} | column_types(Fact, "arrival")
+    {"account_id": "uuid", "organization_id": "uuid", "order_id": "uuid"}
+    | column_types(Fact, "arrival")
 )
 _fact_values = attrgetter(*column_types(Fact, "arrival"))
 _INSERT_FACTS = f"""
@@ -25,8 +27,11 @@ _INSERT_FACTS = f"""
 
 
 def insert_facts(facts: Sequence[tuple[IdText, IdText, IdText | None, Fact]]) -> Statement:
-    """Each: account, organization, its order if it has one, the fact. A key that was inserted meanwhile is refused."""
-    return Statement(_INSERT_FACTS, _FACTS.pack([(*ids, *_fact_values(fact)) for *ids, fact in facts]))
+    """Each: account, organization, its order if it has one, the fact. A key that was inserted
+    meanwhile is refused."""
+    return Statement(
+        _INSERT_FACTS, _FACTS.pack([(*ids, *_fact_values(fact)) for *ids, fact in facts])
+    )
 
 
 _OWNERS = RowParameters({"account_id": "uuid", "key": "text", "order_id": "uuid"})
@@ -51,13 +56,32 @@ _NAME_COMMANDS = f"""
 
 
 def name_commands(broker_order_ids: Mapping[AccountName, str]) -> Statement:
-    """Sets the broker's ids of commands, by their client order ids; a first id is never replaced."""
-    return Statement(_NAME_COMMANDS, _NAMED.pack([(*name, each) for name, each in broker_order_ids.items()]))
+    """Sets the broker's ids of commands, by their client order ids; a first id is never
+    replaced."""
+    return Statement(
+        _NAME_COMMANDS, _NAMED.pack([(*name, each) for name, each in broker_order_ids.items()])
+    )
 
 
-_FIXED = ("account_id", "organization_id", "environment", "broker", "create_seq", "symbol", "order_type", "order_side")
+_FIXED = (
+    "account_id",
+    "organization_id",
+    "environment",
+    "broker",
+    "create_seq",
+    "symbol",
+    "order_type",
+    "order_side",
+)
 _ORDER_TYPES = column_types(
-    OrderRow, *_FIXED, "route_strategy", "client_reference_id", "created_at", "leg", "parent_order_id", "linked"
+    OrderRow,
+    *_FIXED,
+    "route_strategy",
+    "client_reference_id",
+    "created_at",
+    "leg",
+    "parent_order_id",
+    "linked",
 )
 _ORDERS = RowParameters(_ORDER_TYPES)
 _order_values = attrgetter(*_ORDER_TYPES)
@@ -130,6 +154,8 @@ _WRITE_TRADES = f"""
 
 
 def write_trades(trades: Sequence[tuple[TradeRow, int | None]]) -> Statement:
-    """Each with how far the event that reports it is below the organization's new stream head, which is held; a trade
-    that none reports again keeps its `seq`."""
-    return Statement(_WRITE_TRADES, _TRADES.pack([(*_trade_values(trade), below) for trade, below in trades]))
+    """Each with how far the event that reports it is below the organization's new stream head,
+    which is held; a trade that none reports again keeps its `seq`."""
+    return Statement(
+        _WRITE_TRADES, _TRADES.pack([(*_trade_values(trade), below) for trade, below in trades])
+    )

@@ -1,1 +1,2 @@
-"""The PostgreSQL that comes with the platform: its folder, its process, and the program that starts it."""
+"""The PostgreSQL that comes with the platform: its folder, its process, and the program that starts
+it."""

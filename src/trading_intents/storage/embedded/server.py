@@ -1,4 +1,5 @@
-"""Keeps one embedded PostgreSQL running for every process on a DATA_DIR. Must be used from the main thread."""
+"""Keeps one embedded PostgreSQL running for every process on a DATA_DIR. Must be used from the main
+thread."""
 
 import asyncio
 import contextlib
@@ -50,15 +51,17 @@ async def running(
     may_create: bool = True,
     may_start: bool = True,
 ) -> AsyncIterator[DatabaseUrls]:
-    """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that process ends, if it
-    may start a server."""
+    """Runs the server of this DATA_DIR, or joins the process that runs it and takes over when that
+    process ends, if it may start a server."""
     if not may_create:
         check_cluster(data_dir)
     # The kernel ties PostgreSQL's life to the thread that starts it.
     assert threading.current_thread() is threading.main_thread()
     cluster = open_cluster(data_dir, postgres_bin)
     supervisor = _Supervisor(cluster, log, on_start)
-    keeping: asyncio.Task[Any] = asyncio.create_task(supervisor.keep() if may_start else asyncio.Event().wait())
+    keeping: asyncio.Task[Any] = asyncio.create_task(
+        supervisor.keep() if may_start else asyncio.Event().wait()
+    )
     ready = asyncio.create_task(supervisor.until_ready())
     try:
         await asyncio.wait([keeping, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -66,7 +69,9 @@ async def running(
             keeping.result()
         await ready
         keeping.add_done_callback(report_failure)
-        yield DatabaseUrls(*(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN)))
+        yield DatabaseUrls(
+            *(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))
+        )
     finally:
         await stop_tasks(keeping, ready)
 
@@ -84,7 +89,8 @@ class _Supervisor:
         try:
             async with asyncio.timeout(START_LIMIT_SECONDS):
                 while not self._ready.is_set():
-                    if not self._owner and await self._accepts(WORKER_LOGIN, DATABASE):  # made after the other login
+                    # Made after the other login.
+                    if not self._owner and await self._accepts(WORKER_LOGIN, DATABASE):
                         self._ready.set()
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
@@ -101,11 +107,14 @@ class _Supervisor:
             pause = RESTART_PAUSE_SECONDS
             while True:
                 began = await self._attempt()
-                pause = RESTART_PAUSE_SECONDS if began else min(2 * pause, RESTART_PAUSE_LIMIT_SECONDS)
+                pause = (
+                    RESTART_PAUSE_SECONDS if began else min(2 * pause, RESTART_PAUSE_LIMIT_SECONDS)
+                )
                 await asyncio.sleep(pause)
 
     async def _attempt(self) -> bool:
-        """Runs PostgreSQL once; whether it started. Only before the first start is a failure raised."""
+        """Runs PostgreSQL once; whether it started. Only before the first start is a failure
+        raised."""
         try:
             await self._run()
         except Exception as error:  # any at all: nobody else would start PostgreSQL again
@@ -119,7 +128,8 @@ class _Supervisor:
 
     async def _run(self) -> None:
         if not self._ready.is_set() and not self._cluster.data.exists():
-            await self._create()  # only at the start: if data vanish later, no empty cluster replaces them
+            # Only at the start: if data vanish later, no empty cluster replaces them.
+            await self._create()
         self._cluster.make_passwords()
         self._cluster.check_version()
         _end_leftovers(self._cluster.name)
@@ -182,7 +192,9 @@ class _Supervisor:
 
     async def _make_logins(self) -> None:
         """Makes the logins at every start: a crash may have come between initdb and this."""
-        owner = await asyncpg.connect(self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS)
+        owner = await asyncpg.connect(
+            self._cluster.url(OWNER, "postgres").reveal(), timeout=CONNECT_LIMIT_SECONDS
+        )
         try:
             for login in (LOGIN, WORKER_LOGIN):
                 if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", login):
@@ -194,28 +206,34 @@ class _Supervisor:
             await owner.close(timeout=CONNECT_LIMIT_SECONDS)
 
     def _refusal(self, what: str) -> StartupRefused:
-        return StartupRefused(f"{what}; the end of {self._cluster.log}:\n{self._cluster.log_tail()}")
+        return StartupRefused(
+            f"{what}; the end of {self._cluster.log}:\n{self._cluster.log_tail()}"
+        )
 
 
 def lock_holder(data_dir: Path) -> str | None:
     """The pid of the process that runs the server of this DATA_DIR; None if there is none."""
     try:
         with (data_dir / LOCK).open("rb") as lock:
-            return None if _locked(lock.fileno(), fcntl.LOCK_SH) else lock.read().decode() or "unknown"
+            return (
+                None if _locked(lock.fileno(), fcntl.LOCK_SH) else lock.read().decode() or "unknown"
+            )
     except OSError:
         return None
 
 
 @contextlib.contextmanager
 def holding_lock(data_dir: Path) -> Iterator[None]:
-    """Keeps other processes from starting a server on this DATA_DIR. StartupRefused while one runs or PostgreSQL still
-    ends."""
+    """Keeps other processes from starting a server on this DATA_DIR. StartupRefused while one runs
+    or PostgreSQL still ends."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in (LOCK, ALIVE):
         (data_dir / name).touch(mode=0o600)
     with (data_dir / LOCK).open("r+b", buffering=0) as lock, (data_dir / ALIVE).open("ab") as alive:
         if not _locked(lock.fileno()):
-            raise StartupRefused(f"the platform runs in {data_dir}, pid {lock_holder(data_dir)}: end it first")
+            raise StartupRefused(
+                f"the platform runs in {data_dir}, pid {lock_holder(data_dir)}: end it first"
+            )
         if not _locked(alive.fileno()):
             raise StartupRefused(f"PostgreSQL still ends in {data_dir}: try again in a moment")
         _write_pid(lock)
@@ -236,8 +254,8 @@ def _locked(file: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def _end_leftovers(cluster_name: str) -> None:
-    """Kills children of a killed postmaster: in a long query they notice its death late and delay the next start, and
-    the postmaster, which kills those that hang in their own end, is gone."""
+    """Kills children of a killed postmaster: in a long query they notice its death late and delay
+    the next start, and the postmaster, which kills those that hang in their own end, is gone."""
     title = f"postgres: {cluster_name}: ".encode()
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -246,7 +264,9 @@ def _end_leftovers(cluster_name: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-async def stop_process(process: Process, steps: tuple[tuple[signal.Signals, float], ...] = STOP_STEPS) -> None:
+async def stop_process(
+    process: Process, steps: tuple[tuple[signal.Signals, float], ...] = STOP_STEPS
+) -> None:
     ended = asyncio.ensure_future(process.wait())
     try:
         for step, limit in steps:
@@ -254,7 +274,8 @@ async def stop_process(process: Process, steps: tuple[tuple[signal.Signals, floa
                 return
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(step)
-            # Not by wait_for, which can lose a cancellation, nor by timeout, which never expires in a cancelled task.
+            # Not by wait_for, which can lose a cancellation, nor by timeout, which never expires in
+            # a cancelled task.
             await asyncio.wait([ended], timeout=limit)
     finally:
         ended.cancel()

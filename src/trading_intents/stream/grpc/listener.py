@@ -17,7 +17,8 @@ KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
 MIN_PING_MILLIS = 10_000
 HANDSHAKE_LIMIT_MILLIS = 10_000
 IDLE_CONNECTION_MILLIS = 75_000  # without a call, as of HTTP without a request
-# More than one caller's streams, so that the 101st is refused with an error: above this number clients wait silently.
+# More than one caller's streams, so that the 101st is refused with an error: above this number
+# clients wait silently.
 MAX_CALLS_PER_CONNECTION = 250
 STOP_SECONDS = 2.0
 REACH_SECONDS = 1.0
@@ -36,7 +37,8 @@ OPTIONS = (
 
 
 class GrpcListener:
-    """The port, with health and reflection beside the stream. The hub ends the streams; this only lets them go."""
+    """The port, with health and reflection beside the stream. The hub ends the streams; this only
+    lets them go."""
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class GrpcListener:
         port: int,
         files: CertificateFiles | None,
     ) -> None:
-        # Protects memory: each part has a smaller limit of its own, which is reached first and has its own error.
+        # Protects memory: each part has a smaller limit of its own, which is reached first and has
+        # its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
         self._options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
         self._servicer, self._host, self.port = transport, host, port
@@ -60,10 +63,12 @@ class GrpcListener:
         return f"[{self._host}]:{self.port}" if ":" in self._host else f"{self._host}:{self.port}"
 
     async def start(self) -> None:
-        # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only needed if the child
-        # uses grpc.
+        # PostgreSQL may be started beside us at any time; grpc's handlers around a fork are only
+        # needed if the child uses grpc.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-        self._server = server = grpc.aio.server(options=self._options, maximum_concurrent_rpcs=self._max_calls)
+        self._server = server = grpc.aio.server(
+            options=self._options, maximum_concurrent_rpcs=self._max_calls
+        )
         server.add_generic_rpc_handlers((self._servicer.handler(), *self._public.handlers()))
         try:
             if self._files:

@@ -10,22 +10,33 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from trading_intents.errors import LimitReached, NotFound, PlatformError
-from trading_intents.stream.grpc.calls import IDLE_SECONDS, SERVICE, Context, abort, parse, read, read_first
+from trading_intents.stream.grpc.calls import (
+    IDLE_SECONDS,
+    SERVICE,
+    Context,
+    abort,
+    parse,
+    read,
+    read_first,
+)
 
-# The name that the protocol has today, with the same messages; grpc_reflection knows only the one before.
+# The name that the protocol has today, with the same messages; grpc_reflection knows only the one
+# before.
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
 MAX_PUBLIC_CALLS, MAX_PUBLIC_CALLS_PER_CONNECTION = 200, 4
 
 
 class PublicServicer:
-    """Health and reflection for any caller. They have a limit of their own: a new call ends the oldest
-    one."""
+    """Health and reflection for any caller. They have a limit of their own: a new call ends the
+    oldest one."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._calls: dict[asyncio.Timeout, None] = {}
         self._connections: Counter[str] = Counter()
-        self._reflection = reflection.aio.ReflectionServicer((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME))
+        self._reflection = reflection.aio.ReflectionServicer(
+            (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        )
 
     def handlers(self) -> tuple[Any, ...]:
         """Every method reads its messages itself, as grpc would wait for them without a limit."""
@@ -33,10 +44,15 @@ class PublicServicer:
         return (
             grpc.method_handlers_generic_handler(
                 health.SERVICE_NAME,
-                {"Check": make(self._limited(self._check)), "Watch": make(self._limited(self._watch))},
+                {
+                    "Check": make(self._limited(self._check)),
+                    "Watch": make(self._limited(self._watch)),
+                },
             ),
             *(
-                grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": make(self._limited(self._reflect))})
+                grpc.method_handlers_generic_handler(
+                    name, {"ServerReflectionInfo": make(self._limited(self._reflect))}
+                )
                 for name in (REFLECTION_V1, reflection.SERVICE_NAME)
             ),
         )
@@ -51,7 +67,9 @@ class PublicServicer:
             self._connections[connection] += 1
             try:
                 if self._connections[connection] > MAX_PUBLIC_CALLS_PER_CONNECTION:
-                    raise LimitReached("this connection has too many calls without a credential; end some")
+                    raise LimitReached(
+                        "this connection has too many calls without a credential; end some"
+                    )
                 async with asyncio.timeout(None) as timeout:
                     self._take(timeout)
                     try:
@@ -59,7 +77,9 @@ class PublicServicer:
                     finally:
                         self._calls.pop(timeout, None)
             except TimeoutError:
-                await abort(context, LimitReached("newer calls without a credential ended this one"))
+                await abort(
+                    context, LimitReached("newer calls without a credential ended this one")
+                )
             except PlatformError as refusal:
                 await abort(context, refusal)
             finally:

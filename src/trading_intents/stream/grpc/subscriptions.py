@@ -1,5 +1,5 @@
-"""TradingService over gRPC: errors become statuses, events are passed on as bytes. Encodes nothing for each
-subscriber."""
+"""TradingService over gRPC: errors become statuses, events are passed on as bytes. Encodes nothing
+for each subscriber."""
 
 import asyncio
 import re
@@ -30,15 +30,19 @@ Ask = Callable[[Stream], Awaitable[None]]
 
 
 class StreamServicer:
-    def __init__(self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log) -> None:
+    def __init__(
+        self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log
+    ) -> None:
         self._streams, self._gate, self._limits = streams, gate, limits
         self._client_address, self._log = client_address, log
         self._admitting = 0
 
     def handler(self) -> Any:
-        """Without serializers: what subscribers get is bytes already, and what we read may be no message at all.
+        """Without serializers: what subscribers get is bytes already, and what we read may be no
+        message at all.
 
-        SubscribeEvents reads its one message itself: grpc would wait for it without a limit, whoever calls.
+        SubscribeEvents reads its one message itself: grpc would wait for it without a limit,
+        whoever calls.
         """
         return grpc.method_handlers_generic_handler(
             calls.SERVICE,
@@ -50,7 +54,9 @@ class StreamServicer:
 
     async def _subscribe_events(self, _: AsyncIterator[bytes], context: calls.Context) -> None:
         async def ask(stream: Stream) -> None:
-            requested = _read_subscribe(calls.parse(trading_pb2.Subscribe, await calls.read_first(context)))
+            requested = _read_subscribe(
+                calls.parse(trading_pb2.Subscribe, await calls.read_first(context))
+            )
             requested.check()
             self._gate.permit(stream.request)
             await self._streams.subscribe(stream, requested)
@@ -68,16 +74,20 @@ class StreamServicer:
                     case "subscribe":
                         await self._streams.subscribe(stream, _read_subscribe(request.subscribe))
                     case "unsubscribe":
-                        await self._streams.unsubscribe(stream, request.unsubscribe.trading_account_id or None)
+                        await self._streams.unsubscribe(
+                            stream, request.unsubscribe.trading_account_id or None
+                        )
                     case _:
-                        raise InvalidRequest("the message has no command; use subscribe or unsubscribe")
+                        raise InvalidRequest(
+                            "the message has no command; use subscribe or unsubscribe"
+                        )
                 limit_seconds = None if stream.scopes else calls.IDLE_SECONDS
 
         await self._serve(context, ask)
 
     async def _pace(self, stream: Stream) -> None:
-        """Reads a call no faster than its caller and organization may send messages. Refuses none: a caller may
-        subscribe to all of its accounts at once."""
+        """Reads a call no faster than its caller and organization may send messages. Refuses none:
+        a caller may subscribe to all of its accounts at once."""
         caller = caller_of(stream.request)
         keys = (caller.limit_key, caller.organization_limit_key)
         await asyncio.sleep(self._limits.reserve(Bucket.MESSAGES, *keys))
@@ -94,7 +104,9 @@ class StreamServicer:
         if error is not None:
             await calls.abort(context, error)
 
-    async def _stream(self, request: Request, context: calls.Context, ask: Ask) -> PlatformError | None:
+    async def _stream(
+        self, request: Request, context: calls.Context, ask: Ask
+    ) -> PlatformError | None:
         """Gives the error that ended the stream; None when the caller ended it."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = asyncio.Event()
@@ -121,7 +133,8 @@ class StreamServicer:
         asking = asyncio.create_task(ask_on())
         pumping = asyncio.create_task(_pump(subscriber, waiting, context))
         try:
-            # A write can wait for ever for a reader that has stopped, so the end does not wait for it.
+            # A write can wait for ever for a reader that has stopped, so the end does not wait for
+            # it.
             await asyncio.wait((pumping, ended), return_when=asyncio.FIRST_COMPLETED)
             return subscriber.error
         finally:
@@ -129,8 +142,8 @@ class StreamServicer:
             await stop_tasks(asking, pumping)
 
     async def _admit(self, context: calls.Context) -> Request:
-        """Identifies the caller and checks its rate limit, as REST does, before any message is read: only known callers
-        may wait."""
+        """Identifies the caller and checks its rate limit, as REST does, before any message is
+        read: only known callers may wait."""
         if self._admitting >= MAX_ADMISSIONS:
             raise Unavailable("this process has too many calls that begin; try again")
         headers = [
@@ -138,7 +151,9 @@ class StreamServicer:
             for name, value in context.invocation_metadata() or ()
         ]
         found = _PEER.match(unquote(context.peer()))
-        incoming = Incoming("POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True)
+        incoming = Incoming(
+            "POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True
+        )
         request = Request(incoming, {}, self._client_address.address(incoming))
         self._admitting += 1
         try:
@@ -146,7 +161,9 @@ class StreamServicer:
         finally:
             self._admitting -= 1
         assert isinstance(request.caller, Caller)
-        self._limits.take(Bucket.READS, request.caller.limit_key, request.caller.organization_limit_key)
+        self._limits.take(
+            Bucket.READS, request.caller.limit_key, request.caller.organization_limit_key
+        )
         return request
 
 
@@ -166,7 +183,9 @@ async def _pump(subscriber: Subscriber, waiting: asyncio.Event, context: calls.C
 def _read_subscribe(message: trading_pb2.Subscribe) -> SubscribeRequest:
     known = set(map(int, EventType))
     if message.order_delivery not in trading_pb2.OrderDelivery.values():
-        raise InvalidRequest("order_delivery is unknown; use ORDER_DELIVERY_LIVE or ORDER_DELIVERY_PRIMED")
+        raise InvalidRequest(
+            "order_delivery is unknown; use ORDER_DELIVERY_LIVE or ORDER_DELIVERY_PRIMED"
+        )
     return SubscribeRequest(
         message.trading_account_id or None,
         frozenset(EventType(kind) for kind in message.subscriptions if kind in known),

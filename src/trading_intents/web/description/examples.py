@@ -1,4 +1,5 @@
-"""Example values for the API's description: one for each field name, composed by the schemas. Validates nothing."""
+"""Example values for the API's description: one for each field name, composed by the schemas.
+Validates nothing."""
 
 import json
 import re
@@ -11,9 +12,11 @@ from urllib.parse import quote, urlencode
 Schema = Mapping[str, Any]
 
 _TIME = "2026-01-05T15:00:00.000000Z"
-# A name means the same everywhere in this API. None is taken where the schema allows null. The first of an enumeration
-# and a time need no entry.
-VALUES: Mapping[str, Any] = json.loads(resources.files(__package__).joinpath("examples.json").read_text())
+# A name means the same everywhere in this API. None is taken where the schema allows null. The
+# first of an enumeration and a time need no entry.
+VALUES: Mapping[str, Any] = json.loads(
+    resources.files(__package__).joinpath("examples.json").read_text()
+)
 
 
 class Examples:
@@ -30,7 +33,8 @@ class Examples:
         return self._value(name, schema, lambda name, resolved: True)
 
     def requests(self, schema: Schema) -> dict[str, Any]:
-        """Bodies with the fields that are required and those worth showing; of a tagged union, one for each tag."""
+        """Bodies with the fields that are required and those worth showing; of a tagged union, one
+        for each tag."""
 
         def shown(name: str, resolved: Schema) -> bool:
             return name in resolved.get("required", ()) or VALUES.get(name) is not None
@@ -39,7 +43,10 @@ class Examples:
         for name, field in self.resolve(schema).get("properties", {}).items():
             if "discriminator" in field:
                 variants = field["discriminator"]["mapping"].items()
-                return {tag: made | {name: self._value(name, {"$ref": ref}, shown)} for tag, ref in variants}
+                return {
+                    tag: made | {name: self._value(name, {"$ref": ref}, shown)}
+                    for tag, ref in variants
+                }
         return {"": made}
 
     def _value(self, name: str, schema: Schema, shown: Any) -> Any:
@@ -53,7 +60,11 @@ class Examples:
         match chosen.get("type"):
             case "object":
                 fields = chosen.get("properties", {}).items()
-                return {field: self._value(field, kind, shown) for field, kind in fields if shown(field, chosen)}
+                return {
+                    field: self._value(field, kind, shown)
+                    for field, kind in fields
+                    if shown(field, chosen)
+                }
             case "array":
                 return [self._value("", chosen["items"], shown)] if "items" in chosen else []
             case "integer" | "number":
@@ -61,7 +72,11 @@ class Examples:
             case "boolean":
                 return False
             case _:
-                is_time = name.endswith("_at") or name in ("from", "to") or chosen.get("format") == "date-time"
+                is_time = (
+                    name.endswith("_at")
+                    or name in ("from", "to")
+                    or chosen.get("format") == "date-time"
+                )
                 return _TIME if is_time else "text"
 
 
@@ -77,13 +92,24 @@ def _fits(value: Any, schema: Schema) -> bool:
     )
 
 
-_JSON_TYPES = {NoneType: "null", bool: "boolean", str: "string", int: "integer", list: "array", dict: "object"}
+_JSON_TYPES = {
+    NoneType: "null",
+    bool: "boolean",
+    str: "string",
+    int: "integer",
+    list: "array",
+    dict: "object",
+}
 
 
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
     given = {parameter["name"]: parameter["example"] for parameter in operation["parameters"]}
     filled = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
-    options = "-N" if "text/event-stream" in operation["responses"].get("200", {}).get("content", {}) else "-s"
+    options = (
+        "-N"
+        if "text/event-stream" in operation["responses"].get("200", {}).get("content", {})
+        else "-s"
+    )
     parts = [f"curl {options} {'' if method == 'GET' else f'-X {method} '}{url}{filled}"]
     if {"api_key": []} in operation["security"]:
         parts.append('-H "x-api-key: $KEY"')
@@ -91,7 +117,9 @@ def curl(method: str, path: str, operation: Schema, url: str) -> str:
         parts.append('-H "authorization: Bearer $TOKEN"')
     for media, content in operation.get("requestBody", {}).get("content", {}).items():
         is_only = "example" in content
-        example = content["example"] if is_only else next(iter(content["examples"].values()))["value"]
+        example = (
+            content["example"] if is_only else next(iter(content["examples"].values()))["value"]
+        )
         text = json.dumps(example) if media.endswith("json") else urlencode(example)
         parts += [f"-H 'content-type: {media}'", f"-d '{text}'"]
     return " \\\n  ".join(parts)

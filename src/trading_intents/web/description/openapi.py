@@ -1,4 +1,5 @@
-"""OpenAPI 3.1, made from the route table and the types that serve requests, so that it cannot differ from them."""
+"""OpenAPI 3.1, made from the route table and the types that serve requests, so that it cannot
+differ from them."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +31,8 @@ HEADERS = {
     "www-authenticate": "The credential that is taken.",
     "x-request-id": "The caller's own if it is 1 to 64 of A-Z a-z 0-9 . _ - and else a new one.",
 }
-# A field has the same meaning wherever it stands. Other ids are a broker's, an identity provider's or the caller's.
+# A field has the same meaning wherever it stands. Other ids are a broker's, an identity provider's
+# or the caller's.
 UUID_FIELDS = frozenset(
     {
         *("id", "account_id", "organization_id", "intent_id", "ref_intent_id", "parent_intent_id"),
@@ -50,7 +52,9 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
         if k is not None
     }
     ordered = sorted(kinds, key=str)
-    schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    schemas, components = msgspec.json.schema_components(
+        ordered, ref_template="#/components/schemas/{name}"
+    )
     _add_formats(components)
     shapes, examples = dict(zip(ordered, schemas, strict=True)), Examples(components)
     ids = [route.handle.__name__ for route in routes]
@@ -58,17 +62,22 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = _operation(route, shapes, examples)
-        operation["x-codeSamples"] = [{"lang": "Shell", "source": curl(route.method, route.path, operation, url)}]
+        operation["x-codeSamples"] = [
+            {"lang": "Shell", "source": curl(route.method, route.path, operation, url)}
+        ]
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": version},
-        "tags": [{"name": tag} for tag in Tag if any(route.operation.tag is tag for route in routes)],
+        "tags": [
+            {"name": tag} for tag in Tag if any(route.operation.tag is tag for route in routes)
+        ],
         "paths": paths,
         "components": {
             "schemas": components,
             "headers": {
-                name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in HEADERS.items()
+                name: {"description": meaning, "schema": {"type": "string"}}
+                for name, meaning in HEADERS.items()
             },
             "securitySchemes": {
                 "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -82,7 +91,8 @@ def _add_formats(components: dict[str, Any]) -> None:
     for component in components.values():
         for name, schema in component.get("properties", {}).items():
             if schema.get("default", ...) is None:
-                del schema["default"]  # generators of types take a field with a default for one that is always there
+                # Generators of types take a field with a default for one that is always there.
+                del schema["default"]
             is_time = name.endswith("_at") or name in TIME_FIELDS
             kind = "uuid" if name in UUID_FIELDS else "date-time" if is_time else None
             for choice in schema.get("anyOf", [schema]) if kind else ():
@@ -119,12 +129,19 @@ def _request_examples(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[Parameter]:
-    in_path = [Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)]
-    return [*in_path, *route.operation.parameters, *([ORGANIZATION] if route.policy.names_organization else [])]
+    in_path = [
+        Parameter(n, "", {"type": "string"}, "path") for n in re.findall(r"{(\w+)}", route.path)
+    ]
+    return [
+        *in_path,
+        *route.operation.parameters,
+        *([ORGANIZATION] if route.policy.names_organization else []),
+    ]
 
 
 def _parameter(parameter: Parameter, examples: Examples) -> dict[str, Any]:
-    several = {"style": "form", "explode": False} if parameter.schema["type"] == "array" else {}  # between commas
+    # Between commas.
+    several = {"style": "form", "explode": False} if parameter.schema["type"] == "array" else {}
     return several | {
         "name": parameter.name,
         "in": parameter.where,
@@ -141,15 +158,24 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
         shape = shapes[route.operation.answer]
         example = examples.answer(shape)
         success["content"] = {
-            _media(route.operation.answer_media): {"schema": shape} | ({"example": example} if example else {})
+            _media(route.operation.answer_media): {"schema": shape}
+            | ({"example": example} if example else {})
         }
         if route.operation.csv_columns:
             success["content"][_media(CSV)] = {"schema": {"type": "string"}}
     elif route.operation.status != 204:
         success["content"] = {_media(route.operation.answer_media): {"schema": {}}}
-    responses = {str(status): success for status in (route.operation.repeated_status, route.operation.status) if status}
+    responses = {
+        str(status): success
+        for status in (route.operation.repeated_status, route.operation.status)
+        if status
+    }
     for status, codes in sorted(codes_by_status(route).items()):
-        content = {_media(route.operation.error_shape.media): {"schema": shapes[route.operation.error_shape.kind]}}
+        content = {
+            _media(route.operation.error_shape.media): {
+                "schema": shapes[route.operation.error_shape.kind]
+            }
+        }
         responses[str(status)] = {"description": ", ".join(codes), "content": content}
     for code, response in responses.items():
         names = _header_names(route, int(code), success)
@@ -159,10 +185,15 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
 
 def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[str]:
     """The headers that an answer of this status has, beside those of HTTP itself."""
-    is_success, is_limited = status < errors.InvalidRequest.status, status == errors.RateLimited.status
+    is_success, is_limited = (
+        status < errors.InvalidRequest.status,
+        status == errors.RateLimited.status,
+    )
     has = {
-        "etag": is_success and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
-        "idempotent-replayed": is_success and any(p.name == "idempotency-key" for p in route.operation.parameters),
+        "etag": is_success
+        and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),
+        "idempotent-replayed": is_success
+        and any(p.name == "idempotency-key" for p in route.operation.parameters),
         "link": is_success and bool(route.operation.csv_columns),
         "ratelimit": is_limited or (is_success and not route.operation.always),
         "ratelimit-policy": is_limited or (is_success and not route.operation.always),

@@ -1,4 +1,5 @@
-"""The pages at / and /docs, as HTML made once from the OpenAPI document: no script, nothing loaded from elsewhere."""
+"""The pages at / and /docs, as HTML made once from the OpenAPI document: no script, nothing loaded
+from elsewhere."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,9 @@ curl -s {url}/v1/accounts/$ACCOUNT/intents \\
 curl -s {url}/v1/accounts/$ACCOUNT/orders -H "x-api-key: $KEY\""""
 
 
-def make_pages(document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str) -> dict[str, StaticFile]:
+def make_pages(
+    document: Mapping[str, Any], errors: Iterable[type[PlatformError]], url: str
+) -> dict[str, StaticFile]:
     headers = browser_headers()
     title = f"{document['info']['title']} {document['info']['version']}"
     home = _page(title, _home(title, url, has_console="/console" in document["paths"]))
@@ -78,7 +81,9 @@ def _reference(document: Mapping[str, Any], errors: Iterable[type[PlatformError]
                 sections.append(_operation(method, path, operation, examples))
                 name = operation["operationId"]
                 links.append(f"<li><a href=#{name}>{name}</a>")
-    codes = [[f"{error.status}", f"<code>{error.code}</code>", escape(error.title)] for error in errors]
+    codes = [
+        [f"{error.status}", f"<code>{error.code}</code>", escape(error.title)] for error in errors
+    ]
     anchors = [error.code for error in errors]
     return (
         f"<h1>{escape(document['info']['title'])}: the API</h1>"
@@ -103,10 +108,19 @@ def _operation(method: str, path: str, operation: Schema, examples: Examples) ->
         parts.append(f"<h4>Body: {escape(media)}</h4>" + _content(content, examples))
     for status, response in operation["responses"].items():
         if status.startswith("2"):
-            parts.append(f"<h4>{status} {escape(', '.join(response.get('content', {})) or 'without a body')}</h4>")
-            parts += [_content(content, examples) for content in response.get("content", {}).values()]
+            parts.append(
+                f"<h4>{status} {escape(', '.join(response.get('content', {})) or 'without a body')}</h4>"
+            )
+            parts += [
+                _content(content, examples) for content in response.get("content", {}).values()
+            ]
     failures = [
-        [status, ", ".join(f"<a href=#{code}>{code}</a>" for code in response["description"].split(", "))]
+        [
+            status,
+            ", ".join(
+                f"<a href=#{code}>{code}</a>" for code in response["description"].split(", ")
+            ),
+        ]
         for status, response in operation["responses"].items()
         if not status.startswith("2")
     ]
@@ -117,23 +131,39 @@ def _operation(method: str, path: str, operation: Schema, examples: Examples) ->
 def _parameter(parameter: Schema, examples: Examples) -> list[str]:
     name = f"<code>{escape(parameter['name'])}</code>"
     location = parameter["in"] + (", required" if parameter["required"] else "")
-    shown = f" Such as <code>{escape(str(parameter['example']))}</code>." if parameter["example"] is not None else ""
-    return [name, f"{_type(parameter['schema'], examples)} ({location})", escape(parameter["description"]) + shown]
+    shown = (
+        f" Such as <code>{escape(str(parameter['example']))}</code>."
+        if parameter["example"] is not None
+        else ""
+    )
+    return [
+        name,
+        f"{_type(parameter['schema'], examples)} ({location})",
+        escape(parameter["description"]) + shown,
+    ]
 
 
 def _content(content: Schema, examples: Examples) -> str:
-    made = content.get("examples") or ({"": {"value": content["example"]}} if "example" in content else {})
+    made = content.get("examples") or (
+        {"": {"value": content["example"]}} if "example" in content else {}
+    )
     shown = "".join(
-        f"<pre><code>{escape(json.dumps(example['value'], indent=1))}</code></pre>" for example in made.values()
+        f"<pre><code>{escape(json.dumps(example['value'], indent=1))}</code></pre>"
+        for example in made.values()
     )
     rows = list(_fields(content["schema"], examples))
     return (_table(("Field", "Type", ""), rows) if rows else "") + shown
 
 
-def _fields(schema: Schema, examples: Examples, path: str = "", depth: int = 0) -> Iterator[list[str]]:
+def _fields(
+    schema: Schema, examples: Examples, path: str = "", depth: int = 0
+) -> Iterator[list[str]]:
     """A row for each field, and for each field within it."""
     resolved = examples.resolve(schema)
-    for choice in [*resolved.get("anyOf", ()), *([resolved["items"]] if "items" in resolved else ())]:
+    for choice in [
+        *resolved.get("anyOf", ()),
+        *([resolved["items"]] if "items" in resolved else ()),
+    ]:
         yield from _fields(choice, examples, path + ("[]" if "items" in resolved else ""), depth)
     for name, field in resolved.get("properties", {}).items():
         here = f"{path}.{name}".lstrip(".")
@@ -154,7 +184,11 @@ def _type(schema: Schema, examples: Examples) -> str:
         return f"array of {_type(resolved['items'], examples)}"
     bounds = {"minimum": "at least", "maximum": "at most", "minLength": "characters at least"}
     bounds |= {"maxLength": "characters at most", "format": "format", "pattern": "matching"}
-    limits = [f"{words} {escape(str(resolved[name]))}" for name, words in bounds.items() if name in resolved]
+    limits = [
+        f"{words} {escape(str(resolved[name]))}"
+        for name, words in bounds.items()
+        if name in resolved
+    ]
     return ", ".join([kind, *limits])
 
 

@@ -1,5 +1,5 @@
-"""The files that browsers get: pages, scripts and styles with their security headers, and an ETag so that a cached one
-is not sent again."""
+"""The files that browsers get: pages, scripts and styles with their security headers, and an ETag
+so that a cached one is not sent again."""
 
 import hashlib
 from collections.abc import Iterable
@@ -16,7 +16,8 @@ MEDIA = {
 
 
 def browser_headers(connect_origins: Iterable[str] = ()) -> Headers:
-    """The policy of every page: scripts and styles are files of ours, and text never becomes markup or code."""
+    """The policy of every page: scripts and styles are files of ours, and text never becomes markup
+    or code."""
     policy = (
         "default-src 'none'",
         "script-src 'self'",
@@ -32,12 +33,14 @@ def browser_headers(connect_origins: Iterable[str] = ()) -> Headers:
         (b"content-security-policy", "; ".join(policy).encode()),
         (b"x-content-type-options", b"nosniff"),
         (b"referrer-policy", b"no-referrer"),
-        (b"cross-origin-opener-policy", b"same-origin"),  # a site that opened the page cannot lead it elsewhere
+        # A site that opened the page cannot lead it elsewhere.
+        (b"cross-origin-opener-policy", b"same-origin"),
     ]
 
 
 class StaticFile:
-    """A file that is the same for everybody. The browser keeps it, and asks each time whether it is still the one."""
+    """A file that is the same for everybody. The browser keeps it, and asks each time whether it is
+    still the one."""
 
     def __init__(self, content: bytes, media: bytes, headers: Headers) -> None:
         self._content, self._media = content, media

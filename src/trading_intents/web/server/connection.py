@@ -1,5 +1,5 @@
-"""One HTTP/1.1 connection on httptools: parses, hands whole requests to an App, writes the answers, closes. Limits
-every byte that a client sends or does not read, and every wait for it."""
+"""One HTTP/1.1 connection on httptools: parses, hands whole requests to an App, writes the answers,
+closes. Limits every byte that a client sends or does not read, and every wait for it."""
 
 import asyncio
 import random
@@ -11,15 +11,24 @@ import httptools
 
 from trading_intents.errors import InternalError, InvalidRequest, PlatformError, RequestTimeout
 from trading_intents.web.body import MAX_BODY_BYTES
-from trading_intents.web.request import MAX_TARGET_BYTES, Answer, Headers, Incoming, PendingRequest, StreamingBody
+from trading_intents.web.request import (
+    MAX_TARGET_BYTES,
+    Answer,
+    Headers,
+    Incoming,
+    PendingRequest,
+    StreamingBody,
+)
 from trading_intents.web.server.head import MAX_HEADERS, check_head, says_close
 from trading_intents.web.server.table import ConnectionTable
 
 PARSE_BYTES = 1024  # at a time: all requests in them are queued before the queue's limit is checked
 MAX_PIPELINED = 16
 MAX_PIPELINED_BYTES = 64 * 1024
-MAX_HEAD_BYTES = 32 * 1024  # also of bytes that are neither head nor body: chunk sizes, their extensions, trailers
-MAX_RECEIVED_BYTES = 1024 * 1024  # of a body: one that is too large, but not larger than this, is read to its end
+# Also of bytes that are neither head nor body: chunk sizes, their extensions, trailers.
+MAX_HEAD_BYTES = 32 * 1024
+# Of a body: one that is too large, but not larger than this, is read to its end.
+MAX_RECEIVED_BYTES = 1024 * 1024
 FIRST_BYTE_SECONDS = 10
 REQUEST_SECONDS = 10  # from a request's first byte to its last
 KEEP_ALIVE_SECONDS = 75
@@ -27,11 +36,14 @@ WRITE_SECONDS = 30  # for a client to read enough that we may write again, or cl
 LAST_EVENT_SECONDS = 5  # for the end of a stream to be sent
 BACK_OFF_SECONDS = 1.0  # the shortest Retry-After
 
-_REASONS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_REASONS = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
 BODILESS = (204, 304)  # statuses whose answer ends with its head
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOTHING = memoryview(b"")
-_UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})  # headers that change how a request is read
+# Headers that change how a request is read.
+_UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -79,7 +91,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._settle()
 
     def eof_received(self) -> bool:
-        """Answers what a client that half-closes its connection has sent; a stream of events ends."""
+        """Answers what a client that half-closes its connection has sent; a stream of events
+        ends."""
         self._is_half_closed = True
         self._stop_receiving()
         if self._feed or not self._is_busy:
@@ -88,7 +101,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         return True
 
     def pause_writing(self) -> None:
-        """Takes no more requests from a client that does not read its answers, and limits how long it may not."""
+        """Takes no more requests from a client that does not read its answers, and limits how long
+        it may not."""
         self.paused = True
         self._writable.clear()
         if not self._feed:  # which has a limit of its own
@@ -118,7 +132,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Parse what was received while there is room for its requests, and receive more only when nothing is left."""
+        """Parse what was received while there is room for its requests, and receive more only when
+        nothing is left."""
         while self._unread and self._has_room and self._budget.has_time():
             self._parse_next()
         if self._unread and self._has_room and not self._is_in_line:
@@ -149,7 +164,12 @@ class HttpConnection(asyncio.BufferedProtocol):
     @property
     def _has_room(self) -> bool:
         few = len(self._waiting) + (self._pending is not None) < MAX_PIPELINED
-        return few and self._waiting_bytes < MAX_PIPELINED_BYTES and not self.paused and not self._is_held_back
+        return (
+            few
+            and self._waiting_bytes < MAX_PIPELINED_BYTES
+            and not self.paused
+            and not self._is_held_back
+        )
 
     def _parse(self, piece: bytearray | memoryview) -> None:
         self._piece_bytes = len(piece)
@@ -168,7 +188,8 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._refuse(InvalidRequest("the headers, or the sizes of chunks, are too large"))
             elif self._body_bytes > MAX_RECEIVED_BYTES:
                 self._keep_alive = False
-                self.on_message_complete()  # the rest is not read: whoever calls is identified before it is refused
+                # The rest is not read: whoever calls is identified before it is refused.
+                self.on_message_complete()
 
     # httptools calls these while it parses.
 
@@ -221,7 +242,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         body = bytes(self._body) if self._body_bytes <= MAX_BODY_BYTES else None
         keep = self._keep_alive
         method = self._parser.get_method().decode("ascii")
-        incoming = Incoming(method, path, query, self._headers, body, self._peer, keep, self._taken, self._named)
+        incoming = Incoming(
+            method, path, query, self._headers, body, self._peer, keep, self._taken, self._named
+        )
         if not keep:
             self._stop_receiving()
         elif not self._is_busy:
@@ -240,11 +263,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._unread = _NOTHING
 
     def _refuse(self, error: PlatformError) -> None:
-        """Answers the earlier requests, then sends this refusal and closes: the bytes are no request."""
+        """Answers the earlier requests, then sends this refusal and closes: the bytes are no
+        request."""
         self._stop_receiving()
         self._app.enter(self)
         path, _, query = self._url.partition(b"?")
-        self._queue(Incoming("GET", path, query, self._headers, None, self._peer, False, refusal=error))
+        self._queue(
+            Incoming("GET", path, query, self._headers, None, self._peer, False, refusal=error)
+        )
 
     def _queue(self, incoming: Incoming) -> None:
         self._waiting.append(incoming)
@@ -295,8 +321,9 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _hold_back(self) -> None:
-        """Does not read a connection that is refused again too soon when many are refused: a thousand that never
-        wait would use up the process. Connections of trusted proxies, which many clients share, are read on."""
+        """Does not read a connection that is refused again too soon when many are refused: a
+        thousand that never wait would use up the process. Connections of trusted proxies, which
+        many clients share, are read on."""
         now = self._loop.time()
         if now >= self._back_off_until:
             self._back_off_until = now + BACK_OFF_SECONDS
@@ -354,7 +381,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _settle(self) -> None:
-        """Notifies the table when no request waits for an answer, and the application when none is arriving either."""
+        """Notifies the table when no request waits for an answer, and the application when none is
+        arriving either."""
         if self._task is not None or self._pending is not None or self._waiting:
             return
         if not self._feed:
@@ -368,7 +396,9 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         elif self._request_deadline is not None:
             if now >= self._request_deadline and self._is_reading:
-                self._refuse(RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s"))
+                self._refuse(
+                    RequestTimeout(f"the request did not arrive within {REQUEST_SECONDS} s")
+                )
         elif not self._is_busy and now >= self._idle_deadline:
             self._close()
 

@@ -1,4 +1,5 @@
-"""Rules for the head of a request, where httptools is more lenient than other programs. Reads no bytes itself."""
+"""Rules for the head of a request, where httptools is more lenient than other programs. Reads no
+bytes itself."""
 
 import httptools
 
@@ -6,10 +7,13 @@ from trading_intents.errors import InvalidRequest
 from trading_intents.web.request import Headers
 
 MAX_HEADERS = 128
-_SINGLE = (b"host", b"content-length", b"transfer-encoding")  # programs differ in which of two they believe
+# Programs differ in which of two they believe.
+_SINGLE = (b"host", b"content-length", b"transfer-encoding")
 
 
-def check_head(parser: httptools.HttpRequestParser, version: str, headers: Headers, named: dict[bytes, bytes]) -> None:
+def check_head(
+    parser: httptools.HttpRequestParser, version: str, headers: Headers, named: dict[bytes, bytes]
+) -> None:
     """Refuses heads that httptools accepts and other programs refuse or read differently."""
     if version not in ("1.1", "1.0"):
         raise InvalidRequest("not an HTTP/1.1 request")
@@ -28,6 +32,9 @@ def check_head(parser: httptools.HttpRequestParser, version: str, headers: Heade
 
 
 def says_close(headers: Headers) -> bool:
-    """Whether a Connection header says so, beside whatever else; httptools overlooks it in HTTP/1.0."""
+    """Whether a Connection header says so, beside whatever else; httptools overlooks it in
+    HTTP/1.0."""
     values = (value for name, value in headers if name == b"connection")
-    return any(option.strip(b" \t") == b"close" for value in values for option in value.lower().split(b","))
+    return any(
+        option.strip(b" \t") == b"close" for value in values for option in value.lower().split(b",")
+    )

@@ -41,9 +41,13 @@ def bind(host: str, port: int, setting: str = "HTTP", *, listens: bool = True) -
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: App, listener: socket.socket, limits: ConnectionLimits, files: CertificateFiles | None = None
+    app: App,
+    listener: socket.socket,
+    limits: ConnectionLimits,
+    files: CertificateFiles | None = None,
 ) -> AsyncIterator[None]:
-    """Serves `app` while the block runs, then closes every connection; by TLS, if there is a certificate."""
+    """Serves `app` while the block runs, then closes every connection; by TLS, if there is a
+    certificate."""
     table = ConnectionTable(app, limits)
     loops = [start_loop(table.tick())]
     async with contextlib.AsyncExitStack() as stack:
@@ -51,7 +55,8 @@ async def serving(
             stack.callback(listener.close)
             loops.append(start_loop(accept(table, listener, files)))
         else:
-            # asyncio accepts as many at once as its backlog says; the kernel's is set again after it.
+            # asyncio accepts as many at once as its backlog says; the kernel's is set again after
+            # it.
             server = await asyncio.get_running_loop().create_server(
                 lambda: HttpConnection(table), sock=listener, backlog=MAX_ACCEPTED
             )

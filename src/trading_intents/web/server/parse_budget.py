@@ -1,4 +1,5 @@
-"""Shares the loop's time among the connections that have received more than can be parsed at once."""
+"""Shares the loop's time among the connections that have received more than can be parsed at
+once."""
 
 import asyncio
 import time
@@ -16,12 +17,14 @@ class WaitingConnection(Hashable, Protocol):
 
 
 class ParseBudget:
-    """Makes a connection wait when a turn's time is used up or others wait; addresses in turn parse one piece."""
+    """Makes a connection wait when a turn's time is used up or others wait; addresses in turn parse
+    one piece."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiting = FairQueue[Hashable, WaitingConnection]()
-        # By time.monotonic(): the loop's own time stands still during a turn. None: nothing was parsed in this one.
+        # By time.monotonic(): the loop's own time stands still during a turn. None: nothing was
+        # parsed in this one.
         self._turn_ends_at: float | None = None
 
     def has_time(self) -> bool:

@@ -1,5 +1,5 @@
-"""The open HTTP connections: how many there may be, in all and of one address, and what they share. Divides the
-process's descriptors among HTTP, gRPC and the rest."""
+"""The open HTTP connections: how many there may be, in all and of one address, and what they share.
+Divides the process's descriptors among HTTP, gRPC and the rest."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,8 @@ MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
 POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for locks, LISTEN
 READ_BYTES = 16 * 1024
 CLOSE_SECONDS = 1.0
-PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16  # connections beyond the total, for these paths alone
+# Connections beyond the total, for these paths alone.
+PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
@@ -35,8 +36,8 @@ def connection_limits(per_address: int) -> ConnectionLimits:
 
 
 def max_grpc_connections(pool_size: int) -> int:
-    """A quarter of the descriptors, and at most half of what HTTP and PostgreSQL leave: brokers, files and connections
-    that are being refused need some too."""
+    """A quarter of the descriptors, and at most half of what HTTP and PostgreSQL leave: brokers,
+    files and connections that are being refused need some too."""
     descriptors = _max_descriptors()
     left = descriptors - descriptors // 2 - POOLS * pool_size - OTHER_DATABASE_CONNECTIONS
     return max(1, min(MAX_CONNECTIONS, descriptors // 4, left // 2))
@@ -65,18 +66,21 @@ class OpenConnection(Protocol):
 class ConnectionTable:
     def __init__(self, app: App, limits: ConnectionLimits) -> None:
         self.app, self._limits = app, limits
-        self.connections: dict[OpenConnection, str | None] = {}  # each with the address that it counts for
+        # Each with the address that it counts for.
+        self.connections: dict[OpenConnection, str | None] = {}
         self._by_address: Counter[str | None] = Counter()
         self.budget = ParseBudget()
-        self._quiet: dict[OpenConnection, None] = {}  # without a whole request, for the longest time first
+        # Without a whole request, for the longest time first.
+        self._quiet: dict[OpenConnection, None] = {}
         self._probing: set[OpenConnection] = set()  # of the reserve
         self.buffer = bytearray(READ_BYTES)  # a read is parsed or copied before the next one
         self.date = b""
         self._refused = 0
 
     def add(self, connection: OpenConnection, peer: str) -> PlatformError | None:
-        """Counts a connection; gives the refusal if it is one too many of its address. When the table is full, the
-        oldest connection without a request is closed for it; if all have one, it is one of the reserve."""
+        """Counts a connection; gives the refusal if it is one too many of its address. When the
+        table is full, the oldest connection without a request is closed for it; if all have one, it
+        is one of the reserve."""
         metrics = self.app.metrics
         address = None if self.app.client_address.trusts(peer) else limited_address(peer)
         self.connections[connection] = address
@@ -96,19 +100,25 @@ class ConnectionTable:
         return None
 
     def _close_oldest(self) -> None:
-        """Closes the connection that has been without a request for longest. Those of the reserve stay while it has
-        room."""
+        """Closes the connection that has been without a request for longest. Those of the reserve
+        stay while it has room."""
         has_reserve = len(self.connections) <= self._limits.total + PROBE_RESERVE
-        oldest = next((each for each in self._quiet if not has_reserve or each not in self._probing), None)
+        oldest = next(
+            (each for each in self._quiet if not has_reserve or each not in self._probing), None
+        )
         if oldest is not None:
             self.remove(oldest)
             oldest.abort()
 
     def set_busy(self, connection: OpenConnection, path: bytes) -> PlatformError | None:
-        """Notes that a connection has a whole request. Gives the refusal of one of the reserve that asks for more than
-        the reserve is for, while the table is still full."""
+        """Notes that a connection has a whole request. Gives the refusal of one of the reserve that
+        asks for more than the reserve is for, while the table is still full."""
         self._quiet.pop(connection, None)
-        if connection in self._probing and path not in PROBES and len(self.connections) > self._limits.total:
+        if (
+            connection in self._probing
+            and path not in PROBES
+            and len(self.connections) > self._limits.total
+        ):
             return self._full()
         return None
 
@@ -143,13 +153,15 @@ class ConnectionTable:
         return self._refused > MAX_REFUSED and not is_proxy
 
     async def tick(self) -> None:
-        """Runs once a second: renews the date header, and ends connections that are past a deadline."""
+        """Runs once a second: renews the date header, and ends connections that are past a
+        deadline."""
         while True:
             self.date = b"date: " + formatdate(usegmt=True).encode() + b"\r\n"
             self._check_deadlines()
             await asyncio.sleep(1)
 
-    def _check_deadlines(self) -> None:  # apart, so that the last connection is not kept while the loop sleeps
+    # Apart, so that the last connection is not kept while the loop sleeps.
+    def _check_deadlines(self) -> None:
         now = asyncio.get_running_loop().time()
         for connection in list(self.connections):
             connection.check(now)

@@ -1,5 +1,5 @@
-"""TLS: certificates, read again when their files are renewed, and the handshakes of HTTP's connections, which count as
-connections from their first byte on."""
+"""TLS: certificates, read again when their files are renewed, and the handshakes of HTTP's
+connections, which count as connections from their first byte on."""
 
 import asyncio
 import os
@@ -22,7 +22,9 @@ ACCEPT_AGAIN_SECONDS = 1.0  # after an error such as no free descriptor
 
 
 class CertificateFiles:
-    def __init__(self, certificate: str, key: str, setting: str, on_read: Callable[[float], None], log: Log) -> None:
+    def __init__(
+        self, certificate: str, key: str, setting: str, on_read: Callable[[float], None], log: Log
+    ) -> None:
         """`on_read` gets the Unix time at which the certificate expires."""
         self.certificate, self.key = Path(certificate), Path(key)
         self._setting, self._on_read, self._log = setting, on_read, log
@@ -30,11 +32,13 @@ class CertificateFiles:
             self._seen = self._stamps()
             self.context = self._load()
         except (OSError, ValueError) as error:
-            raise StartupRefused(f"TRADING_INTENTS_{setting}_CERTIFICATE_FILE, _KEY_FILE: {error}") from None
+            raise StartupRefused(
+                f"TRADING_INTENTS_{setting}_CERTIFICATE_FILE, _KEY_FILE: {error}"
+            ) from None
 
     def renew(self) -> bool:
-        """Loads the files if they changed. Those of a renewal that is half done, or that is wrong, are left alone until
-        they change again."""
+        """Loads the files if they changed. Those of a renewal that is half done, or that is wrong,
+        are left alone until they change again."""
         try:
             stamps = self._stamps()
             if stamps == self._seen:
@@ -54,15 +58,20 @@ class CertificateFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
-        context.load_cert_chain(self.certificate, self.key, password="")  # else OpenSSL asks at the terminal
+        # Else OpenSSL asks at the terminal.
+        context.load_cert_chain(self.certificate, self.key, password="")
         leaf = x509.load_pem_x509_certificate(self.certificate.read_bytes())
         self._on_read(leaf.not_valid_after_utc.timestamp())
         return context
 
 
-def certificate_files(settings: Settings, setting: str, metrics: Metrics, log: Log) -> CertificateFiles | None:
+def certificate_files(
+    settings: Settings, setting: str, metrics: Metrics, log: Log
+) -> CertificateFiles | None:
     """Reads the certificate of a port, HTTP_TLS or gRPC's TLS, if it has one."""
-    certificate, key = (getattr(settings, f"{setting}_{file}_FILE".lower()) for file in ("CERTIFICATE", "KEY"))
+    certificate, key = (
+        getattr(settings, f"{setting}_{file}_FILE".lower()) for file in ("CERTIFICATE", "KEY")
+    )
     on_read = metrics.certificate_expires.labels("http" if setting == "HTTP_TLS" else "grpc").set
     return CertificateFiles(certificate, key, setting, on_read, log) if certificate else None
 

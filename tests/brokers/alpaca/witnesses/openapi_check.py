@@ -1,5 +1,5 @@
-"""Holds requests and answers (JSON on standard input) against the OpenAPI document that alpaca-mcp-server brings, and
-prints what does not fit. Runs in the witnesses' environment."""
+"""Holds requests and answers (JSON on standard input) against the OpenAPI document that
+alpaca-mcp-server brings, and prints what does not fit. Runs in the witnesses' environment."""
 
 import json
 import re
@@ -15,12 +15,17 @@ from referencing.jsonschema import DRAFT202012
 (found,) = (each for each in files("alpaca-mcp-server") or () if each.name == "trading-api.json")
 DOCUMENT: dict[str, Any] = json.loads(Path(found.locate()).read_text())
 ROOT = "urn:alpaca"
-REGISTRY = Registry().with_resource(ROOT, Resource.from_contents(DOCUMENT, default_specification=DRAFT202012))
+REGISTRY = Registry().with_resource(
+    ROOT, Resource.from_contents(DOCUMENT, default_specification=DRAFT202012)
+)
 
 
 def complaints(schema_at: str, value: object) -> list[str]:
     validator = Draft202012Validator({"$ref": f"{ROOT}#{schema_at}"}, registry=REGISTRY)
-    return [f"{'/'.join(map(str, error.path))}: {error.message}"[:300] for error in validator.iter_errors(value)]
+    return [
+        f"{'/'.join(map(str, error.path))}: {error.message}"[:300]
+        for error in validator.iter_errors(value)
+    ]
 
 
 def check(exchange: dict[str, Any]) -> list[str]:
@@ -46,4 +51,11 @@ def check(exchange: dict[str, Any]) -> list[str]:
 
 
 exchanges = json.load(sys.stdin)
-print(json.dumps({"checked": len(exchanges), "wrong": sorted({text for each in exchanges for text in check(each)})}))
+print(
+    json.dumps(
+        {
+            "checked": len(exchanges),
+            "wrong": sorted({text for each in exchanges for text in check(each)}),
+        }
+    )
+)

@@ -1,4 +1,5 @@
-"""Trades by alpaca-py at the address given, and prints what it understood as JSON. Runs in its own environment."""
+"""Trades by alpaca-py at the address given, and prints what it understood as JSON. Runs in its own
+environment."""
 
 import json
 import queue
@@ -26,22 +27,33 @@ WAIT_SECONDS = 40
 
 def trade_linked(client: TradingClient, heard: Callable[[str], list[Any]]) -> dict[str, Any]:
     """Trades orders with exits, and a pair that closes a position."""
-    exits = {"take_profit": TakeProfitRequest(limit_price=110), "stop_loss": StopLossRequest(stop_price=90)}
+    exits = {
+        "take_profit": TakeProfitRequest(limit_price=110),
+        "stop_loss": StopLossRequest(stop_price=90),
+    }
     terms = {"symbol": "ACME", "qty": 2, "time_in_force": TimeInForce.GTC, **exits}
-    entry = client.submit_order(MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.BRACKET, **terms))
+    entry = client.submit_order(
+        MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.BRACKET, **terms)
+    )
     heard("fill")
     nested = client.get_order_by_id(entry.id, GetOrderByIdRequest(nested=True))
     client.replace_order_by_id(nested.legs[1].id, ReplaceOrderRequest(stop_price=91))
     client.cancel_order_by_id(nested.legs[0].id)
-    pair = client.submit_order(LimitOrderRequest(side=OrderSide.SELL, order_class=OrderClass.OCO, **terms))
+    pair = client.submit_order(
+        LimitOrderRequest(side=OrderSide.SELL, order_class=OrderClass.OCO, **terms)
+    )
     client.cancel_order_by_id(pair.id)
     one = terms | {"take_profit": None}
-    single = client.submit_order(MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.OTO, **one))
+    single = client.submit_order(
+        MarketOrderRequest(side=OrderSide.BUY, order_class=OrderClass.OTO, **one)
+    )
     listed = client.get_orders(GetOrdersRequest(status=QueryOrderStatus.ALL, nested=True))
     return {
         "bracket": [[each.order_class, each.type, each.status] for each in (entry, *entry.legs)],
         "nested": [[each.type, each.status, each.legs] for each in nested.legs],
-        "pair": [[each.order_class, each.type, each.side, each.status] for each in (pair, *pair.legs)],
+        "pair": [
+            [each.order_class, each.type, each.side, each.status] for each in (pair, *pair.legs)
+        ],
         "single": [[each.order_class, each.status] for each in single.legs],
         "listed": [[each.order_class, len(each.legs or ())] for each in listed[:3]],
     }
@@ -49,7 +61,9 @@ def trade_linked(client: TradingClient, heard: Callable[[str], list[Any]]) -> di
 
 def main(url: str, key: str, secret: str) -> None:
     client = TradingClient(key, secret, paper=True, url_override=url)
-    stream = TradingStream(key, secret, paper=True, url_override=url.replace("http", "ws") + "/stream")
+    stream = TradingStream(
+        key, secret, paper=True, url_override=url.replace("http", "ws") + "/stream"
+    )
     updates: queue.Queue[Any] = queue.Queue()
 
     async def take(update: Any) -> None:
@@ -68,7 +82,11 @@ def main(url: str, key: str, secret: str) -> None:
 
     bought = client.submit_order(
         MarketOrderRequest(
-            symbol="ACME", qty=10, side=OrderSide.BUY, time_in_force=TimeInForce.DAY, client_order_id="w1"
+            symbol="ACME",
+            qty=10,
+            side=OrderSide.BUY,
+            time_in_force=TimeInForce.DAY,
+            client_order_id="w1",
         )
     )
     filled = heard("fill")
@@ -82,14 +100,20 @@ def main(url: str, key: str, secret: str) -> None:
             client_order_id="w2",
         )
     )
-    changed = client.replace_order_by_id(resting.id, ReplaceOrderRequest(qty=6, client_order_id="w3"))
+    changed = client.replace_order_by_id(
+        resting.id, ReplaceOrderRequest(qty=6, client_order_id="w3")
+    )
     heard("replaced")
     client.cancel_order_by_id(changed.id)
     ended = heard("canceled")
     try:
         client.submit_order(
             MarketOrderRequest(
-                symbol="ACME", qty=1, side=OrderSide.BUY, time_in_force=TimeInForce.DAY, client_order_id="w1"
+                symbol="ACME",
+                qty=1,
+                side=OrderSide.BUY,
+                time_in_force=TimeInForce.DAY,
+                client_order_id="w1",
             )
         )
         refused = None
@@ -101,9 +125,15 @@ def main(url: str, key: str, secret: str) -> None:
     account = client.get_account()
     understood = {
         "bought": [bought.status, bought.client_order_id, str(bought.qty)],
-        "filled": [[each.event, str(each.qty), str(each.price), str(each.position_qty)] for each in filled[-1:]],
+        "filled": [
+            [each.event, str(each.qty), str(each.price), str(each.position_qty)]
+            for each in filled[-1:]
+        ],
         "events": [each.event for each in filled],
-        "found": [client.get_order_by_client_id("w1").status, client.get_order_by_id(bought.id).filled_avg_price],
+        "found": [
+            client.get_order_by_client_id("w1").status,
+            client.get_order_by_id(bought.id).filled_avg_price,
+        ],
         "changed": [str(changed.replaces) == str(resting.id), changed.client_order_id, changed.qty],
         "ended": [ended[-1].order.client_order_id, ended[-1].order.status],
         "closed": closed,

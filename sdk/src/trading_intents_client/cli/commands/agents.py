@@ -29,5 +29,7 @@ def mcp(
         except ModuleNotFoundError as error:
             if error.name not in OF_EXTRA:
                 raise
-            raise NotConfigured("this command needs mcp: pip install 'trading-intents-client[mcp]'") from None
+            raise NotConfigured(
+                "this command needs mcp: pip install 'trading-intents-client[mcp]'"
+            ) from None
         asyncio.run(serve_stdio(open_async_client(os.environ), allow_trading, __version__))

@@ -27,7 +27,11 @@ class Exported(StrEnum):
     INTENTS = "intents"
 
 
-KINDS: dict[Exported, Any] = {Exported.ORDERS: OrderRecord, Exported.TRADES: Trade, Exported.INTENTS: Action}
+KINDS: dict[Exported, Any] = {
+    Exported.ORDERS: OrderRecord,
+    Exported.TRADES: Trade,
+    Exported.INTENTS: Action,
+}
 
 
 def parse_time(text: str) -> datetime:
@@ -35,20 +39,28 @@ def parse_time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:
-        raise typer.BadParameter(f"{text}: use a day or a time, as 2026-11-17 or 2026-11-17T15:30:00Z") from None
+        raise typer.BadParameter(
+            f"{text}: use a day or a time, as 2026-11-17 or 2026-11-17T15:30:00Z"
+        ) from None
 
 
 def parse_end(text: str) -> datetime:
     """As parse_time; a day is included."""
     found = parse_time(text)
     is_day = len(text) <= len("2026-11-17")
-    return datetime.combine(found.date() + timedelta(days=1), time()).astimezone() if is_day else found
+    return (
+        datetime.combine(found.date() + timedelta(days=1), time()).astimezone() if is_day else found
+    )
 
 
 From = Annotated[
-    datetime | None, typer.Option("--from", metavar="TIME", parser=parse_time, help="The first day or time.")
+    datetime | None,
+    typer.Option("--from", metavar="TIME", parser=parse_time, help="The first day or time."),
 ]
-To = Annotated[datetime | None, typer.Option("--to", metavar="TIME", parser=parse_end, help="The last day, or a time.")]
+To = Annotated[
+    datetime | None,
+    typer.Option("--to", metavar="TIME", parser=parse_end, help="The last day, or a time."),
+]
 
 
 def add_export_command(cli: typer.Typer, panel: str) -> None:
@@ -56,12 +68,15 @@ def add_export_command(cli: typer.Typer, panel: str) -> None:
 
 
 def export(
-    what: Annotated[Exported, typer.Argument(help="orders, trades, or intents: the log of commands.")],
+    what: Annotated[
+        Exported, typer.Argument(help="orders, trades, or intents: the log of commands.")
+    ],
     since: From = None,
     until: To = None,
     account: AccountName = "",
 ) -> None:
-    """Write orders, trades or the log as CSV to standard output: all pages, oldest first, times in UTC."""
+    """Write orders, trades or the log as CSV to standard output: all pages, oldest first, times in
+    UTC."""
     with exit_codes(), open_client(os.environ) as client:
         chosen = find_account(client, account)
         lists: dict[Exported, Any] = {
@@ -69,7 +84,9 @@ def export(
             Exported.TRADES: chosen.trades,
             Exported.INTENTS: chosen.intents,
         }
-        write_csv(lists[what](created_after=since, created_before=until), KINDS[what].__struct_fields__)
+        write_csv(
+            lists[what](created_after=since, created_before=until), KINDS[what].__struct_fields__
+        )
 
 
 def write_csv(records: Iterable[object], names: Iterable[str]) -> None:

@@ -26,21 +26,29 @@ def _chosen_accounts(client: TradingClient, account: str, all_accounts: bool) ->
     return [client.account(found.id) for found in client.accounts() if found.closed_at is None]
 
 
-def _for_accounts(client: TradingClient, account: str, all_accounts: bool, act: Callable[[Account], None]) -> None:
+def _for_accounts(
+    client: TradingClient, account: str, all_accounts: bool, act: Callable[[Account], None]
+) -> None:
     chosen = _chosen_accounts(client, account, all_accounts)
     if not chosen:
         typer.echo("no open accounts")
     for_each(chosen, act, lambda each: f"account {each.id}")
 
 
-AllAccounts = Annotated[bool, typer.Option("--all", help="All accounts of the API key's environment.")]
+AllAccounts = Annotated[
+    bool, typer.Option("--all", help="All accounts of the API key's environment.")
+]
 
 
 def halt(
     reason: Annotated[str, typer.Argument(help="Why, for the record.")],
     all_accounts: AllAccounts = False,
-    keep_orders: Annotated[bool, typer.Option("--keep-orders", help="Leave open orders as they are.")] = False,
-    close_positions: Annotated[bool, typer.Option("--close-positions", help="Close all positions.")] = False,
+    keep_orders: Annotated[
+        bool, typer.Option("--keep-orders", help="Leave open orders as they are.")
+    ] = False,
+    close_positions: Annotated[
+        bool, typer.Option("--close-positions", help="Close all positions.")
+    ] = False,
     account: AccountName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -48,14 +56,18 @@ def halt(
     with exit_codes(), open_client(os.environ) as client:
 
         def halt_one(chosen: Account) -> None:
-            made = chosen.controls.halt(reason, cancel_orders=not keep_orders, close_positions=close_positions)
+            made = chosen.controls.halt(
+                reason, cancel_orders=not keep_orders, close_positions=close_positions
+            )
             line = f"halted: account {chosen.id}, {made.state}, {made.orders} orders, {made.positions} positions"
             print_json(made) if as_json else typer.echo(line)
 
         _for_accounts(client, account, all_accounts, halt_one)
 
 
-def resume(all_accounts: AllAccounts = False, account: AccountName = "", as_json: AsJson = False) -> None:
+def resume(
+    all_accounts: AllAccounts = False, account: AccountName = "", as_json: AsJson = False
+) -> None:
     """Trade again after a halt."""
     with exit_codes(), open_client(os.environ) as client:
 

@@ -87,18 +87,37 @@ def _placing(name: str) -> Callable[..., None]:
         as_json: AsJson = False,
     ) -> None:
         prices = {"--limit": limit, "--stop": stop, "--trail": trail, "--trail-bps": trail_bps}
-        exits = {"--take-profit": take_profit, "--stop-loss": stop_loss, "--stop-loss-limit": stop_loss_limit}
+        exits = {
+            "--take-profit": take_profit,
+            "--stop-loss": stop_loss,
+            "--stop-loss-limit": stop_loss_limit,
+        }
         if stop_loss_limit is not None and stop_loss is None:
             raise typer.BadParameter("--stop-loss-limit is the limit of a --stop-loss")
         options = {**prices, **exits, "--oco": oco, "--tif": tif, "--account": account or None}
         flags = {"--wait": wait, "--timeout": timeout if wait else None, "--json": as_json}
-        with exit_codes(typed(name, symbol, amount(quantity), options, flags)), open_client(os.environ) as client:
+        with (
+            exit_codes(typed(name, symbol, amount(quantity), options, flags)),
+            open_client(os.environ) as client,
+        ):
             chosen = find_account(client, account)
             _warn_of_broker(chosen, "will wait for it, or end EXPIRED")
-            terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)
-            loss = stop_loss if stop_loss is None or stop_loss_limit is None else (stop_loss, stop_loss_limit)
+            terms = Terms(
+                limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif
+            )
+            loss = (
+                stop_loss
+                if stop_loss is None or stop_loss_limit is None
+                else (stop_loss, stop_loss_limit)
+            )
             command = create_command(
-                symbol, SIDES[name], quantity, **terms, take_profit=take_profit, stop_loss=loss, one_cancels_other=oco
+                symbol,
+                SIDES[name],
+                quantity,
+                **terms,
+                take_profit=take_profit,
+                stop_loss=loss,
+                one_cancels_other=oco,
             )
             placed = chosen.submit(command, idempotency_key=key)
             if wait:
@@ -114,11 +133,14 @@ def _placing(name: str) -> Callable[..., None]:
 
 
 def _warn_of_broker(account: Account, consequence: str) -> None:
-    """Before the order, while it can be left, and after it; a caller that may not read accounts gets none."""
+    """Before the order, while it can be left, and after it; a caller that may not read accounts
+    gets none."""
     with suppress(TradingError):
         connection = account.get().connection
         if connection != ConnectionState.CONNECTED:
-            typer.echo(f"warning: the account's broker is {connection}: the order {consequence}", err=True)
+            typer.echo(
+                f"warning: the account's broker is {connection}: the order {consequence}", err=True
+            )
 
 
 def typed(*words: str | Mapping[str, object]) -> list[str]:
@@ -140,8 +162,11 @@ def _report_end(placed: PlacedOrder, timeout: float, as_json: bool) -> None:
     try:
         order = placed.wait(timeout=timeout)
     except (TradingError, KeyboardInterrupt) as error:
-        # The order is placed, whatever became of the wait: whoever takes it for refused would place it again.
-        print_json(placed) if as_json else typer.echo(f"accepted: order {placed.intent_id}, whose end was not seen")
+        # The order is placed, whatever became of the wait: whoever takes it for refused would place
+        # it again.
+        print_json(placed) if as_json else typer.echo(
+            f"accepted: order {placed.intent_id}, whose end was not seen"
+        )
         if isinstance(error, WaitTimeout | KeyboardInterrupt):
             raise
         typer.echo(f"Outcome unknown: {error}", err=True)
@@ -165,10 +190,15 @@ def _print_order(order: Order, as_json: bool) -> None:
 
 def cancel(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of orders, or their beginnings.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Ids of orders, or their beginnings."),
     ] = None,
-    all_orders: Annotated[bool, typer.Option("--all", help="All open orders of the account.")] = False,
-    symbol: Annotated[str | None, typer.Option("--symbol", help="With --all: of this symbol only.")] = None,
+    all_orders: Annotated[
+        bool, typer.Option("--all", help="All open orders of the account.")
+    ] = False,
+    symbol: Annotated[
+        str | None, typer.Option("--symbol", help="With --all: of this symbol only.")
+    ] = None,
     account: AccountName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -187,7 +217,9 @@ def cancel(
         while is_more:
             answer = chosen.cancel_all(symbol)
             for submitted in answer.intents:
-                print_json(submitted) if as_json else typer.echo(f"accepted: cancel {submitted.intent_id}")
+                print_json(submitted) if as_json else typer.echo(
+                    f"accepted: cancel {submitted.intent_id}"
+                )
             count, is_more = count + len(answer.intents), answer.more
         if all_orders and not count and not as_json:
             typer.echo("no open orders")
@@ -196,7 +228,8 @@ def cancel(
 def replace(
     order_id: OrderId,
     quantity: Annotated[
-        Decimal | None, typer.Option("--quantity", parser=parse_amount, help="The new total quantity.")
+        Decimal | None,
+        typer.Option("--quantity", parser=parse_amount, help="The new total quantity."),
     ] = None,
     limit: Limit = None,
     stop: Stop = None,
@@ -213,7 +246,10 @@ def replace(
     if all(value is None for value in changes.values()):
         raise typer.BadParameter(f"say what to change: {', '.join(changes)}")
     options = changes | {"--account": account or None}
-    with exit_codes(typed("replace", order_id, options, {"--json": as_json})), open_client(os.environ) as client:
+    with (
+        exit_codes(typed("replace", order_id, options, {"--json": as_json})),
+        open_client(os.environ) as client,
+    ):
         chosen = find_account(client, account)
         order = chosen.order(find_order_id(chosen, order_id))
         terms = Terms(limit=limit, stop=stop, trail=trail, trail_bps=trail_bps, time_in_force=tif)

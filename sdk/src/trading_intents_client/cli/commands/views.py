@@ -66,7 +66,9 @@ QUOTE: Fields = {
     "source": "source",
     "as of": "as_of",
 }
-Newest = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")]
+Newest = Annotated[
+    int, typer.Option("--limit", "-n", metavar="N", min=1, max=100, help="How many, the newest.")
+]
 
 
 def add_view_commands(cli: typer.Typer, panel: str) -> None:
@@ -76,7 +78,9 @@ def add_view_commands(cli: typer.Typer, panel: str) -> None:
 
 def orders(
     every: Annotated[bool, typer.Option("--all", help="Finished ones too, the newest.")] = False,
-    status: Annotated[str | None, typer.Option(help="Only these statuses, comma separated.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only these statuses, comma separated.")
+    ] = None,
     symbol: Annotated[str | None, typer.Option(help="Only this symbol.")] = None,
     limit: Newest = 50,
     account: AccountName = "",
@@ -85,18 +89,30 @@ def orders(
     """Show open orders, or with --all the newest ones."""
     with exit_codes(), open_client(os.environ) as client:
         state = None if every or status else OrderState.OPEN
-        wanted = [OrderStatus(name.strip()) for name in status.upper().split(",")] if status else None
-        found = find_account(client, account).orders(state=state, status=wanted, symbol=symbol, order=SortOrder.DESC)
+        wanted = (
+            [OrderStatus(name.strip()) for name in status.upper().split(",")] if status else None
+        )
+        found = find_account(client, account).orders(
+            state=state, status=wanted, symbol=symbol, order=SortOrder.DESC
+        )
         shown = found.page(limit=limit).data[::-1]
         ids = short_ids(order.order_id for order in shown)
         fields = ORDERS | {"id": lambda order: ids[order.order_id]}
-        _print(shown, as_json, fields, "no orders" if every or status else "no open orders", ("reason", "id", "leg"))
+        _print(
+            shown,
+            as_json,
+            fields,
+            "no orders" if every or status else "no open orders",
+            ("reason", "id", "leg"),
+        )
 
 
 def trades(limit: Newest = 50, account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the newest executions."""
     with exit_codes(), open_client(os.environ) as client:
-        shown = find_account(client, account).trades(order=SortOrder.DESC).page(limit=limit).data[::-1]
+        shown = (
+            find_account(client, account).trades(order=SortOrder.DESC).page(limit=limit).data[::-1]
+        )
         ids = short_ids(trade.order_id for trade in shown)
         _print(shown, as_json, TRADES | {"order": lambda trade: ids[trade.order_id]}, "no trades")
 
@@ -110,7 +126,9 @@ def positions(
     with exit_codes(), open_client(os.environ) as client:
         asked = find_account(client, account)
         found = list(asked.positions())
-        _print([each for each in found if every or each.quantity], as_json, POSITIONS, "no positions")
+        _print(
+            [each for each in found if every or each.quantity], as_json, POSITIONS, "no positions"
+        )
         if found and not as_json and (today := read_today(asked, found)):
             typer.echo(f"{today}\n  realized and unrealized, as the daily-loss limit counts it")
 
@@ -119,7 +137,9 @@ def balances(account: AccountName = "", as_json: AsJson = False) -> None:
     """Show the account's money."""
     with exit_codes(), open_client(os.environ) as client:
         balances = find_account(client, account).balances()
-        _print([balances], as_json, BALANCES, "no cash and no equity: the broker has reported none yet")
+        _print(
+            [balances], as_json, BALANCES, "no cash and no equity: the broker has reported none yet"
+        )
 
 
 def quote(symbol: Symbol, as_json: AsJson = False) -> None:
@@ -128,7 +148,9 @@ def quote(symbol: Symbol, as_json: AsJson = False) -> None:
         _print([client.market.quote(symbol)], as_json, QUOTE, "")
 
 
-def _print(shown: Iterable[object], as_json: bool, fields: Fields, empty: str, below: Sequence[str] = ()) -> None:
+def _print(
+    shown: Iterable[object], as_json: bool, fields: Fields, empty: str, below: Sequence[str] = ()
+) -> None:
     if not as_json:
         print_table(fields, shown, empty, below)
         return
@@ -137,7 +159,9 @@ def _print(shown: Iterable[object], as_json: bool, fields: Fields, empty: str, b
 
 
 def events(
-    after: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on after this cursor.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Go on after this cursor.")
+    ] = None,
     account: AccountName = "",
     as_json: AsJson = False,
 ) -> None:
@@ -169,12 +193,18 @@ def watch(account: AccountName = "") -> None:
 
 
 def login(
-    url: Annotated[str, typer.Option(prompt="URL of the platform", help="Where the platform is.")] = DEMO_URL,
-    account: Annotated[str, typer.Option(help="The account that commands mean without --account.")] = "",
+    url: Annotated[
+        str, typer.Option(prompt="URL of the platform", help="Where the platform is.")
+    ] = DEMO_URL,
+    account: Annotated[
+        str, typer.Option(help="The account that commands mean without --account.")
+    ] = "",
 ) -> None:
     """Store the platform's URL and an API key, which is asked for, in your configuration folder."""
     with exit_codes():
-        key = (typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
+        key = (
+            typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
+        ).strip()
         with TradingClient(url, api_key=key) as client:
             environment = client.organization.validate_api_key(key).environment
             if account:

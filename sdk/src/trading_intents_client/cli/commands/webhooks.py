@@ -32,24 +32,37 @@ def add_forward_command(cli: typer.Typer, panel: str) -> None:
 
 def forward(
     to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="Where events are posted: https, or http to loopback.")
+        str,
+        typer.Option(
+            "--to", metavar="URL", help="Where events are posted: https, or http to loopback."
+        ),
     ],
     state: Annotated[
-        Path, typer.Option("--state", metavar="FILE", help="Keeps the cursor of the last delivered event.")
+        Path,
+        typer.Option(
+            "--state", metavar="FILE", help="Keeps the cursor of the last delivered event."
+        ),
     ],
     account: AccountName = "",
     kinds: Annotated[
-        str, typer.Option("--kinds", parser=parse_kinds, metavar="KIND,...", help=f"Of {', '.join(KINDS)}.")
+        str,
+        typer.Option(
+            "--kinds", parser=parse_kinds, metavar="KIND,...", help=f"Of {', '.join(KINDS)}."
+        ),
     ] = ",".join(DEFAULT_KINDS),
     secret_file: Annotated[
         Path | None,
-        typer.Option("--secret-file", metavar="FILE", help=f"Holds whsec_...; else {SECRET_VARIABLE} does."),
+        typer.Option(
+            "--secret-file", metavar="FILE", help=f"Holds whsec_...; else {SECRET_VARIABLE} does."
+        ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long an answer may take.")
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long an answer may take."),
     ] = ATTEMPT_SECONDS,
 ) -> None:
-    """Post each event to a URL, signed and in order, until Ctrl-C; after a break it goes on where it was."""
+    """Post each event to a URL, signed and in order, until Ctrl-C; after a break it goes on where
+    it was."""
     with exit_codes():
         target = WebhookTarget(to, WebhookSigner(_read_secret(secret_file)), timeout)
         with open_client(os.environ) as client:
@@ -58,7 +71,9 @@ def forward(
             asyncio.run(_forward(target, file, account_id, kinds.split(",")))
 
 
-async def _forward(target: WebhookTarget, file: CursorFile, account_id: str, kinds: list[str]) -> None:
+async def _forward(
+    target: WebhookTarget, file: CursorFile, account_id: str, kinds: list[str]
+) -> None:
     forwarder = Forwarder(target, file, lambda line: typer.echo(line, err=True))
     async with target, open_async_client(os.environ) as client:
         await forwarder.run(client, account_id, kinds)
@@ -68,7 +83,9 @@ def _read_secret(file: Path | None) -> str:
     if file is None:
         secret = os.environ.get(SECRET_VARIABLE)
         if not secret:
-            raise NotConfigured(f"no webhook secret: name a --secret-file or set {SECRET_VARIABLE}; {HOW_TO_MAKE}")
+            raise NotConfigured(
+                f"no webhook secret: name a --secret-file or set {SECRET_VARIABLE}; {HOW_TO_MAKE}"
+            )
         return secret
     try:
         return file.read_text()

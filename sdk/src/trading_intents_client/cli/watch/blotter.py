@@ -1,5 +1,5 @@
-"""The state of a live blotter: orders, fills, positions, money, events, what is selected. Threads may change it while
-another draws."""
+"""The state of a live blotter: orders, fills, positions, money, events, what is selected. Threads
+may change it while another draws."""
 
 import threading
 import time
@@ -32,7 +32,12 @@ from trading_intents_client.cli.lines import event_line, event_time
 from trading_intents_client.cli.reasons import order_reason
 from trading_intents_client.cli.tables import SIDES, amount
 from trading_intents_client.cli.today import DayResult
-from trading_intents_client.stream.events import StreamedHalt, StreamedOrder, StreamedPosition, StreamedTrade
+from trading_intents_client.stream.events import (
+    StreamedHalt,
+    StreamedOrder,
+    StreamedPosition,
+    StreamedTrade,
+)
 
 MAX_ORDERS = 1000
 MAX_EVENTS = 200
@@ -93,7 +98,8 @@ class Blotter:
         self._orders: dict[str, BlotterOrder] = {}
         self._positions: dict[str, BlotterPosition] = {}
         self._fills: dict[str, BlotterFill] = {}
-        self._halts: dict[str, Halt | StreamedHalt] = {}  # that stand, of the account or its organization
+        # That stand, of the account or its organization.
+        self._halts: dict[str, Halt | StreamedHalt] = {}
         self.selected: str | None = None  # an order's id
         self.confirming: BlotterOrder | None = None  # whether it is to be cancelled
         self.notice: str | None = None
@@ -124,7 +130,8 @@ class Blotter:
                 self._events.append((event_time(event), event_line(event)))
 
     def set_orders(self, orders: Iterable[OrderRecord]) -> None:
-        found = [_order_row(order, order.created_at) for order in orders]  # read before the lock is taken
+        # Read before the lock is taken.
+        found = [_order_row(order, order.created_at) for order in orders]
         with self._lock:
             for row in found:
                 self._put(row)
@@ -143,7 +150,9 @@ class Blotter:
         found = _position_rows(positions)
         with self._lock:
             # The stream may have had a fill while they were read.
-            newer = {key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))}
+            newer = {
+                key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))
+            }
             self._positions, self.trouble = found | newer, None
 
     def orders(self) -> list[BlotterOrder]:
@@ -182,13 +191,20 @@ class Blotter:
 
     def positions(self) -> list[BlotterPosition]:
         with self._lock:
-            return sorted((row for row in self._positions.values() if row.quantity), key=lambda row: row.symbol)
+            return sorted(
+                (row for row in self._positions.values() if row.quantity),
+                key=lambda row: row.symbol,
+            )
 
     def unprotected(self) -> list[str]:
         """The symbols of which something is held that an entry's exits do not cover."""
         with self._lock:
             bare = {row.symbol for row in self._orders.values() if row.is_unprotected}
-            return sorted(symbol for symbol in bare if symbol in self._positions and self._positions[symbol].quantity)
+            return sorted(
+                symbol
+                for symbol in bare
+                if symbol in self._positions and self._positions[symbol].quantity
+            )
 
     def events(self) -> list[tuple[datetime, str]]:
         """The newest last."""
@@ -259,11 +275,16 @@ def _is_newer(known: BlotterPosition, read: BlotterPosition | None) -> bool:
 
 
 def _position_rows(positions: Iterable[Position]) -> dict[str, BlotterPosition]:
-    return {each.symbol: _position_row(each, each.market_price, each.unrealized_pnl) for each in positions}
+    return {
+        each.symbol: _position_row(each, each.market_price, each.unrealized_pnl)
+        for each in positions
+    }
 
 
 def _position_row(
-    position: Position | StreamedPosition, market_price: Decimal | None, unrealized_pnl: Decimal | None
+    position: Position | StreamedPosition,
+    market_price: Decimal | None,
+    unrealized_pnl: Decimal | None,
 ) -> BlotterPosition:
     return BlotterPosition(
         symbol=position.symbol,

@@ -1,4 +1,5 @@
-"""Keys of the live blotter: the arrow keys select an order, `c` cancels it once `y` has confirmed that, `q` ends."""
+"""Keys of the live blotter: the arrow keys select an order, `c` cancels it once `y` has confirmed
+that, `q` ends."""
 
 import re
 from collections.abc import Callable

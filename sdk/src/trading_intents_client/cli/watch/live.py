@@ -1,4 +1,5 @@
-"""`watch`: a live blotter in the terminal. Events change its state; it is drawn by the clock alone."""
+"""`watch`: a live blotter in the terminal. Events change its state; it is drawn by the clock
+alone."""
 
 import os
 import select
@@ -13,7 +14,15 @@ from contextlib import contextmanager, suppress
 from rich.console import Console
 from rich.live import Live
 
-from trading_intents_client import Account, EventStream, Forbidden, NotFound, SortOrder, TradingError, cancel_command
+from trading_intents_client import (
+    Account,
+    EventStream,
+    Forbidden,
+    NotFound,
+    SortOrder,
+    TradingError,
+    cancel_command,
+)
 from trading_intents_client.cli.today import read_today
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import press
@@ -34,7 +43,11 @@ def watch_account(account: Account, url: str) -> None:
     stop = threading.Event()
     cancels = Cancels(account, blotter)
     typing = _keys(stop, lambda typed: press(typed, blotter, cancels.send))
-    with account.events(kinds=KINDS) as stream, typing, Live(console=console, screen=True, auto_refresh=False) as live:
+    with (
+        account.events(kinds=KINDS) as stream,
+        typing,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         threads = [
             threading.Thread(target=follow, args=(stream, blotter, stop), daemon=True),
             threading.Thread(target=read_again, args=(account, blotter, stop), daemon=True),
@@ -96,7 +109,8 @@ def follow(stream: EventStream, blotter: Blotter, stop: threading.Event) -> None
             blotter.apply(event)
             if stop.is_set():
                 return
-    except Exception as error:  # it will not go away: the screen is left, and says it, as its figures would grow old
+    # It will not go away: the screen is left, and says it, as its figures would grow old.
+    except Exception as error:
         blotter.failure = error
         stop.set()
 
@@ -132,7 +146,8 @@ def read_all(account: Account, blotter: Blotter, is_first: bool) -> None:
 
 @contextmanager
 def _keys(stop: threading.Event, on_typed: Callable[[bytes], bool]) -> Iterator[None]:
-    """Keys are read as they are typed, until one ends it, and the terminal is as it was afterwards."""
+    """Keys are read as they are typed, until one ends it, and the terminal is as it was
+    afterwards."""
     if not sys.stdin.isatty():
         yield
         return

@@ -1,4 +1,5 @@
-"""The blotter as a screen of a given size: it fits 80 by 24, uses more, and shows the orders alone on less."""
+"""The blotter as a screen of a given size: it fits 80 by 24, uses more, and shows the orders alone
+on less."""
 
 import time
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
     body = height - 2
     layout = Layout()
     layout.split_column(
-        Layout(_head(blotter, is_connected), size=1), Layout(name="body"), Layout(_foot(blotter), size=1)
+        Layout(_head(blotter, is_connected), size=1),
+        Layout(name="body"),
+        Layout(_foot(blotter), size=1),
     )
     if body < LOW:
         layout["body"].update(_order_table(blotter, blotter.orders(), body - 1, width)[0])
@@ -40,11 +43,16 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
             Layout(_fills(blotter, part - 2), size=part),
             Layout(_events(blotter, body - 2 * part - 2)),
         )
-        layout["body"].split_row(Layout(_orders(blotter, body - FRAME_LINES, width * 3 // 5), ratio=3), right)
+        layout["body"].split_row(
+            Layout(_orders(blotter, body - FRAME_LINES, width * 3 // 5), ratio=3), right
+        )
         return layout
     events, middle = max(body // 5, 4), max(body // 3, 4)
     beside = Layout(size=middle)
-    beside.split_row(Layout(_positions(blotter, middle - FRAME_LINES, width // 2)), Layout(_fills(blotter, middle - 2)))
+    beside.split_row(
+        Layout(_positions(blotter, middle - FRAME_LINES, width // 2)),
+        Layout(_fills(blotter, middle - 2)),
+    )
     layout["body"].split_column(
         Layout(_orders(blotter, body - events - middle - FRAME_LINES, width)),
         beside,
@@ -57,7 +65,10 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     account = blotter.account
     is_live = account.environment == LIVE
     head = Text(no_wrap=True, overflow="ellipsis")
-    head.append(f" {account.environment.upper()} ", style="bold white on red" if is_live else "bold black on green")
+    head.append(
+        f" {account.environment.upper()} ",
+        style="bold white on red" if is_live else "bold black on green",
+    )
     # Before anything that may be too long for the line.
     if is_connected:
         head.append(" connected ", style="green")
@@ -65,7 +76,9 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
         seconds = int(time.monotonic() - blotter.connected_at)
         head.append(f" DISCONNECTED for {seconds} s: figures are old ", style="bold white on red")
     if (halt := blotter.halt()) is not None:
-        head.append(f" HALTED since {_clock(halt.created_at)}: {halt.reason} ", style="bold white on red")
+        head.append(
+            f" HALTED since {_clock(halt.created_at)}: {halt.reason} ", style="bold white on red"
+        )
     if symbols := blotter.unprotected():
         head.append(f" UNPROTECTED: {', '.join(symbols)} ", style="bold white on red")
     if account.connection != ConnectionState.CONNECTED:
@@ -73,7 +86,9 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
     head.append(f" {account.name}", style="bold")
     money = blotter.balances
     if money is not None:
-        head.append(f"  cash {amount(money.cash)}  equity {amount(money.equity)} {money.currency or ''}")
+        head.append(
+            f"  cash {amount(money.cash)}  equity {amount(money.equity)} {money.currency or ''}"
+        )
     if blotter.today is not None:
         head.append(f"  {blotter.today}")
     head.append(f"  {blotter.url}", style="dim")
@@ -82,7 +97,12 @@ def _head(blotter: Blotter, is_connected: bool) -> Text:
 
 def _foot(blotter: Blotter) -> Text:
     if blotter.confirming is not None:
-        return Text(f" cancel {blotter.confirming}? y or n", style="bold yellow", no_wrap=True, overflow="ellipsis")
+        return Text(
+            f" cancel {blotter.confirming}? y or n",
+            style="bold yellow",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
     foot = Text(HELP, style="dim", no_wrap=True, overflow="ellipsis")
     for text in (blotter.notice, blotter.trouble):
         foot.append(f"  {text}" if text else "", style="yellow")
@@ -99,7 +119,9 @@ def _orders(blotter: Blotter, rows: int, width: int) -> Panel:
     return _panel(table, f"orders: {count} open{shown_of}")
 
 
-def _order_table(blotter: Blotter, found: list[BlotterOrder], rows: int, width: int) -> tuple[Table, int, int]:
+def _order_table(
+    blotter: Blotter, found: list[BlotterOrder], rows: int, width: int
+) -> tuple[Table, int, int]:
     """Scrolled so that the selected order is seen."""
     has_header = width >= TINY  # else it would take the room of the values
     room = max(rows if has_header else rows + 1, 0)
@@ -123,7 +145,9 @@ def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text
         "filled": _numbers([row.filled for row in shown]),
         "limit": _numbers([row.limit_price for row in shown]),
         "stop": _numbers([row.stop_price for row in shown]),
-        "average": _numbers([rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]),
+        "average": _numbers(
+            [rounded(row.average_price, row.limit_price, row.stop_price) for row in shown]
+        ),
         "status": [Text(row.status, style=COLOURS.get(row.status, "")) for row in shown],
         "reason": [Text(row.reason or "") for row in shown],
     }
@@ -133,7 +157,11 @@ def _order_columns(shown: list[BlotterOrder], width: int) -> dict[str, list[Text
         del columns["reason"]
         if any(row.stop_price is not None for row in shown):
             del columns["average"]  # the fills show their prices
-    return {name: cells for name, cells in columns.items() if name not in PRICES or any(c.plain != NONE for c in cells)}
+    return {
+        name: cells
+        for name, cells in columns.items()
+        if name not in PRICES or any(c.plain != NONE for c in cells)
+    }
 
 
 def _numbers(values: Sequence[Decimal | None]) -> list[Text]:
@@ -171,7 +199,8 @@ def _results(values: Sequence[Decimal | None]) -> list[Text]:
 def _fills(blotter: Blotter, rows: int) -> Panel:
     found = blotter.fills()[: max(rows, 0)]
     lines = [
-        f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}" for fill in found
+        f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}"
+        for fill in found
     ]
     return _panel(Text("\n".join(lines) or "no fills", no_wrap=True, overflow="ellipsis"), "fills")
 
@@ -182,7 +211,9 @@ def _clock(at: datetime | None) -> str:
 
 def _events(blotter: Blotter, rows: int) -> Panel:
     lines = [f"{_clock(at)} {line}" for at, line in blotter.events()[-rows:]] if rows > 0 else []
-    return _panel(Text("\n".join(lines) or "no events yet", no_wrap=True, overflow="ellipsis"), "events")
+    return _panel(
+        Text("\n".join(lines) or "no events yet", no_wrap=True, overflow="ellipsis"), "events"
+    )
 
 
 def _table(columns: list[str]) -> Table:

@@ -1,5 +1,5 @@
-"""The cash and position that an order may take of an account, and the effect of its fills on both. Pure; amounts are
-exact in the caller's context."""
+"""The cash and position that an order may take of an account, and the effect of its fills on both.
+Pure; amounts are exact in the caller's context."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -8,10 +8,20 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.paper.book.linked import are_pair, counted
 from trading_intents.brokers.paper.book.rules import market_price
-from trading_intents.brokers.paper.model import PaperAccount, PaperHolding, PaperOrder, PaperTerms, Quote
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperHolding,
+    PaperOrder,
+    PaperTerms,
+    Quote,
+)
 from trading_intents.trading import ZERO, OrderSide, quotient
 
-NO_BUYING_POWER, NO_POSITION, LONG_POSITION = "insufficient_buying_power", "no_position_to_sell", "position_is_long"
+NO_BUYING_POWER, NO_POSITION, LONG_POSITION = (
+    "insufficient_buying_power",
+    "no_position_to_sell",
+    "position_is_long",
+)
 
 
 def find_allowed(
@@ -63,11 +73,14 @@ def with_reserve(
     quote: Quote | None,
     legs: Sequence[PaperTerms] = (),
 ) -> PaperOrder:
-    """Reserves what the account must be able to pay: at the order's limit, else at the present price. A limit reserves
-    for the stop beside it too; exits only close."""
+    """Reserves what the account must be able to pay: at the order's limit, else at the present
+    price. A limit reserves for the stop beside it too; exits only close."""
     if order.leg:
         return order
-    beside = [*(leg for leg in legs if leg.side is order.side), *(each for each in working if are_pair(each, order))]
+    beside = [
+        *(leg for leg in legs if leg.side is order.side),
+        *(each for each in working if are_pair(each, order)),
+    ]
     limit = max([order.limit_price or ZERO, *(each.price or ZERO for each in beside)])
     stop = order.price or ZERO
     seen = market_price(order, quote) if quote is not None else ZERO
@@ -79,14 +92,18 @@ def with_reserve(
             covers = min(order.leaves, max(short, ZERO))
             return replace(order, covers=covers, reserve_price=limit or max(stop, seen))
         case OrderSide.SELL_SHORT:
-            return replace(order, reserve_price=max(limit, stop if order.waits_for_trigger else seen))
+            return replace(
+                order, reserve_price=max(limit, stop if order.waits_for_trigger else seen)
+            )
 
 
 def lacks_power(order: PaperOrder, account: PaperAccount, released: Decimal = ZERO) -> str | None:
     return NO_BUYING_POWER if order.reserved > max(account.buying_power + released, ZERO) else None
 
 
-def lacks_position(order: PaperOrder, working: Sequence[PaperOrder], held: PaperHolding) -> str | None:
+def lacks_position(
+    order: PaperOrder, working: Sequence[PaperOrder], held: PaperHolding
+) -> str | None:
     if order.side is OrderSide.SELL:
         promised = sum((each.leaves for each in counted(_others(order, working), order)), ZERO)
         return NO_POSITION if order.leaves > held.position - promised else None

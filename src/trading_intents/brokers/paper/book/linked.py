@@ -1,5 +1,5 @@
-"""The orders of a book that are linked (P18): an entry and its exits, and the two of a pair, of which one ends the
-other. An order that is not among the given ones has ended."""
+"""The orders of a book that are linked (P18): an entry and its exits, and the two of a pair, of
+which one ends the other. An order that is not among the given ones has ended."""
 
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
@@ -12,14 +12,20 @@ from trading_intents.trading import Leg
 
 ENTRY_ENDED, PAIR_FILLED, PAIR_CANCELLED = "entry_ended", "pair_filled", "pair_cancelled"
 
-# An order as it is after another one was filled or ended, the event that reports it, if any does, and its reason.
+# An order as it is after another one was filled or ended, the event that reports it, if any does,
+# and its reason.
 Change = tuple[PaperOrder, EventKind | None, str | None]
 
 
-def after_fill(orders: Mapping[int, PaperOrder], order: PaperOrder, quantity: Decimal) -> Iterator[Change]:
-    """Exits work what their entry has filled; what one of a pair fills, the other no longer works."""
+def after_fill(
+    orders: Mapping[int, PaperOrder], order: PaperOrder, quantity: Decimal
+) -> Iterator[Change]:
+    """Exits work what their entry has filled; what one of a pair fills, the other no longer
+    works."""
     for leg in exits_of(orders, order):
-        grown = replace(leg, is_held=False, quantity=quantity if leg.is_held else leg.quantity + quantity)
+        grown = replace(
+            leg, is_held=False, quantity=quantity if leg.is_held else leg.quantity + quantity
+        )
         is_reported = grown.leaves > 0 and grown.quantity != leg.quantity
         yield grown, EventKind.REPLACED if is_reported else None, None
     other = pair_of(orders, order)
@@ -32,8 +38,11 @@ def after_fill(orders: Mapping[int, PaperOrder], order: PaperOrder, quantity: De
         yield _ended(other, PaperOrderStatus.CANCELLED, PAIR_FILLED)
 
 
-def after_end(orders: Mapping[int, PaperOrder], order: PaperOrder, reason: str | None = None) -> Iterator[Change]:
-    """An end reaches the exits of an entry that have nothing to close, and the other one of a pair."""
+def after_end(
+    orders: Mapping[int, PaperOrder], order: PaperOrder, reason: str | None = None
+) -> Iterator[Change]:
+    """An end reaches the exits of an entry that have nothing to close, and the other one of a
+    pair."""
     for leg in exits_of(orders, order):
         if leg.is_held:
             yield _ended(leg, PaperOrderStatus.CANCELLED, ENTRY_ENDED)
@@ -46,7 +55,9 @@ def after_end(orders: Mapping[int, PaperOrder], order: PaperOrder, reason: str |
         yield _ended(other, order.status, reason)
     elif other:
         was_filled = order.status is PaperOrderStatus.FILLED
-        yield _ended(other, PaperOrderStatus.CANCELLED, PAIR_FILLED if was_filled else PAIR_CANCELLED)
+        yield _ended(
+            other, PaperOrderStatus.CANCELLED, PAIR_FILLED if was_filled else PAIR_CANCELLED
+        )
 
 
 def _ended(order: PaperOrder, status: PaperOrderStatus, reason: str | None) -> Change:
@@ -54,7 +65,11 @@ def _ended(order: PaperOrder, status: PaperOrderStatus, reason: str | None) -> C
 
 
 def exits_of(orders: Mapping[int, PaperOrder], entry: PaperOrder) -> list[PaperOrder]:
-    return [each for each in orders.values() if each.parent == entry.number and each.is_exit and _works(each)]
+    return [
+        each
+        for each in orders.values()
+        if each.parent == entry.number and each.is_exit and _works(each)
+    ]
 
 
 def pair_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder | None:
@@ -65,7 +80,9 @@ def pair_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder |
 def are_pair(one: PaperOrder, other: PaperOrder) -> bool:
     if one.is_exit or other.is_exit:
         return one.number != other.number and one.is_exit and one.parent == other.parent
-    return Leg.ONE_CANCELS_OTHER in (one.leg, other.leg) and (one.parent == other.number or other.parent == one.number)
+    return Leg.ONE_CANCELS_OTHER in (one.leg, other.leg) and (
+        one.parent == other.number or other.parent == one.number
+    )
 
 
 def may_grow(orders: Mapping[int, PaperOrder], order: PaperOrder) -> bool:
@@ -75,15 +92,21 @@ def may_grow(orders: Mapping[int, PaperOrder], order: PaperOrder) -> bool:
 
 
 def turn(orders: Mapping[int, PaperOrder], order: PaperOrder) -> tuple[int, int]:
-    """Orders are matched in order of acceptance, an exit never before its entry, which a REPLACE may have moved."""
+    """Orders are matched in order of acceptance, an exit never before its entry, which a REPLACE
+    may have moved."""
     entry = orders.get(order.parent) if order.is_exit and order.parent else None
     return max(order.place, entry.place if entry else 0), order.place
 
 
 def counted(orders: Collection[PaperOrder], order: PaperOrder) -> list[PaperOrder]:
-    """Those that fill beside the order: of a pair one counts, and what is paired with the order itself does not."""
+    """Those that fill beside the order: of a pair one counts, and what is paired with the order
+    itself does not."""
     others = [each for each in orders if not are_pair(each, order)]
-    return [each for n, each in enumerate(others) if not any(are_pair(each, earlier) for earlier in others[:n])]
+    return [
+        each
+        for n, each in enumerate(others)
+        if not any(are_pair(each, earlier) for earlier in others[:n])
+    ]
 
 
 def _works(order: PaperOrder) -> bool:

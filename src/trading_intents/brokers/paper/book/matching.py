@@ -1,5 +1,6 @@
-"""The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash, position and events
-come out. Pure: the same inputs, the same outcome. Never fills an order from a size that the account used already."""
+"""The matching engine: one account's book of one symbol. Commands and quotes go in; orders, cash,
+position and events come out. Pure: the same inputs, the same outcome. Never fills an order from a
+size that the account used already."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,25 @@ from msgspec.structs import asdict, replace
 
 from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book import accounting, linked, rules
-from trading_intents.brokers.paper.model import PaperEvent, PaperLeg, PaperOrder, PaperOrderStatus, PaperTerms, Quote
+from trading_intents.brokers.paper.model import (
+    PaperEvent,
+    PaperLeg,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Quote,
+)
 from trading_intents.brokers.port import REPLACED_BY_BROKER, BrokerEvent, EventKind
-from trading_intents.trading import ZERO, Leg, OrderKind, OrderSide, Symbol, TimeInForce, exact, quotient
+from trading_intents.trading import (
+    ZERO,
+    Leg,
+    OrderKind,
+    OrderSide,
+    Symbol,
+    TimeInForce,
+    exact,
+    quotient,
+)
 
 OTHER_ORDER = "another_order"
 
@@ -31,7 +48,8 @@ class OrderBook:
     events: list[PaperEvent] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     _trade_left: Decimal = ZERO
-    _just_grown: set[int] = field(default_factory=set)  # exits of which the present event filled the entry
+    # Exits of which the present event filled the entry.
+    _just_grown: set[int] = field(default_factory=set)
     _levels: rules.PriceLevels | None = None
     # Up to where the market was looked at without a match; kept in memory only.
     checked_tick: int = 0
@@ -40,15 +58,22 @@ class OrderBook:
     @property
     def levels(self) -> rules.PriceLevels:
         if self._levels is None:
-            self._levels = rules.price_levels(o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING)
+            self._levels = rules.price_levels(
+                o for o in self.orders.values() if o.status is PaperOrderStatus.WORKING
+            )
         return self._levels
 
     def show(self, quote: Quote) -> None:
-        """Sets the present quote, for new orders; resting orders have been matched with it already."""
+        """Sets the present quote, for new orders; resting orders have been matched with it
+        already."""
         self.quote = quote
         if (quote.source, quote.number) != (self.holding.source, self.holding.number):
             self.holding = replace(
-                self.holding, source=quote.source, number=quote.number, bid_taken=ZERO, ask_taken=ZERO
+                self.holding,
+                source=quote.source,
+                number=quote.number,
+                bid_taken=ZERO,
+                ask_taken=ZERO,
             )
 
     def feed(self, quote: Quote) -> None:
@@ -63,7 +88,8 @@ class OrderBook:
             self._trade_left = ZERO
 
     def keep_time(self, now: datetime) -> None:
-        """Does what is due without a market event: orders expire, and moves of stops are reported."""
+        """Does what is due without a market event: orders expire, and moves of stops are
+        reported."""
         with exact():
             self._expire(now)
             for order in self._queue():
@@ -77,8 +103,9 @@ class OrderBook:
         refusal: str | None = None,
         legs: Sequence[PaperLeg] = (),
     ) -> PaperOrder:
-        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a scripted one. Legs are
-        accepted with it or not at all; the next market event is the first that they are matched with."""
+        """Gives the order as accepted or REJECTED; `orders` has its final state. `refusal` is a
+        scripted one. Legs are accepted with it or not at all; the next market event is the first
+        that they are matched with."""
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
@@ -93,7 +120,9 @@ class OrderBook:
             if reason:
                 order = replace(order, status=PaperOrderStatus.REJECTED, reserve_price=ZERO)
             self._put(order)
-            self._emit(order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason)
+            self._emit(
+                order, EventKind.REJECTED if reason else EventKind.ACCEPTED, at, reason=reason
+            )
             if reason:
                 return order
             for leg in legs:
@@ -116,7 +145,9 @@ class OrderBook:
 
     def _accept_leg(self, entry: PaperOrder, leg: PaperLeg, at: datetime) -> None:
         order = self._accepted(leg.client_order_id, leg.terms, at)
-        order = replace(order, parent=entry.number, leg=leg.leg, is_held=leg.leg is not Leg.ONE_CANCELS_OTHER)
+        order = replace(
+            order, parent=entry.number, leg=leg.leg, is_held=leg.leg is not Leg.ONE_CANCELS_OTHER
+        )
         self._put(order)
         self._emit(order, EventKind.ACCEPTED, at)
 
@@ -135,7 +166,13 @@ class OrderBook:
             changed, reason = self._amended(order, client_order_id, terms, at)
             reason = refusal or reason
             if order is None or changed is None or reason:
-                self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                self._emit(
+                    order,
+                    EventKind.REPLACE_REJECTED,
+                    at,
+                    client_order_id=client_order_id,
+                    reason=reason,
+                )
                 return reason
             self._put(changed)
             self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
@@ -144,7 +181,11 @@ class OrderBook:
             return None
 
     def cancel(
-        self, order: PaperOrder | None, client_order_id: str, at: datetime, refusal: str | None = None
+        self,
+        order: PaperOrder | None,
+        client_order_id: str,
+        at: datetime,
+        refusal: str | None = None,
     ) -> str | None:
         """Gives the reason against it, or None."""
         with exact():
@@ -152,7 +193,13 @@ class OrderBook:
             order = order and self.orders[order.number]
             reason = refusal or rules.unchangeable(order)
             if order is None or reason:
-                self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id=client_order_id, reason=reason)
+                self._emit(
+                    order,
+                    EventKind.CANCEL_REJECTED,
+                    at,
+                    client_order_id=client_order_id,
+                    reason=reason,
+                )
                 return reason
             self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
             return None
@@ -175,9 +222,14 @@ class OrderBook:
             expires_at=order.expires_at if same_time else model.expiry(terms.time_in_force, at),
             **asdict(terms),
         )
-        if order.kind is OrderKind.TRAILING_STOP and order.best_price is not None and self.quote is not None:
+        if (
+            order.kind is OrderKind.TRAILING_STOP
+            and order.best_price is not None
+            and self.quote is not None
+        ):
             changed = rules.with_stop(changed, self.quote)
-        if order.leg or linked.pair_of(self.orders, order):  # how much it works is the venue's business
+        # How much it works is the venue's business.
+        if order.leg or linked.pair_of(self.orders, order):
             changed = replace(changed, quantity=order.quantity)
             if terms.time_in_force in rules.KILLED:  # it may be held, and could not end at once
                 return None, rules.NOT_OFFERED
@@ -188,19 +240,30 @@ class OrderBook:
             return replace(changed, status=PaperOrderStatus.FILLED), None
         changed = self._with_reserve(changed, at)
         lacks = accounting.lacks_position(changed, self._queue(), self.holding)
-        return changed, lacks or accounting.lacks_power(changed, self.account, released=order.reserved)
+        return changed, lacks or accounting.lacks_power(
+            changed, self.account, released=order.reserved
+        )
 
     def _queue(self) -> list[PaperOrder]:
-        working = (order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING)
+        working = (
+            order for order in self.orders.values() if order.status is PaperOrderStatus.WORKING
+        )
         return sorted(working, key=lambda order: order.place)
 
-    def _with_reserve(self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()) -> PaperOrder:
+    def _with_reserve(
+        self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()
+    ) -> PaperOrder:
         quote = self.quote if self.quote is not None and self.quote.is_fresh(at) else None
-        return accounting.with_reserve(order, self._queue(), self.holding, quote, [leg.terms for leg in legs])
+        return accounting.with_reserve(
+            order, self._queue(), self.holding, quote, [leg.terms for leg in legs]
+        )
 
     def _expire(self, at: datetime) -> None:
         for order in self._queue():
-            if order.expires_at <= at and self.orders[order.number].status is PaperOrderStatus.WORKING:
+            if (
+                order.expires_at <= at
+                and self.orders[order.number].status is PaperOrderStatus.WORKING
+            ):
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
                 self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
@@ -210,7 +273,12 @@ class OrderBook:
         if order.leaves == 0:
             return  # its pair ended it in this event, or it is an exit with nothing to close
         fresh = quote is not None and quote.is_fresh(at)
-        if order.waits_for_trigger and order.kind is OrderKind.TRAILING_STOP and quote is not None and fresh:
+        if (
+            order.waits_for_trigger
+            and order.kind is OrderKind.TRAILING_STOP
+            and quote is not None
+            and fresh
+        ):
             order = self._trail(order, quote, at)
         if order.waits_for_trigger:
             if quote is None or not fresh or not rules.is_triggered(order, quote):
@@ -243,7 +311,8 @@ class OrderBook:
     def _change(self, changes: Iterable[linked.Change], at: datetime) -> None:
         for order, kind, reason in changes:
             if kind is EventKind.REPLACED:
-                # A quote may be older than a command that was worked before it: the last report must be the latest.
+                # A quote may be older than a command that was worked before it: the last report
+                # must be the latest.
                 order = replace(order, told_at=max(at, order.told_at or at))
             self._put(order)
             if kind is EventKind.REPLACED:
@@ -278,8 +347,11 @@ class OrderBook:
             if self._fill(order, size, limit, at, displayed=False):
                 self._trade_left -= size
 
-    def _fill(self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True) -> bool:
-        """Fills the order; whether anything was filled. An order that the account may not fill ends."""
+    def _fill(
+        self, order: PaperOrder, size: Decimal, price: Decimal, at: datetime, displayed: bool = True
+    ) -> bool:
+        """Fills the order; whether anything was filled. An order that the account may not fill
+        ends."""
         whole = order.time_in_force is TimeInForce.FILL_OR_KILL
         allowed, reason = accounting.find_allowed(order, self.account, self.holding, size, price)
         if allowed <= 0 or (whole and allowed < order.leaves):
@@ -292,7 +364,9 @@ class OrderBook:
             self.holding = replace(self.holding, bid_taken=self.holding.bid_taken + allowed)
         quantity = allowed * 2 if self.overfill else allowed
         self.overfill = False
-        filled, self.account, self.holding = accounting.booked(order, self.account, self.holding, quantity, price)
+        filled, self.account, self.holding = accounting.booked(
+            order, self.account, self.holding, quantity, price
+        )
         if filled.quantity <= filled.filled and not linked.may_grow(self.orders, filled):
             filled = replace(filled, status=PaperOrderStatus.FILLED)
         self.orders[order.number] = filled
@@ -318,7 +392,9 @@ class OrderBook:
     ) -> None:
         ended = replace(order, status=status)
         self._put(ended)
-        self._emit(ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason)
+        self._emit(
+            ended, EventKind(status.value), at, client_order_id=client_order_id, reason=reason
+        )
         self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _put(self, order: PaperOrder) -> None:
@@ -330,7 +406,12 @@ class OrderBook:
         self._levels = None
 
     def _emit(
-        self, order: PaperOrder | None, kind: EventKind, at: datetime, client_order_id: str | None = None, **fields: Any
+        self,
+        order: PaperOrder | None,
+        kind: EventKind,
+        at: datetime,
+        client_order_id: str | None = None,
+        **fields: Any,
     ) -> None:
         """`fields` are the event's own, beside those that its order has."""
         self.account = replace(self.account, events=self.account.events + 1)
@@ -347,7 +428,9 @@ class OrderBook:
             average_price=quotient(order.paid, order.filled) if order and order.filled else None,
             broker_status=order.status if order else None,
             venue_time=at,
-            raw=self.quote.name if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED) else "",
+            raw=self.quote.name
+            if self.quote and kind in (EventKind.FILL, EventKind.TRIGGERED)
+            else "",
             **fields,
         )
         self.events.append(PaperEvent(order.number if order else None, event, self.account.events))

@@ -1,4 +1,5 @@
-"""Rules that need no book: flaws of an order by itself (P11), and what a quote means to it (P3 to P7)."""
+"""Rules that need no book: flaws of an order by itself (P11), and what a quote means to it (P3 to
+P7)."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -8,7 +9,14 @@ from msgspec.structs import replace
 
 from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
-from trading_intents.trading import FrozenStruct, OrderKind, OrderSide, TimeInForce, exact, parse_symbol
+from trading_intents.trading import (
+    FrozenStruct,
+    OrderKind,
+    OrderSide,
+    TimeInForce,
+    exact,
+    parse_symbol,
+)
 
 BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
 UNKNOWN_ORDER, TOO_LATE = "unknown_order", "too_late"
@@ -49,7 +57,9 @@ def find_flaw(terms: model.PaperTerms) -> str | None:
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
     prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
-    are_ticks = (price > 0 and _is_multiple(price, model.tick_of(terms.symbol, price)) for price in prices)
+    are_ticks = (
+        price > 0 and _is_multiple(price, model.tick_of(terms.symbol, price)) for price in prices
+    )
     return None if all(are_ticks) else BAD_TICK
 
 
@@ -69,7 +79,8 @@ def market_price(terms: model.PaperTerms, quote: model.Quote) -> Decimal:
 
 
 def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
-    """Whether the quote's other side is at the limit or better; always, for an order without a limit."""
+    """Whether the quote's other side is at the limit or better; always, for an order without a
+    limit."""
     limit = terms.limit_price
     if limit is None:
         return True
@@ -80,12 +91,17 @@ def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
-    return quote.last < terms.limit_price if terms.side is OrderSide.BUY else quote.last > terms.limit_price
+    return (
+        quote.last < terms.limit_price
+        if terms.side is OrderSide.BUY
+        else quote.last > terms.limit_price
+    )
 
 
 def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
-    """A trailing stop, after its market was seen: the stop is the trail away from the best price so far, on the tick
-    that is further from the market. A SELL's market is the bid, a BUY's the ask."""
+    """A trailing stop, after its market was seen: the stop is the trail away from the best price so
+    far, on the tick that is further from the market. A SELL's market is the bid, a BUY's the
+    ask."""
     is_buy, seen = order.side is OrderSide.BUY, market_price(order, quote)
     best = seen if order.best_price is None else (min if is_buy else max)(order.best_price, seen)
     trail = order.trail_amount
@@ -105,8 +121,8 @@ def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
 
 
 class PriceLevels(FrozenStruct, frozen=True):
-    """The prices at which the first of a book's working orders could match, None where there is none of its kind; and
-    when the first of them expires, or its stop is to be reported."""
+    """The prices at which the first of a book's working orders could match, None where there is
+    none of its kind; and when the first of them expires, or its stop is to be reported."""
 
     due_at: datetime | None
     any_price: bool  # an order without a limit rests, which every quote could match
@@ -129,12 +145,23 @@ class PriceLevels(FrozenStruct, frozen=True):
         )
 
     def cents_away(self, middle_cents: int) -> int:
-        """The cents that the walk must move from this middle before an order could match; 0: it could now."""
+        """The cents that the walk must move from this middle before an order could match; 0: it
+        could now."""
         if self.any_price:
             return 0
-        bid, ask = (middle_cents - HALF_SPREAD_CENTS) * CENT, (middle_cents + HALF_SPREAD_CENTS) * CENT
-        ways = ((ask, self.buy_limit), (self.sell_limit, bid), (self.buy_stop, ask), (bid, self.sell_stop))
-        nearest = min((a - b for a, b in ways if a is not None and b is not None), default=NO_ORDERS_AWAY)
+        bid, ask = (
+            (middle_cents - HALF_SPREAD_CENTS) * CENT,
+            (middle_cents + HALF_SPREAD_CENTS) * CENT,
+        )
+        ways = (
+            (ask, self.buy_limit),
+            (self.sell_limit, bid),
+            (self.buy_stop, ask),
+            (bid, self.sell_stop),
+        )
+        nearest = min(
+            (a - b for a, b in ways if a is not None and b is not None), default=NO_ORDERS_AWAY
+        )
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
@@ -147,7 +174,8 @@ def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
         is_buy = order.side is OrderSide.BUY
         if order.leaves == 0:
             continue  # an exit: its entry has no fill, or it sold all that was bought so far
-        if order.waits_for_trigger and order.stop_price is not None:  # a trailing one has none before its first quote
+        # A trailing one has none before its first quote.
+        if order.waits_for_trigger and order.stop_price is not None:
             stops[is_buy].append(order.stop_price)
             if order.best_price is not None:
                 limits[is_buy].append(order.best_price)  # a better price moves it

@@ -1,1 +1,2 @@
-"""The paper venue: one transaction for the waiting requests of all accounts, on tables of its own."""
+"""The paper venue: one transaction for the waiting requests of all accounts, on tables of its
+own."""

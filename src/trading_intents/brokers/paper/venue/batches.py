@@ -1,5 +1,6 @@
-"""The paper venue: takes what waits, of all accounts, in one transaction that locks the accounts, matches, and writes
-orders, holdings, events and the journal. The truth is in the database; books in memory only save reading."""
+"""The paper venue: takes what waits, of all accounts, in one transaction that locks the accounts,
+matches, and writes orders, holdings, events and the journal. The truth is in the database; books in
+memory only save reading."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,13 @@ from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.book.rules import REFUSALS
 from trading_intents.brokers.paper.faults import ActiveFaults, Fault, FaultKind, draw_faults
-from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperHolding, PaperLeg, Quote
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperEvent,
+    PaperHolding,
+    PaperLeg,
+    Quote,
+)
 from trading_intents.brokers.paper.prices import tick_number, walk_middle_cents, walk_quote
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_targets
 from trading_intents.brokers.paper.venue import store
@@ -44,29 +51,36 @@ class _VenueBatch:
 
 
 class _TwoSessions(Exception):
-    """A batch has requests of two sessions of one account, which do not know each other's changes."""
+    """A batch has requests of two sessions of one account, which do not know each other's
+    changes."""
 
 
 class PaperVenue:
     def __init__(self, context: port.IntegrationContext) -> None:
         self._transactions, self._clock = context.open_transactions(), context.clock
-        self._seed, self._cash = int(context.settings["PAPER_SEED"]), Decimal(context.settings["PAPER_CASH"])
+        self._seed, self._cash = (
+            int(context.settings["PAPER_SEED"]),
+            Decimal(context.settings["PAPER_CASH"]),
+        )
         self._max_working_orders = int(context.settings["PAPER_MAX_OPEN_ORDERS"])
         self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
     async def open(self, books: AccountBooks) -> None:
         books.clear()
         async with self._transactions.transaction() as tx:
-            await tx.commit([store.insert_account(books.account_id, books.organization_id, self._cash)])
+            await tx.commit(
+                [store.insert_account(books.account_id, books.organization_id, self._cash)]
+            )
         await self._group.put(VenueRequest(books))
 
     async def take(self, request: VenueRequest) -> VenueReply:
-        """Runs the request in a batch with others. Unavailable: nothing happened. OutcomeUnknown: it may have."""
+        """Runs the request in a batch with others. Unavailable: nothing happened. OutcomeUnknown:
+        it may have."""
         return await self._group.put(request)
 
     def next_match_tick(self, book: OrderBook, after: int, until: int) -> int | None:
-        """The first tick of the walk at which one of the book's orders could match; the walk is computed only as often
-        as it can have come near."""
+        """The first tick of the walk at which one of the book's orders could match; the walk is
+        computed only as often as it can have come near."""
         tick = after + 1
         while tick <= until:
             away = book.levels.cents_away(walk_middle_cents(self._seed, book.symbol, tick))
@@ -85,9 +99,13 @@ class PaperVenue:
             for request in requests:
                 request.books.clear()  # the outcome is not known here
             raise
-        for account_id, books in {request.books.account_id: request.books for request in requests}.items():
+        for account_id, books in {
+            request.books.account_id: request.books for request in requests
+        }.items():
             if account_events := events.get(account_id):
-                faults = [r.faults for q, r in zip(requests, replies, strict=True) if q.books is books]
+                faults = [
+                    r.faults for q, r in zip(requests, replies, strict=True) if q.books is books
+                ]
                 books.on_events(account_events, faults)
             books.trim()
         return replies
@@ -98,25 +116,45 @@ class PaperVenue:
         batch, totals, quotes = await self._read(tx, requests)
         replies, pacer = [], Pacer()
         for request in requests:
-            replies.append(self._apply(request, batch, quotes) if request.is_taken else VenueReply(LOCKED))
+            replies.append(
+                self._apply(request, batch, quotes) if request.is_taken else VenueReply(LOCKED)
+            )
             await pacer.pause_if_due()
-        taken = {request.books.account_id: request.books for request in requests if request.is_taken}
-        books = [(account_id, book) for account_id, each in taken.items() for book in each.books.values()]
+        taken = {
+            request.books.account_id: request.books for request in requests if request.is_taken
+        }
+        books = [
+            (account_id, book) for account_id, each in taken.items() for book in each.books.values()
+        ]
         changed = [(account_id, book) for account_id, book in books if book.events or book.changed]
         events: dict[UUID, list[PaperEvent]] = {}
         for account_id, book in changed:
             events.setdefault(account_id, []).extend(book.events)
         for account_events in events.values():
             account_events.sort(key=lambda each: each.seq)
-        moved = {key: each.totals for key, each in taken.items() if each.totals and each.totals != totals[key]}
-        orders = [(key, book.orders[number]) for key, book in changed for number in sorted(book.changed)]
+        moved = {
+            key: each.totals
+            for key, each in taken.items()
+            if each.totals and each.totals != totals[key]
+        }
+        orders = [
+            (key, book.orders[number]) for key, book in changed for number in sorted(book.changed)
+        ]
         await tx.commit(
             [
                 *([store.save_faults(batch.spent)] if batch.spent else ()),
                 *([store.add_commands(batch.arrivals)] if batch.arrivals else ()),
                 *([store.save_orders(orders)] if orders else ()),
-                *([store.save_holdings({(k, b.symbol): b.holding for k, b in changed})] if changed else ()),
-                *([store.add_events([(k, each) for k, made in events.items() for each in made])] if events else ()),
+                *(
+                    [store.save_holdings({(k, b.symbol): b.holding for k, b in changed})]
+                    if changed
+                    else ()
+                ),
+                *(
+                    [store.add_events([(k, each) for k, made in events.items() for each in made])]
+                    if events
+                    else ()
+                ),
                 *([store.save_accounts(moved)] if moved else ()),
             ]
         )
@@ -129,7 +167,9 @@ class PaperVenue:
         by_account = {request.books.account_id: request.books for request in requests}
         targets = [target for request in requests if (target := request.target)]
         unread = [(each, symbol) for each, symbol in keys if symbol not in by_account[each].books]
-        ids = [(each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket]
+        ids = [
+            (each.books.account_id, each.ticket.client_order_id) for each in requests if each.ticket
+        ]
         replies = await tx.run(
             [
                 store.lock_accounts(by_account),
@@ -147,7 +187,9 @@ class PaperVenue:
             is_gone = request.is_abandoned or request.books.is_closed
             request.is_taken = request.books.account_id in totals and not is_gone
         quotes = store.parse_quotes(posted)
-        stale = [each for key, each in by_account.items() if key in totals and each.totals != totals[key]]
+        stale = [
+            each for key, each in by_account.items() if key in totals and each.totals != totals[key]
+        ]
         self._put_books(by_account, store.parse_holdings(held), keys)
         if stale:
             quotes |= await self._reload(tx, stale, totals, keys)
@@ -200,11 +242,16 @@ class PaperVenue:
                 )
 
     def _apply(
-        self, request: VenueRequest, batch: _VenueBatch, quotes: Mapping[AccountSymbol[UUID], list[Quote]]
+        self,
+        request: VenueRequest,
+        batch: _VenueBatch,
+        quotes: Mapping[AccountSymbol[UUID], list[Quote]],
     ) -> VenueReply:
         books = request.books
         books.worked_at = batch.now
-        concerned = [books.books[symbol] for _, symbol in sorted(request.book_keys)] or books.working()
+        concerned = [
+            books.books[symbol] for _, symbol in sorted(request.book_keys)
+        ] or books.working()
         for book in concerned:
             self._catch_up(books, book, quotes.get((books.account_id, book.symbol)), batch.now)
         if request.ticket is None:
@@ -213,7 +260,11 @@ class PaperVenue:
         number = books.totals.commands + 1
         books.totals = replace(books.totals, commands=number)
         faults, spent = draw_faults(
-            batch.faults.get(books.account_id, ()), self._seed, books.account_id, request.command, number
+            batch.faults.get(books.account_id, ()),
+            self._seed,
+            books.account_id,
+            request.command,
+            number,
         )
         batch.spent += spent
         result, made = self._execute(request, request.ticket, batch, faults)
@@ -222,17 +273,36 @@ class PaperVenue:
             is_duplicate = key in batch.known
             batch.known.add(key)
             order_number = None if is_duplicate else made
-            row = Arrival(books.account_id, number, request.command, key[1], order_number, is_duplicate, "", batch.now)
+            row = Arrival(
+                books.account_id,
+                number,
+                request.command,
+                key[1],
+                order_number,
+                is_duplicate,
+                "",
+                batch.now,
+            )
             batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
-            if request.command == "SUBMIT" and made and not is_duplicate and result.outcome is port.Outcome.ACKED:
-                for n, leg in enumerate(request.ticket.legs, start=1):  # found by their ids, as any order
+            if (
+                request.command == "SUBMIT"
+                and made
+                and not is_duplicate
+                and result.outcome is port.Outcome.ACKED
+            ):
+                # Found by their ids, as any order.
+                for n, leg in enumerate(request.ticket.legs, start=1):
                     batch.known.add((books.account_id, leg.client_order_id))
-                    leg_row = replace(row, seq=number + n, client_order_id=leg.client_order_id, number=made + n)
+                    leg_row = replace(
+                        row, seq=number + n, client_order_id=leg.client_order_id, number=made + n
+                    )
                     batch.arrivals.append(leg_row)
                 books.totals = replace(books.totals, commands=number + len(request.ticket.legs))
         return VenueReply(result, faults)
 
-    def _catch_up(self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote] | None, now: datetime) -> None:
+    def _catch_up(
+        self, books: AccountBooks, book: OrderBook, posted: Sequence[Quote] | None, now: datetime
+    ) -> None:
         assert books.totals is not None
         book.account = books.totals
         has_orders, tick = bool(book.orders), tick_number(now)
@@ -243,7 +313,11 @@ class PaperVenue:
                     book.feed(quote)
             book.show(posted[-1])
         else:
-            at = max(book.holding.number, tick - MAX_TICKS_BACK) if book.holding.source is model.Source.WALK else tick
+            at = (
+                max(book.holding.number, tick - MAX_TICKS_BACK)
+                if book.holding.source is model.Source.WALK
+                else tick
+            )
             while has_orders and (match := self.next_match_tick(book, at, tick)) is not None:
                 book.feed(walk_quote(self._seed, book.symbol, match))
                 at = match
@@ -252,9 +326,14 @@ class PaperVenue:
         books.totals = book.account
 
     def _execute(
-        self, request: VenueRequest, ticket: port.OrderTicket, batch: _VenueBatch, faults: ActiveFaults
+        self,
+        request: VenueRequest,
+        ticket: port.OrderTicket,
+        batch: _VenueBatch,
+        faults: ActiveFaults,
     ) -> tuple[port.CommandResult, int | None]:
-        """Executes the command; gives its events and the number of the order that it made or named."""
+        """Executes the command; gives its events and the number of the order that it made or
+        named."""
         books, now = request.books, batch.now
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, code=TOO_OLD), None
@@ -280,7 +359,10 @@ class PaperVenue:
         books.totals = book.account
         number = order.number if order else None
         # All events of the order: some of them may not have been streamed yet.
-        named = {number, *(each.number for each in book.orders.values() if number and each.parent == number)}
+        named = {
+            number,
+            *(each.number for each in book.orders.values() if number and each.parent == number),
+        }
         updates = (*before, *(each.event for each in book.events if each.order in named))
         result = port.CommandResult(
             outcome=port.Outcome.REJECTED if reason else port.Outcome.ACKED,
@@ -304,15 +386,21 @@ class PaperVenue:
         return TOO_MANY_ORDERS if working >= self._max_working_orders else None
 
 
-def _list_quotes(by_account: Mapping[UUID, AccountBooks], keys: Iterable[AccountSymbol[UUID]]) -> Statement:
+def _list_quotes(
+    by_account: Mapping[UUID, AccountBooks], keys: Iterable[AccountSymbol[UUID]]
+) -> Statement:
     asked = [(by_account[account_id], symbol) for account_id, symbol in keys]
     return store.list_quotes(
-        [AskedQuotes(a.account_id, symbol, a.organization_id, _seen(a.books.get(symbol))) for a, symbol in asked]
+        [
+            AskedQuotes(a.account_id, symbol, a.organization_id, _seen(a.books.get(symbol)))
+            for a, symbol in asked
+        ]
     )
 
 
 def _seen(book: OrderBook | None) -> int | None:
-    """The number of the posted quote after which the book's orders need all quotes; None: the present one is enough."""
+    """The number of the posted quote after which the book's orders need all quotes; None: the
+    present one is enough."""
     return book.holding.posted_number if book and book.orders else None
 
 
@@ -321,4 +409,7 @@ def _terms(ticket: port.OrderTicket | port.LegTicket) -> model.PaperTerms:
 
 
 def _legs(ticket: port.OrderTicket) -> list[PaperLeg]:
-    return [PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each)) for each in ticket.legs]
+    return [
+        PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each))
+        for each in ticket.legs
+    ]

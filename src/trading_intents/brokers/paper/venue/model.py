@@ -1,4 +1,5 @@
-"""Requests of sessions to the paper venue, its replies, and an account's books as they are kept in memory."""
+"""Requests of sessions to the paper venue, its replies, and an account's books as they are kept in
+memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,12 +24,14 @@ class VenueReply(FrozenStruct, frozen=True):
 
 @dataclass(slots=True)
 class AccountBooks:
-    """An account's state at the venue as it was last committed here: totals, and the books of symbols in which orders
-    work or lately did. It counts as known while the totals in the database are the same."""
+    """An account's state at the venue as it was last committed here: totals, and the books of
+    symbols in which orders work or lately did. It counts as known while the totals in the database
+    are the same."""
 
     account_id: UUID
     organization_id: OrganizationId
-    on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]  # once they are committed
+    # Once they are committed.
+    on_events: Callable[[Sequence[PaperEvent], Sequence[ActiveFaults]], None]
     totals: PaperAccount | None = None
     worked_at: datetime | None = None  # by the database's clock
     books: dict[str, OrderBook] = field(default_factory=dict)
@@ -39,10 +42,13 @@ class AccountBooks:
         self.books.clear()
 
     def trim(self) -> None:
-        """Removes finished orders from the books, and books without an order when there are too many."""
+        """Removes finished orders from the books, and books without an order when there are too
+        many."""
         idle = []
         for symbol, book in self.books.items():
-            book.orders = {n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING}
+            book.orders = {
+                n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING
+            }
             book.events, book.changed = [], set()
             if not book.orders:
                 idle.append(symbol)
@@ -55,7 +61,8 @@ class AccountBooks:
 
 @dataclass(slots=True)
 class VenueRequest:
-    """A session's request to the venue: a command, or without a ticket that its books be brought up to now. Once it
+    """A session's request to the venue: a command, or without a ticket that its books be brought up
+    to now. Once it
     `is_taken` nobody knows what became of it before the reply."""
 
     books: AccountBooks
@@ -74,4 +81,6 @@ class VenueRequest:
     def target(self) -> CommandTarget | None:
         if self.ticket is None or self.command == "SUBMIT":
             return None
-        return CommandTarget(self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id)
+        return CommandTarget(
+            self.books.account_id, self.ticket.orig_client_order_id, self.ticket.broker_order_id
+        )

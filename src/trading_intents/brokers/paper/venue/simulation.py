@@ -18,9 +18,13 @@ class PaperSimulation(FrozenStruct, frozen=True):
 
     def price(self, symbol: Symbol, now: datetime) -> SimulatedPrice:
         tick = tick_number(now)
-        return SimulatedPrice(normalized(walk_middle_cents(self.seed, symbol, tick) * CENT), tick_time(tick))
+        return SimulatedPrice(
+            normalized(walk_middle_cents(self.seed, symbol, tick) * CENT), tick_time(tick)
+        )
 
-    async def value(self, tx: Tx, organization_id: OrganizationId, account_id: UUID) -> BrokerBalance | None:
+    async def value(
+        self, tx: Tx, organization_id: OrganizationId, account_id: UUID
+    ) -> BrokerBalance | None:
         """Cash and positions as the venue has them, at the prices of now."""
         totals = await store.find_totals(tx, account_id)
         if totals is None:

@@ -11,7 +11,13 @@ import msgspec
 from msgspec.structs import asdict
 
 from trading_intents.brokers.paper.faults import Fault
-from trading_intents.brokers.paper.model import PaperAccount, PaperEvent, PaperHolding, PaperOrder, Quote
+from trading_intents.brokers.paper.model import (
+    PaperAccount,
+    PaperEvent,
+    PaperHolding,
+    PaperOrder,
+    Quote,
+)
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import AccountSymbol
@@ -52,11 +58,15 @@ def lock_accounts(account_ids: Iterable[UUID]) -> Statement:
 
 
 def parse_accounts(reply: Reply) -> dict[UUID, PaperAccount]:
-    return {UUID(account_id): msgspec.json.decode(text, type=PaperAccount) for account_id, text in reply.texts()}
+    return {
+        UUID(account_id): msgspec.json.decode(text, type=PaperAccount)
+        for account_id, text in reply.texts()
+    }
 
 
 def read_clock() -> Statement:
-    """Reads the clock in a statement of its own, so that it is read after the accounts are locked."""
+    """Reads the clock in a statement of its own, so that it is read after the accounts are
+    locked."""
     return Statement("SELECT clock_timestamp()")
 
 
@@ -98,7 +108,12 @@ def find_commands(ids: Sequence[tuple[UUID, str]]) -> Statement:
         ) AS j
     """
     return Statement(
-        sql, (json_text([{"account_id": account_id, "client_order_id": each} for account_id, each in ids]),)
+        sql,
+        (
+            json_text(
+                [{"account_id": account_id, "client_order_id": each} for account_id, each in ids]
+            ),
+        ),
     )
 
 
@@ -121,7 +136,10 @@ def list_working(account_ids: Iterable[UUID]) -> Statement:
 
 
 def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
-    return [(UUID(account_id), msgspec.json.decode(text, type=PaperOrder)) for account_id, text in reply.texts()]
+    return [
+        (UUID(account_id), msgspec.json.decode(text, type=PaperOrder))
+        for account_id, text in reply.texts()
+    ]
 
 
 def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
@@ -132,7 +150,9 @@ def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
             SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
     """
-    return Statement(sql, (json_text([{"account_id": each, "symbol": symbol} for each, symbol in keys]),))
+    return Statement(
+        sql, (json_text([{"account_id": each, "symbol": symbol} for each, symbol in keys]),)
+    )
 
 
 def parse_holdings(reply: Reply) -> dict[AccountSymbol[UUID], PaperHolding]:
@@ -150,7 +170,8 @@ class AskedQuotes(msgspec.Struct):
 
 
 def list_quotes(asked: Sequence[AskedQuotes]) -> Statement:
-    """Lists, of each symbol for which the organization posts quotes, the present one and all after the asked number."""
+    """Lists, of each symbol for which the organization posts quotes, the present one and all after
+    the asked number."""
     sql = """
         SELECT asked.account_id, q.symbol, to_json(q)
         FROM json_to_recordset($1::text::json)
@@ -174,7 +195,9 @@ def parse_quotes(reply: Reply) -> dict[AccountSymbol[UUID], list[Quote]]:
     """Gives quotes by number; none for a symbol without posted quotes."""
     found: dict[AccountSymbol[UUID], list[Quote]] = {}
     for account_id, symbol, text in reply.texts():
-        found.setdefault((UUID(account_id), symbol), []).append(msgspec.json.decode(text, type=Quote))
+        found.setdefault((UUID(account_id), symbol), []).append(
+            msgspec.json.decode(text, type=Quote)
+        )
     return found
 
 
@@ -187,7 +210,9 @@ def add_commands(arrivals: Sequence[Arrival]) -> Statement:
 
 
 def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
-    rows = [{"account_id": account_id, **asdict(account)} for account_id, account in accounts.items()]
+    rows = [
+        {"account_id": account_id, **asdict(account)} for account_id, account in accounts.items()
+    ]
     sql = """
         UPDATE paper_accounts a
         SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders, events = n.events,
@@ -200,7 +225,10 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
 
 def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> Statement:
     columns = f"account_id, symbol, {_columns(PaperHolding)}"
-    rows = [{"account_id": key, "symbol": symbol, **asdict(held)} for (key, symbol), held in holdings.items()]
+    rows = [
+        {"account_id": key, "symbol": symbol, **asdict(held)}
+        for (key, symbol), held in holdings.items()
+    ]
     sql = f"""
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
@@ -211,8 +239,11 @@ def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> State
     return Statement(sql, (json_text(rows),))
 
 
-_FIXED = frozenset({"number", "broker_order_id", "symbol", "side", "kind", "accepted_at"})  # of an order
-_CHANGING = ", ".join(f"{name} = excluded.{name}" for name in PaperOrder.__struct_fields__ if name not in _FIXED)
+# Of an order.
+_FIXED = frozenset({"number", "broker_order_id", "symbol", "side", "kind", "accepted_at"})
+_CHANGING = ", ".join(
+    f"{name} = excluded.{name}" for name in PaperOrder.__struct_fields__ if name not in _FIXED
+)
 
 
 def save_orders(orders: Sequence[tuple[UUID, PaperOrder]]) -> Statement:

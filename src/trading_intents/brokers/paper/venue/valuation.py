@@ -1,5 +1,5 @@
-"""The value of an account at the paper broker: its positions at the middle of the present quotes, as its session knows
-both. Pure: no I/O, no clock."""
+"""The value of an account at the paper broker: its positions at the middle of the present quotes,
+as its session knows both. Pure: no I/O, no clock."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,15 +24,22 @@ class Valuation:
     positions: dict[Symbol, Decimal] | None = None  # None: they must be read again
     event: int = 0
     _posted: dict[Symbol, Decimal] = field(default_factory=dict)  # the last quote's middle
-    _walked: dict[Symbol, tuple[int, Decimal]] = field(default_factory=dict)  # its tick, and the middle then
+    # Its tick, and the middle then.
+    _walked: dict[Symbol, tuple[int, Decimal]] = field(default_factory=dict)
 
-    def load(self, positions: Mapping[Symbol, Decimal], quotes: Mapping[Symbol, Quote], event: int) -> None:
-        """Positions as they were read, unless newer ones are known, and the last quotes of them that were posted."""
+    def load(
+        self, positions: Mapping[Symbol, Decimal], quotes: Mapping[Symbol, Quote], event: int
+    ) -> None:
+        """Positions as they were read, unless newer ones are known, and the last quotes of them
+        that were posted."""
         if self.positions is None or event >= self.event:
-            self.positions = {symbol: quantity for symbol, quantity in positions.items() if quantity}
+            self.positions = {
+                symbol: quantity for symbol, quantity in positions.items() if quantity
+            }
             self.event = event
         self._posted |= {symbol: _middle(quote) for symbol, quote in quotes.items()}
-        for known in (self._posted, self._walked):  # of symbols that are held: no others are kept for long
+        # Of symbols that are held: no others are kept for long.
+        for known in (self._posted, self._walked):
             for symbol in known.keys() - self.positions.keys():
                 del known[symbol]
 
@@ -56,14 +63,18 @@ class Valuation:
         with exact():
             cash, power = normalized(account.cash), normalized(account.buying_power)
         equity = self._equity(cash, now)
-        return BrokerBalance(currency=CURRENCY, cash=cash, buying_power=power, equity=equity, as_of=now)
+        return BrokerBalance(
+            currency=CURRENCY, cash=cash, buying_power=power, equity=equity, as_of=now
+        )
 
     def _equity(self, cash: Decimal, now: datetime) -> Decimal | None:
         if self.positions is None:
             return None
         tick = tick_number(now)
         with exact():
-            value = sum((q * self._price(symbol, tick) for symbol, q in self.positions.items()), cash)
+            value = sum(
+                (q * self._price(symbol, tick) for symbol, q in self.positions.items()), cash
+            )
         return normalized(value)
 
     def _price(self, symbol: Symbol, tick: int) -> Decimal:

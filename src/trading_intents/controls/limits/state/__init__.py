@@ -1,1 +1,2 @@
-"""The state that limits are judged by: open orders, positions, prices, the last orders, today's result."""
+"""The state that limits are judged by: open orders, positions, prices, the last orders, today's
+result."""

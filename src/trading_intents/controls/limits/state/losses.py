@@ -38,7 +38,8 @@ class DailyBaseline(FrozenStruct, frozen=True):
 
 @lru_cache(maxsize=100)  # the accounts of a batch ask for the same moment
 def day_at(now: datetime, timezone: str | None) -> date:
-    """The calendar day there; days have 23, 24 or 25 hours. A zone that is not known here counts as UTC."""
+    """The calendar day there; days have 23, 24 or 25 hours. A zone that is not known here counts as
+    UTC."""
     try:
         return now.astimezone(ZoneInfo(timezone or DEFAULT_TIMEZONE)).date()
     except (LookupError, ValueError, OSError):
@@ -46,7 +47,8 @@ def day_at(now: datetime, timezone: str | None) -> date:
 
 
 def result_of(position: HeldResult | NetPosition, price: Decimal | None) -> Decimal:
-    """Realized and unrealized, fees included. What has no known cost, and a symbol without a price, only realizes."""
+    """Realized and unrealized, fees included. What has no known cost, and a symbol without a price,
+    only realizes."""
     with exact():
         if price is None:
             return position.realized_pnl
@@ -71,34 +73,58 @@ class AccountResults:
             known = msgspec.json.decode(known_text, type=StoredPrices)
             # The last known price counts, however old.
             last = prices.pick_last(known)
-            price, position = last.price if last else None, msgspec.json.decode(text, type=HeldResult)
+            price, position = (
+                last.price if last else None,
+                msgspec.json.decode(text, type=HeldResult),
+            )
             with exact():
-                self.results[account_id] = self.results.get(account_id, ZERO) + result_of(position, price)
-                self.realized[account_id] = self.realized.get(account_id, ZERO) + position.realized_pnl
+                self.results[account_id] = self.results.get(account_id, ZERO) + result_of(
+                    position, price
+                )
+                self.realized[account_id] = (
+                    self.realized.get(account_id, ZERO) + position.realized_pnl
+                )
                 if position.opening_price is not None:
-                    made = None if price is None else position.opening_quantity * (price - position.opening_price)
+                    made = (
+                        None
+                        if price is None
+                        else position.opening_quantity * (price - position.opening_price)
+                    )
                     self._openings.setdefault(account_id, {})[known.symbol] = made
 
     def begin_day(self, account_id: str, timezone: str | None, now: datetime) -> DailyBaseline:
         """The baseline of a day of which nothing is known yet."""
-        unpriced = frozenset(symbol for symbol, made in self._openings.get(account_id, {}).items() if made is None)
+        unpriced = frozenset(
+            symbol for symbol, made in self._openings.get(account_id, {}).items() if made is None
+        )
         result = self.results.get(account_id, ZERO)
         return DailyBaseline(day_at(now, timezone), timezone or DEFAULT_TIMEZONE, result, unpriced)
 
-    def today(self, account_id: str, timezone: str | None, now: datetime) -> tuple[Decimal, DailyBaseline | None]:
-        """Today's result, and the baseline that it begins, if none of today is known. Openings that had no price then
-        count nothing until the next day: what they made before we knew one is no result of today."""
+    def today(
+        self, account_id: str, timezone: str | None, now: datetime
+    ) -> tuple[Decimal, DailyBaseline | None]:
+        """Today's result, and the baseline that it begins, if none of today is known. Openings that
+        had no price then count nothing until the next day: what they made before we knew one is no
+        result of today."""
         begun, known = self.begin_day(account_id, timezone, now), self.baselines.get(account_id)
         if known is None or (known.day, known.timezone) != (begun.day, begun.timezone):
             return ZERO, begun
         openings = self._openings.get(account_id, {})
         with exact():
-            return begun.result - known.result - sum(openings.get(each) or ZERO for each in known.unpriced), None
+            return begun.result - known.result - sum(
+                openings.get(each) or ZERO for each in known.unpriced
+            ), None
 
 
 def baseline_rows(baselines: Mapping[tuple[str, str], DailyBaseline]) -> list[tuple[str, ...]]:
     """By account and organization, in the order of their locks."""
     return [
-        (*ids, each.day.isoformat(), each.timezone, str(each.result), msgspec.json.encode(each.unpriced).decode())
+        (
+            *ids,
+            each.day.isoformat(),
+            each.timezone,
+            str(each.result),
+            msgspec.json.encode(each.unpriced).decode(),
+        )
         for ids, each in sorted(baselines.items(), key=lambda item: item[0])
     ]

@@ -1,5 +1,5 @@
-"""The last minute of an account's log, kept in memory by the process that appends to it. Pure: no I/O, no clock. The
-seq and hash of the log's head say whether it is still all of it."""
+"""The last minute of an account's log, kept in memory by the process that appends to it. Pure: no
+I/O, no clock. The seq and hash of the log's head say whether it is still all of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -10,19 +10,22 @@ from trading_intents.controls.limits.model import RATE_SECONDS
 
 MAX_ACCOUNTS = 10_000
 MAX_READ_ACTIONS = 1_000  # of all accounts together, while other accounts' commands wait
-KEPT = timedelta(seconds=RATE_SECONDS + 1)  # after an account's last order its log says nothing of the last minute
+# After an account's last order its log says nothing of the last minute.
+KEPT = timedelta(seconds=RATE_SECONDS + 1)
 Head = tuple[int, str]  # the seq and hash of an action, up to which a log is known
 NOWHERE: Head = (0, "")
 
 
 class RecentOrders:
-    """Accepted CREATEs and REPLACEs by second, and when CREATEs of these terms were last accepted, up to an action."""
+    """Accepted CREATEs and REPLACEs by second, and when CREATEs of these terms were last accepted,
+    up to an action."""
 
     def __init__(self, window_millis: int, now: datetime) -> None:
         """`window_millis`: for how long terms are remembered."""
         self.window_millis = window_millis
         self.head: Head = NOWHERE
-        self.used_at = now  # of a later moment some may be forgotten already, if the database's clock was set back
+        # Of a later moment some may be forgotten already, if the database's clock was set back.
+        self.used_at = now
         self._window = timedelta(milliseconds=window_millis)
         self._seconds: dict[int, int] = {}
         self._orders = 0  # in all of them
@@ -73,7 +76,8 @@ RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago f
 
 
 class RecentRead(NamedTuple):
-    """An account whose log is to be read: after what is known of it, and how far back its terms count."""
+    """An account whose log is to be read: after what is known of it, and how far back its terms
+    count."""
 
     account_id: str
     known: RecentOrders | None
@@ -84,16 +88,20 @@ class RecentRead(NamedTuple):
         return self.known.head if self.known else NOWHERE
 
 
-def find_whole(memory: RecentByAccount, heads: Mapping[str, Head], now: datetime) -> RecentByAccount:
-    """Finds the accounts that are known up to their heads. Forgets the accounts that have been idle for longer than it
-    matters."""
+def find_whole(
+    memory: RecentByAccount, heads: Mapping[str, Head], now: datetime
+) -> RecentByAccount:
+    """Finds the accounts that are known up to their heads. Forgets the accounts that have been idle
+    for longer than it matters."""
     whole: RecentByAccount = {}
     for account_id, head in heads.items():
         recent = memory.get(account_id)
         if recent is not None and recent.head == head and recent.used_at <= now:
             recent.used_at = now
             memory[account_id] = whole[account_id] = memory.pop(account_id)
-    while memory and (len(memory) > MAX_ACCOUNTS or next(iter(memory.values())).used_at < now - KEPT):
+    while memory and (
+        len(memory) > MAX_ACCOUNTS or next(iter(memory.values())).used_at < now - KEPT
+    ):
         del memory[next(iter(memory))]
     return whole
 
@@ -119,7 +127,8 @@ def put_recent(
     heads: Mapping[str, Head],
     now: datetime,
 ) -> RecentByAccount:
-    """Takes the rows of `read_recent`. What is known of an account is not in them if reading it would take too long."""
+    """Takes the rows of `read_recent`. What is known of an account is not in them if reading it
+    would take too long."""
     of: dict[str, list[list[Any]]] = {"account": [], "second": [], "create": []}
     for kind, *row in rows:
         of[kind].append(row)
@@ -128,12 +137,18 @@ def put_recent(
         if is_read != "true":
             continue
         read = asked[account_id]
-        recent = read.known if read.known and is_known == "true" else RecentOrders(read.window_millis, now)
+        recent = (
+            read.known
+            if read.known and is_known == "true"
+            else RecentOrders(read.window_millis, now)
+        )
         recent.head, recent.used_at = heads[account_id], now
         memory.pop(account_id, None)  # so that it becomes the newest
         memory[account_id] = found[account_id] = recent
     for account_id, second, orders in of["second"]:
         found[account_id].add(int(second), int(orders))
-    for account_id, terms, accepted_at in sorted(of["create"], key=lambda row: datetime.fromisoformat(row[2])):
+    for account_id, terms, accepted_at in sorted(
+        of["create"], key=lambda row: datetime.fromisoformat(row[2])
+    ):
         found[account_id].remember(terms, datetime.fromisoformat(accepted_at))
     return found

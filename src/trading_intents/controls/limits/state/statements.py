@@ -1,5 +1,5 @@
-"""The reads and writes by which limits are judged in the transaction that appends an action, as statements of a
-pipeline. Arguments are texts: see `pack_array`."""
+"""The reads and writes by which limits are judged in the transaction that appends an action, as
+statements of a pipeline. Arguments are texts: see `pack_array`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,9 +13,10 @@ from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement
 from trading_intents.trading import AccountSymbol
 
-# One statement: a fill moves a quantity from an order to a position, which must be seen in both or in neither, as must
-# openings and the positions that they set. LATERAL with LIMIT allows only look-ups by key. An account is summed once,
-# however many of its symbols are asked for: it may have thousands, and other accounts' commands wait meanwhile.
+# One statement: a fill moves a quantity from an order to a position, which must be seen in both or
+# in neither, as must openings and the positions that they set. LATERAL with LIMIT allows only
+# look-ups by key. An account is summed once, however many of its symbols are asked for: it may have
+# thousands, and other accounts' commands wait meanwhile.
 _POSITION = """
     LEFT JOIN LATERAL (
         SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
@@ -41,7 +42,8 @@ _READ = f"""
     ) AS e ON true
     {_POSITION}
 """  # noqa: S608 - our own constants
-# Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth less.
+# Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth
+# less.
 _READ_SINGLE = f"""
     SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
            e.open_sell::text, p.quantity::text, opening.is_set::text
@@ -57,10 +59,12 @@ _READ_SINGLE = f"""
 
 
 def read_limit_state(asked: Sequence[AccountSymbol[str]]) -> Statement:
-    """By account and symbol: the account's open orders, what is open of the symbol, the position, and whether the
-    account's opening positions are set."""
+    """By account and symbol: the account's open orders, what is open of the symbol, the position,
+    and whether the account's opening positions are set."""
     is_single = len(dict(asked)) == len(asked)
-    return Statement(_READ_SINGLE if is_single else _READ, tuple(map(pack_array, zip(*asked, strict=True))))
+    return Statement(
+        _READ_SINGLE if is_single else _READ, tuple(map(pack_array, zip(*asked, strict=True)))
+    )
 
 
 _TERMS = """
@@ -69,8 +73,9 @@ _TERMS = """
               coalesce(r ->> 'trail_amount', ''), coalesce(r ->> 'trail_bps', ''))
 """
 MAX_DOUBLINGS = 30
-# Probes at doubling distances from the log's end find how far back a minute is: what is at or before the latest that is
-# too old does not count. Terms count a second longer than asked, since the batch looked at the clock before.
+# Probes at doubling distances from the log's end find how far back a minute is: what is at or
+# before the latest that is too old does not count. Terms count a second longer than asked, since
+# the batch looked at the clock before.
 _READ_RECENT = f"""
     WITH asked AS MATERIALIZED (
         SELECT wanted.*, head.seq AS head, EXISTS (
@@ -118,9 +123,13 @@ _NO_MAX = 2**62
 
 
 def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statement:
-    """Rows for `put_recent`: whether each log has what is known of it, then what came after that, or all of the last
-    minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS together."""
-    rows = [(each.account_id, str(each.head[0]), each.head[1], str(each.window_millis)) for each in reads]
+    """Rows for `put_recent`: whether each log has what is known of it, then what came after that,
+    or all of the last minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS
+    together."""
+    rows = [
+        (each.account_id, str(each.head[0]), each.head[1], str(each.window_millis))
+        for each in reads
+    ]
     max_actions = str(_NO_MAX if may_take_long else MAX_READ_ACTIONS)
     return Statement(_READ_RECENT, (*map(pack_array, zip(*rows, strict=True)), max_actions))
 
@@ -145,8 +154,8 @@ _RESULTS = f"""
 
 
 def read_results(account_ids: Sequence[str]) -> Statement:
-    """Reads each position's result and worth, and each account's baseline: rows for `AccountResults`. One statement, as
-    one transaction sets openings and moves the baseline."""
+    """Reads each position's result and worth, and each account's baseline: rows for
+    `AccountResults`. One statement, as one transaction sets openings and moves the baseline."""
     return Statement(_RESULTS, (pack_array(account_ids),))
 
 
@@ -159,7 +168,9 @@ def read_budgets(key_ids: Iterable[str], locking: str) -> Statement:
     return Statement(sql, (pack_array(sorted(key_ids)),))
 
 
-_USED = RowParameters({"key_id": "uuid", "day": "date", "daily_notional": "numeric", "seconds": "jsonb"})
+_USED = RowParameters(
+    {"key_id": "uuid", "day": "date", "daily_notional": "numeric", "seconds": "jsonb"}
+)
 _KEEP_BUDGETS = f"""
     UPDATE key_budgets b SET day = u.day, daily_notional = u.daily_notional, seconds = u.seconds
     FROM {_USED.rows} AS u WHERE b.key_id = u.key_id AND b.key_id = ANY (from_column($1)::uuid[])
@@ -167,7 +178,9 @@ _KEEP_BUDGETS = f"""
 
 
 def keep_budgets(used: Iterable[KeyUse]) -> Statement:
-    rows = [(each.key_id, each.day, each.daily_notional, encode(each.seconds).decode()) for each in used]
+    rows = [
+        (each.key_id, each.day, each.daily_notional, encode(each.seconds).decode()) for each in used
+    ]
     return Statement(_KEEP_BUDGETS, _USED.pack(rows))
 
 

@@ -1,5 +1,6 @@
-"""The state that limits are judged by while a batch is decided. Each part of it has the same interface: what it needs,
-what was read, what an order meets, what was accepted, what is to be written. No I/O."""
+"""The state that limits are judged by while a batch is decided. Each part of it has the same
+interface: what it needs, what was read, what an order meets, what was accepted, what is to be
+written. No I/O."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -20,13 +21,25 @@ from trading_intents.controls.limits.model import (
 )
 from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.budgets import KeyUse, parse_use
-from trading_intents.controls.limits.state.losses import AccountResults, DailyBaseline, baseline_rows
+from trading_intents.controls.limits.state.losses import (
+    AccountResults,
+    DailyBaseline,
+    baseline_rows,
+)
 from trading_intents.controls.limits.state.recent import Head, RecentByAccount
 from trading_intents.controls.model import Triggered
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
 from trading_intents.storage.pipeline import Reply, Statement
-from trading_intents.trading import EXACT, ZERO, AccountSymbol, Environment, FrozenStruct, OrderSide, Symbol
+from trading_intents.trading import (
+    EXACT,
+    ZERO,
+    AccountSymbol,
+    Environment,
+    FrozenStruct,
+    OrderSide,
+    Symbol,
+)
 
 
 class LimitedSubject(FrozenStruct, frozen=True, kw_only=True):
@@ -56,7 +69,9 @@ def limited_subject(
         levels=limits.levels(owner, symbol),
         needs_exposure=limits.needs_exposure,
         needs_recent=limits.needs_recent,
-        price_key=PriceKey(UUID(organization_id), market, Symbol(symbol)) if limits.needs_price else None,
+        price_key=PriceKey(UUID(organization_id), market, Symbol(symbol))
+        if limits.needs_price
+        else None,
         account=limits.account or NO_LIMIT,
         key_id=owner.key_id if limits.key else "",
     )
@@ -113,10 +128,22 @@ class Exposures(LimitPart):
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_exposure:
-            known, broker = self._symbols[subject.account_id, subject.symbol], self._brokers.find(subject.broker)
-            met.position, met.open_buy, met.open_sell = known.position, known.open_buy, known.open_sell
-            met.open_orders, met.account_open_orders = known.open_orders, self._open_orders[subject.account_id]
-            met.is_position_known = subject.account_id in self._opened or not (broker and broker.tells_positions)
+            known, broker = (
+                self._symbols[subject.account_id, subject.symbol],
+                self._brokers.find(subject.broker),
+            )
+            met.position, met.open_buy, met.open_sell = (
+                known.position,
+                known.open_buy,
+                known.open_sell,
+            )
+            met.open_orders, met.account_open_orders = (
+                known.open_orders,
+                self._open_orders[subject.account_id],
+            )
+            met.is_position_known = subject.account_id in self._opened or not (
+                broker and broker.tells_positions
+            )
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         if account_id in self._open_orders:
@@ -151,7 +178,8 @@ class LimitPrices(LimitPart):
 
 
 class KeyBudgets(LimitPart):
-    """The budgets that callers' keys have used, but for those whose rows others have locked (`held`)."""
+    """The budgets that callers' keys have used, but for those whose rows others have locked
+    (`held`)."""
 
     def __init__(self, prices: LimitPrices, locking: str) -> None:
         self._prices, self._locking = prices, locking
@@ -170,7 +198,10 @@ class KeyBudgets(LimitPart):
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if used := self.used.get(subject.key_id):
-            met.key_orders_last_minute, met.key_daily_notional = used.orders_last_minute, used.daily_notional
+            met.key_orders_last_minute, met.key_daily_notional = (
+                used.orders_last_minute,
+                used.daily_notional,
+            )
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         if subject and subject.key_id and not asked.closes and not asked.leg:
@@ -179,7 +210,11 @@ class KeyBudgets(LimitPart):
             self._changed.add(subject.key_id)
 
     def writes(self) -> list[Statement]:
-        return [statements.keep_budgets(self.used[each] for each in sorted(self._changed))] if self._changed else []
+        return (
+            [statements.keep_budgets(self.used[each] for each in sorted(self._changed))]
+            if self._changed
+            else []
+        )
 
 
 class DailyResults(LimitPart):
@@ -202,7 +237,9 @@ class DailyResults(LimitPart):
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.account.max_daily_loss is not None:
             account_id = subject.account_id
-            met.daily_result, begun = self._results[account_id].today(account_id, subject.account.timezone, self.now)
+            met.daily_result, begun = self._results[account_id].today(
+                account_id, subject.account.timezone, self.now
+            )
             if begun:
                 self._begun[account_id, subject.organization_id] = begun
 
@@ -211,14 +248,16 @@ class DailyResults(LimitPart):
 
 
 class LastMinutes(LimitPart):
-    """The last orders of accounts, as far as `memory` does not know them up to the account's head."""
+    """The last orders of accounts, as far as `memory` does not know them up to the account's
+    head."""
 
     def __init__(self, memory: RecentByAccount, *, may_take_long: bool) -> None:
         self._memory, self._may_take_long = memory, may_take_long
         self._heads: Mapping[str, Head] = {}
         self._asked: Sequence[recent.RecentRead] = ()
         self.known: RecentByAccount = {}
-        self.unread: set[str] = set()  # accounts whose log must be read before their orders can be judged
+        # Accounts whose log must be read before their orders can be judged.
+        self.unread: set[str] = set()
 
     def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
         self.now, self._heads = now, heads
@@ -227,17 +266,28 @@ class LastMinutes(LimitPart):
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
         judged = (each for each in subjects if each.needs_recent and each.account_id in self._heads)
         windows = {each.account_id: each.account.duplicate_window_millis or 0 for each in judged}
-        self._asked = recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
-        return statements.read_recent(self._asked, may_take_long=self._may_take_long) if self._asked else None
+        self._asked = (
+            recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
+        )
+        return (
+            statements.read_recent(self._asked, may_take_long=self._may_take_long)
+            if self._asked
+            else None
+        )
 
     def read(self, reply: Reply) -> None:
-        self.known |= recent.put_recent(self._memory, self._asked, reply.texts(), self._heads, self.now)
+        self.known |= recent.put_recent(
+            self._memory, self._asked, reply.texts(), self._heads, self.now
+        )
         self.unread = {each.account_id for each in self._asked} - self.known.keys()
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_recent:
             known = self.known[subject.account_id]
-            met.orders_last_minute, met.duplicate_at = known.count(self.now), known.find(asked.terms)
+            met.orders_last_minute, met.duplicate_at = (
+                known.count(self.now),
+                known.find(asked.terms),
+            )
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         known = self.known.get(account_id)
@@ -260,7 +310,13 @@ class LimitTracking:
         reference = LimitPrices(prices)
         self.minutes = LastMinutes(memory, may_take_long=may_take_long)
         self.budgets = KeyBudgets(reference, key_locking)
-        self._parts = (Exposures(brokers), reference, DailyResults(prices), self.minutes, self.budgets)
+        self._parts = (
+            Exposures(brokers),
+            reference,
+            DailyResults(prices),
+            self.minutes,
+            self.budgets,
+        )
         self._asked: list[LimitPart] = []
         self.counts = False  # whether orders must be counted for those that follow
 
@@ -270,7 +326,11 @@ class LimitTracking:
         self.counts |= bool(self.minutes.known)
 
     def needs(self, subjects: Collection[LimitedSubject]) -> list[Statement]:
-        needed = [(part, found) for part in self._parts if (found := part.needs(subjects))] if subjects else []
+        needed = (
+            [(part, found) for part in self._parts if (found := part.needs(subjects))]
+            if subjects
+            else []
+        )
         self._asked = [part for part, _ in needed]
         self.counts |= bool(needed)
         return [statement for _, statement in needed]

@@ -1,1 +1,2 @@
-"""The state that a batch is decided by: the rules, and what is read under the locks of its accounts."""
+"""The state that a batch is decided by: the rules, and what is read under the locks of its
+accounts."""

@@ -1,5 +1,5 @@
-"""The state in which a batch is decided: heads, orders, rules and what limits need, read under the locks of the
-heads."""
+"""The state in which a batch is decided: heads, orders, rules and what limits need, read under the
+locks of the heads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +35,13 @@ from trading_intents.intents.writing.state.rules import RulesByOrganization, Rul
 from trading_intents.orders.positions import Holding, parse_holdings
 from trading_intents.orders.store import OrderRow
 from trading_intents.prices.model import PriceRules
-from trading_intents.storage.pipeline import ConnectionLost, Pipeline, PipelineConnection, Reply, Statement
+from trading_intents.storage.pipeline import (
+    ConnectionLost,
+    Pipeline,
+    PipelineConnection,
+    Reply,
+    Statement,
+)
 from trading_intents.trading import AccountSymbol, ActionType
 
 
@@ -60,9 +66,11 @@ class BatchState:
     limits: LimitTracking
     heads: dict[str, Head] = field(default_factory=dict)  # of the accounts that are locked
     orders: dict[str, OrderRow] = field(default_factory=dict)  # that REPLACEs and CANCELs name
-    earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)  # by account and Idempotency-Key
+    # By account and Idempotency-Key.
+    earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)
     groups: store.Groups = field(default_factory=dict)  # of linked orders that REPLACEs name
-    replacing: dict[str, Spec] = field(default_factory=dict)  # what REPLACEs of linked orders in this batch ask for
+    # What REPLACEs of linked orders in this batch ask for.
+    replacing: dict[str, Spec] = field(default_factory=dict)
     holdings: dict[AccountSymbol[str], Holding] = field(default_factory=dict)  # that a Close names
     rules: RulesByOrganization = field(default_factory=dict)
     now: datetime = field(init=False)
@@ -81,16 +89,24 @@ class BatchState:
     def subject_of(self, submission: Submission) -> Subject:
         return submission.account_id, submission.key_id or "", self.symbol_of(submission)
 
-    def limited_subject(self, submission: Submission, rules: RulesByOrganization) -> LimitedSubject | None:
-        """Gives what the command's limits are judged by, as far as the rules are known. The platform's own pass."""
+    def limited_subject(
+        self, submission: Submission, rules: RulesByOrganization
+    ) -> LimitedSubject | None:
+        """Gives what the command's limits are judged by, as far as the rules are known. The
+        platform's own pass."""
         known = rules.get(submission.organization_id)
-        if not known or not known.limits or not submission.key_id or isinstance(submission.command, Cancel):
+        if (
+            not known
+            or not known.limits
+            or not submission.key_id
+            or isinstance(submission.command, Cancel)
+        ):
             return None
         return known.limited_subject(self.subject_of(submission))
 
     def is_held(self, submission: Submission) -> bool:
-        """Another transaction has locked the account or the key's budget, or the log must be read first. An account
-        that does not exist is not held."""
+        """Another transaction has locked the account or the key's budget, or the log must be read
+        first. An account that does not exist is not held."""
         account_id, rules = submission.account_id, self.rules[submission.organization_id]
         if account_id not in self.heads:
             return account_id in rules.accounts
@@ -102,9 +118,16 @@ class BatchState:
         )
 
     def meet(self, submission: Submission) -> SubmissionState:
-        account_id, command, key = submission.account_id, submission.command, submission.idempotency_key
+        account_id, command, key = (
+            submission.account_id,
+            submission.command,
+            submission.idempotency_key,
+        )
         rules, symbol = self.rules[submission.organization_id], self.symbol_of(submission)
-        account, limited = rules.accounts.get(account_id), self.limited_subject(submission, self.rules)
+        account, limited = (
+            rules.accounts.get(account_id),
+            self.limited_subject(submission, self.rules),
+        )
         row = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
         return SubmissionState(
             key=rules.keys.get(submission.key_id) if submission.key_id else None,
@@ -118,21 +141,29 @@ class BatchState:
         )
 
     def count(self, submission: Submission, accepted: Accepted, order: KnownOrder | None) -> str:
-        """Counts it for the commands that follow in the batch. Gives the quantity by which it changes what is open."""
+        """Counts it for the commands that follow in the batch. Gives the quantity by which it
+        changes what is open."""
         if accepted.action_type is ActionType.CANCEL:
             return "0"
         if order is None and not self.limits.counts and not self.holdings:
             return accepted.spec.quantity
         asked, key = asked_order(accepted, order), (submission.account_id, accepted.symbol)
-        self.limits.accept(submission.account_id, self.limited_subject(submission, self.rules), asked)
+        self.limits.accept(
+            submission.account_id, self.limited_subject(submission, self.rules), asked
+        )
         if held := self.holdings.get(key):
             self.holdings[key] = held.with_order(asked.side, asked.opens, asked.is_create)
         return str(asked.opens)
 
     def move(
-        self, submission: Submission, answered: EarlierAction, accepted: Accepted, marked: OrderRow | None
+        self,
+        submission: Submission,
+        answered: EarlierAction,
+        accepted: Accepted,
+        marked: OrderRow | None,
     ) -> None:
-        """Takes the action that is appended, with those of its legs, and the order as it is then."""
+        """Takes the action that is appended, with those of its legs, and the order as it is
+        then."""
         if recent := self.limits.minutes.known.get(submission.account_id):
             recent.head = self.heads[submission.account_id]
         if marked:
@@ -145,8 +176,14 @@ class BatchState:
     def _known(self, row: OrderRow) -> KnownOrder:
         """With the others of its group, and what this batch asks for of them."""
         members = self.groups.get(row.order_id, ())
-        asked = [(each.leg, self.replacing[order_id]) for order_id, each in members if order_id in self.replacing]
-        return store.known_order(row, (*(each for _, each in members), *(LinkedSpec(*each) for each in asked)))
+        asked = [
+            (each.leg, self.replacing[order_id])
+            for order_id, each in members
+            if order_id in self.replacing
+        ]
+        return store.known_order(
+            row, (*(each for _, each in members), *(LinkedSpec(*each) for each in asked))
+        )
 
 
 async def read_state(
@@ -155,8 +192,8 @@ async def read_state(
     dependencies: BatchDependencies,
     locking: statements.Locking,
 ) -> BatchState:
-    """Locks and reads in one round trip. What the cache does not have is read in another: the rules of organizations,
-    and after them what their limits need."""
+    """Locks and reads in one round trip. What the cache does not have is read in another: the rules
+    of organizations, and after them what their limits need."""
     cache, memory = dependencies.rules.of(connection), dependencies.recent
     limits = LimitTracking(
         dependencies.prices,
@@ -172,8 +209,12 @@ async def read_state(
         replies = await connection.run([*locks.values(), *limits.needs(expected)])
         versions = _take(state, dict(zip(locks, replies, strict=False)))
         limits.read(replies[len(locks) :])
-        replaced = {each.command.ref_intent_id for each in submissions if isinstance(each.command, Replace)}
-        if linked := [each for each in replaced if each in state.orders and state.orders[each].linked]:
+        replaced = {
+            each.command.ref_intent_id for each in submissions if isinstance(each.command, Replace)
+        }
+        if linked := [
+            each for each in replaced if each in state.orders and state.orders[each].linked
+        ]:
             (groups,) = await connection.run([store.read_groups(linked)])
             state.groups = store.parse_groups(groups.texts())
         subjects: dict[str, set[Subject]] = {}
@@ -188,20 +229,30 @@ async def read_state(
     return state
 
 
-def _locking_reads(submissions: Sequence[Submission], locking: statements.Locking) -> dict[str, Statement]:
-    """The locks of a batch by their names, in the order of the locks: heads, then the orders that it names; then reads
-    without a lock."""
+def _locking_reads(
+    submissions: Sequence[Submission], locking: statements.Locking
+) -> dict[str, Statement]:
+    """The locks of a batch by their names, in the order of the locks: heads, then the orders that
+    it names; then reads without a lock."""
     organization_ids = {each.organization_id for each in submissions}
     commands = [(each.account_id, each.command) for each in submissions]
     references = {each.ref_intent_id for _, each in commands if not isinstance(each, NewOrder)}
     closes: dict[AccountSymbol[str], int | None] = {
-        (account_id, each.symbol): each.seen_seq for account_id, each in commands if isinstance(each, Close)
+        (account_id, each.symbol): each.seen_seq
+        for account_id, each in commands
+        if isinstance(each, Close)
     }
-    keyed = [(each.account_id, each.idempotency_key) for each in submissions if each.idempotency_key]
-    reads = {str(number): each for number, each in enumerate(statements.begin(organization_ids, locking))}
+    keyed = [
+        (each.account_id, each.idempotency_key) for each in submissions if each.idempotency_key
+    ]
+    reads = {
+        str(number): each for number, each in enumerate(statements.begin(organization_ids, locking))
+    }
     if any(each.halt_id for each in submissions):
         reads["halts"] = statements.share_halt_locks(organization_ids)
-    reads["heads"] = statements.lock_heads(sorted({each.account_id for each in submissions}), locking)
+    reads["heads"] = statements.lock_heads(
+        sorted({each.account_id for each in submissions}), locking
+    )
     if references:
         reads["orders"] = statements.lock_orders(sorted(references))
     if keyed:
@@ -213,12 +264,15 @@ def _locking_reads(submissions: Sequence[Submission], locking: statements.Lockin
 
 
 def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
-    """Puts the replies to `_locking_reads` into the state; gives the versions of the rules, by organization."""
+    """Puts the replies to `_locking_reads` into the state; gives the versions of the rules, by
+    organization."""
     versions = {name: values for name, *values in replies["versions"].texts()}
     state.now_text, state.transaction_id = versions.pop("clock")
     state.now = datetime.fromisoformat(state.now_text)
     state.created_at = rfc3339(state.now)
-    state.heads = {account_id: (int(seq), digest) for account_id, seq, digest in replies["heads"].texts()}
+    state.heads = {
+        account_id: (int(seq), digest) for account_id, seq, digest in replies["heads"].texts()
+    }
     if orders := replies.get("orders"):
         rows = [msgspec.json.decode(text, type=OrderRow) for (text,) in orders.rows if text]
         state.orders = {row.order_id: row for row in rows}
@@ -232,6 +286,8 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     return {organization_id: version for organization_id, (version, _) in versions.items()}
 
 
-def _limited(state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization) -> list[LimitedSubject]:
+def _limited(
+    state: BatchState, submissions: Sequence[Submission], rules: RulesByOrganization
+) -> list[LimitedSubject]:
     """Of those of these commands that have limits."""
     return [found for each in submissions if (found := state.limited_subject(each, rules))]

@@ -1,11 +1,17 @@
-"""The rules by which a batch is decided: accounts, keys, controls and limits of an organization; and their cache."""
+"""The rules by which a batch is decided: accounts, keys, controls and limits of an organization;
+and their cache."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from typing import Any
 
-from trading_intents.controls.limits.model import NO_LIMITS, AppliedLimits, LimitOwner, TradingLimits
+from trading_intents.controls.limits.model import (
+    NO_LIMITS,
+    AppliedLimits,
+    LimitOwner,
+    TradingLimits,
+)
 from trading_intents.controls.limits.state.tracking import LimitedSubject, limited_subject
 from trading_intents.controls.limits.store import parse_limits
 from trading_intents.controls.model import Controls, StandingHalt, Switch, TimeRule
@@ -16,27 +22,37 @@ from trading_intents.storage.pipeline import PipelineConnection
 from trading_intents.trading import AccountSymbol, Environment
 
 NEVER_CHANGED = "0"  # the version of an organization that has none
-MAX_COVERED = 50_000  # subjects of all organizations; beyond it the organization with the most is forgotten
-Subject = tuple[str, str, str]  # an account, a key or an empty text, a symbol: those that a command names
+# Subjects of all organizations; beyond it the organization with the most is forgotten.
+MAX_COVERED = 50_000
+# An account, a key or an empty text, a symbol: those that a command names.
+Subject = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class Rules:
-    """The rules that users and operators of one organization set, as far as it was read, at one version of it."""
+    """The rules that users and operators of one organization set, as far as it was read, at one
+    version of it."""
 
     organization_id: str
     version: str
     accounts: dict[str, AccountState] = field(default_factory=dict)
     keys: dict[str, KeyState] = field(default_factory=dict)
-    switches: dict[tuple[str, str], Switch] = field(default_factory=dict)  # by owner, and by symbol or an empty text
+    # By owner, and by symbol or an empty text.
+    switches: dict[tuple[str, str], Switch] = field(default_factory=dict)
     windows: dict[AccountSymbol[str], TimeRule] = field(default_factory=dict)
-    halts: dict[str, StandingHalt] = field(default_factory=dict)  # by owner: the organization or an account
+    # By owner: the organization or an account.
+    halts: dict[str, StandingHalt] = field(default_factory=dict)
     limits: dict[tuple[str, str], TradingLimits] = field(default_factory=dict)  # as the switches
     covered: set[Subject] = field(default_factory=set)  # the subjects whose rules are all here
     _limited: dict[Subject, LimitedSubject | None] = field(default_factory=dict)
 
     def controls_of(self, account_id: str, symbol: str) -> Controls:
-        organization_id, switches, halts, key = self.organization_id, self.switches, self.halts, (account_id, symbol)
+        organization_id, switches, halts, key = (
+            self.organization_id,
+            self.switches,
+            self.halts,
+            (account_id, symbol),
+        )
         return Controls(
             organization_id,
             account_id,
@@ -54,8 +70,16 @@ class Rules:
         if subject not in self.covered or not symbol or account_id not in self.accounts:
             return None
         if subject not in self._limited:
-            account, owner = self.accounts[account_id], LimitOwner(self.organization_id, account_id, key_id)
-            levels = (owner.organization_id, ""), (account_id, ""), (account_id, symbol), (key_id, "")
+            account, owner = (
+                self.accounts[account_id],
+                LimitOwner(self.organization_id, account_id, key_id),
+            )
+            levels = (
+                (owner.organization_id, ""),
+                (account_id, ""),
+                (account_id, symbol),
+                (key_id, ""),
+            )
             limits = AppliedLimits(*map(self.limits.get, levels))
             self._limited[subject] = (
                 limited_subject(owner, symbol, account.environment, account.broker, limits)
@@ -73,11 +97,20 @@ class Rules:
 RulesByOrganization = dict[str, Rules]
 
 
-def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]) -> Iterable[Rules]:
-    """The rules of these subjects, of the rows of `read_rules`. A command may name another organization's account."""
+def parse_rules(
+    subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[Any]]
+) -> Iterable[Rules]:
+    """The rules of these subjects, of the rows of `read_rules`. A command may name another
+    organization's account."""
     parsed = [*rows]
-    owners = {own_id: organization_id for kind, own_id, organization_id, *_ in parsed if kind in ("account", "key")}
-    found = {each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()}
+    owners = {
+        own_id: organization_id
+        for kind, own_id, organization_id, *_ in parsed
+        if kind in ("account", "key")
+    }
+    found = {
+        each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()
+    }
     for kind, own_id, name, *values in parsed:
         rules = found.get(owners.get(own_id, own_id))
         if rules is None:
@@ -93,7 +126,9 @@ def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[An
                 rules.switches[own_id, name] = Switch(True, values[0])
             case "window":
                 start, end, stale, zone, _ = values
-                rules.windows[own_id, name] = TimeRule(_time(start), _time(end), stale and int(stale), zone)
+                rules.windows[own_id, name] = TimeRule(
+                    _time(start), _time(end), stale and int(stale), zone
+                )
             case "halt":
                 rules.halts[own_id] = StandingHalt(name, values[0])
             case "limit":
@@ -102,34 +137,48 @@ def parse_rules(subjects: Mapping[str, set[Subject]], rows: Iterable[Sequence[An
 
 
 class RulesCache:
-    """The rules that the last batches read on a connection. An organization's hold as long as its version is the
-    same."""
+    """The rules that the last batches read on a connection. An organization's hold as long as its
+    version is the same."""
 
     def __init__(self) -> None:
         self._connection: PipelineConnection | None = None
         self.known: RulesByOrganization = {}
 
     def of(self, connection: PipelineConnection) -> "RulesCache":
-        """Cleared, if the connection is another one. It may lead to a server that lost the latest commits, where a
-        version that we have seen stands for other rules."""
+        """Cleared, if the connection is another one. It may lead to a server that lost the latest
+        commits, where a version that we have seen stands for other rules."""
         if connection is not self._connection:
             self._connection, self.known = connection, {}
         return self
 
     async def find(
-        self, connection: PipelineConnection, subjects: Mapping[str, set[Subject]], versions: Mapping[str, str]
+        self,
+        connection: PipelineConnection,
+        subjects: Mapping[str, set[Subject]],
+        versions: Mapping[str, str],
     ) -> RulesByOrganization:
-        """Rules that have another version now, or do not cover a subject, are read for all subjects of the
-        organization."""
+        """Rules that have another version now, or do not cover a subject, are read for all subjects
+        of the organization."""
         found: RulesByOrganization = {}
         for each, own in subjects.items():
             known = self.known.get(each)
-            if known and known.version == versions.get(each, NEVER_CHANGED) and own <= known.covered:
+            if (
+                known
+                and known.version == versions.get(each, NEVER_CHANGED)
+                and own <= known.covered
+            ):
                 found[each] = known
         if missing := {each: own for each, own in subjects.items() if each not in found}:
-            account_ids, key_ids, symbols = map(set, zip(*set().union(*missing.values()), strict=True))
-            (read,) = await connection.run([statements.read_rules(missing, account_ids, key_ids - {""}, symbols)])
-            found |= {rules.organization_id: self.put(rules) for rules in parse_rules(missing, read.texts())}
+            account_ids, key_ids, symbols = map(
+                set, zip(*set().union(*missing.values()), strict=True)
+            )
+            (read,) = await connection.run(
+                [statements.read_rules(missing, account_ids, key_ids - {""}, symbols)]
+            )
+            found |= {
+                rules.organization_id: self.put(rules)
+                for rules in parse_rules(missing, read.texts())
+            }
         return found
 
     def put(self, read: Rules) -> Rules:
@@ -149,12 +198,22 @@ def _account(
     organization_id: str, environment: str, broker: str, disabled: str, closed: str, stored: str
 ) -> AccountState:
     return AccountState(
-        organization_id, Environment(environment), broker, disabled == _TRUE, closed == _TRUE, stored == _TRUE
+        organization_id,
+        Environment(environment),
+        broker,
+        disabled == _TRUE,
+        closed == _TRUE,
+        stored == _TRUE,
     )
 
 
 def _key(
-    organization_id: str, environment: str, permissions: str, entitlements: str, disabled: str, ends: str | None
+    organization_id: str,
+    environment: str,
+    permissions: str,
+    entitlements: str,
+    disabled: str,
+    ends: str | None,
 ) -> KeyState:
     return KeyState(
         organization_id,
