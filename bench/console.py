@@ -28,7 +28,8 @@ ORDERS = 5_000
 SECONDS = 60
 EVENTS_A_SECOND = 500
 SENDERS = 4
-FRAME_P99_BAR_MILLIS, FRAME_MAX_BAR_MILLIS = 100, 500
+FRAME_P99_BAR_MILLIS = 100
+FRAME_MAX_BAR_MILLIS = 500
 MEMORY_BAR = 1.25  # at the end, of what it was a third of the way in
 PREFIX = "TRADING_INTENTS_"
 LIMITS = [
@@ -78,7 +79,8 @@ class Load:
     """Market orders from a few senders, at a rate or as fast as they are taken."""
 
     def __init__(self, url: str, key: str, account: str) -> None:
-        self._url, self._headers = f"{url}/v1/accounts/{account}/intents", {"x-api-key": key}
+        self._url = f"{url}/v1/accounts/{account}/intents"
+        self._headers = {"x-api-key": key}
 
     def send(self, orders: int, per_second: float | None = None) -> None:
         threads = [
@@ -131,7 +133,8 @@ def measure(url: str, key: str, seconds: float) -> dict[str, float]:
         shown = page.locator(".tools .hint").inner_text()
         per_second = EVENTS_A_SECOND / events_of_an_order(load, url)
         sender = threading.Thread(target=load.send, args=(int(per_second * seconds), per_second))
-        before, started = events_shown(url), time.monotonic()
+        before = events_shown(url)
+        started = time.monotonic()
         page.evaluate(WATCH_FRAMES)
         sender.start()
         heaps = [scroll(page, seconds / 3) for _ in range(3)]
@@ -139,7 +142,8 @@ def measure(url: str, key: str, seconds: float) -> dict[str, float]:
         rate = (events_shown(url) - before) / (time.monotonic() - started)
         sender.join()
         browser.close()
-    middle, worst = frames[len(frames) * 99 // 100], frames[-1]
+    middle = frames[len(frames) * 99 // 100]
+    worst = frames[-1]
     orders = float(shown.split()[0])
     return {
         "orders": orders,

@@ -30,7 +30,8 @@ CONNECTIONS = 64
 # Accounts, symbols, orders.
 WAVES = ((1, 1, 1_000), (8, 40, 2_000), (64, 40, 3_000), (512, 40, 3_000))
 MAX_ACCOUNTS = 512
-BURST_ORDERS, BURST_ACCOUNTS = 4_000, 64
+BURST_ORDERS = 4_000
+BURST_ACCOUNTS = 64
 SUSTAINED_SECONDS = 20.0
 QUEUED = 10_000
 LONE_ORDERS = 200
@@ -61,7 +62,9 @@ class Market:
     def __init__(
         self, bench: Bench, client: httpx.Client, database: "psycopg.Connection[Any]"
     ) -> None:
-        self.bench, self.client, self.database = bench, client, database
+        self.bench = bench
+        self.client = client
+        self.database = database
         self.accounts: list[str] = []
         self._made = 0  # orders
 
@@ -76,7 +79,8 @@ class Market:
     def wave(self, accounts: int, symbols: int, orders: int, seconds: float = 1000.0) -> Wave:
         """POSTs them over many connections as fast as they are taken, and waits until each is
         finished and booked."""
-        cpu, written = self.bench.cpu(), self._written()
+        cpu = self.bench.cpu()
+        written = self._written()
         posted = self.bench.load(
             (self.order(self.accounts[n % accounts], f"S{n % symbols}") for n in range(orders)),
             CONNECTIONS,
@@ -104,12 +108,14 @@ class Market:
     def lone(self, orders: int) -> tuple[list[float], list[float]]:
         """Milliseconds of one order after another: until the broker has it, and until FILLED is on
         the stream."""
-        sent, filled = [], []
+        sent = []
+        filled = []
         account = self.accounts[0]
         with self.client.stream("GET", f"/v1/accounts/{account}/events", timeout=30) as events:
             lines = events.iter_lines()
             for _ in range(orders):
-                began, at = time.perf_counter(), time.time()
+                began = time.perf_counter()
+                at = time.time()
                 body = self.order(account, "LONE")["body"]
                 answer = self.client.post(f"/v1/accounts/{account}/intents", content=body)
                 intent = answer.raise_for_status().json()["intent_id"]
@@ -294,7 +300,8 @@ def main() -> int:
 
 def report(found: dict[str, Any], apart: list[Wave], null: list[Wave]) -> int:
     out = Console()
-    base, one_client = best(found["yardstick"])["per_second"], best(found["one_client"])["p50_ms"]
+    base = best(found["yardstick"])["per_second"]
+    one_client = best(found["one_client"])["p50_ms"]
     table = Table(
         "accounts x symbols",
         "filled and booked/s",

@@ -25,7 +25,8 @@ from trading_intents.clock import SystemClock
 ROUNDS = 3
 SESSIONS = 10
 START_SECONDS = 20.0
-ORDERS_A_SESSION, ORDERS = 1_000, 4_000
+ORDERS_A_SESSION = 1_000
+ORDERS = 4_000
 PRICE = "100"
 SENDER = re.compile(rb"\x0149=([^\x01]*)\x01")
 
@@ -87,7 +88,8 @@ def run_venue(port: "multiprocessing.Queue[int]", over: Event) -> None:
 def venue() -> Iterator[int]:
     """The port of a venue in a process of its own."""
     spawned = multiprocessing.get_context("spawn")
-    port, over = spawned.Queue(), spawned.Event()
+    port = spawned.Queue()
+    over = spawned.Event()
     process = spawned.Process(target=run_venue, args=(port, over))
     process.start()
     try:

@@ -18,7 +18,12 @@ from typing import cast
 import uvloop
 
 WINDOW = 2**31 - 1
-DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
+DATA = 0
+HEADERS = 1
+RESET = 3
+SETTINGS = 4
+PING = 6
+GOAWAY = 7
 SUBSCRIBE = b"\x12\x01\x04"  # the kind INTENT_ACTION, packed; no account: the whole organization
 
 
@@ -35,7 +40,10 @@ class Counter(asyncio.Protocol):
     def __init__(
         self, key: str, events: int, subscribed: Callable[[], None], done: Callable[[], None]
     ) -> None:
-        self._key, self._left, self._subscribed, self._done = key.encode(), events, subscribed, done
+        self._key = key.encode()
+        self._left = events
+        self._subscribed = subscribed
+        self._done = done
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -46,14 +54,16 @@ class Counter(asyncio.Protocol):
         raise NotImplementedError
 
     def count(self, events: int) -> None:
-        before, self._left = self._left, self._left - events
+        before = self._left
+        self._left = self._left - events
         if before > 0 >= self._left:
             self._done()
 
 
 class Grpc(Counter):
     def ask(self) -> None:
-        self._message, self._seen = b"", False
+        self._message = b""
+        self._seen = False
         head = (
             b"\x83\x86"
             + field(b":path", b"/trading.TradingService/SubscribeEvents")
@@ -73,13 +83,16 @@ class Grpc(Counter):
         )
 
     def data_received(self, data: bytes) -> None:
-        buffer, at, events = self._buffer + data, 0, 0
+        buffer = self._buffer + data
+        at = 0
+        events = 0
         while len(buffer) - at >= 9:
             length = int.from_bytes(buffer[at : at + 3])
             end = at + 9 + length
             if len(buffer) < end:
                 break
-            kind, flags = buffer[at + 3], buffer[at + 4]
+            kind = buffer[at + 3]
+            flags = buffer[at + 4]
             if kind == DATA:
                 events += self._messages(buffer[at + 9 : end])
             elif kind in (SETTINGS, PING) and not flags & 1:
@@ -92,17 +105,21 @@ class Grpc(Counter):
         self._buffer = buffer[at:]
         if events:
             if not self._seen:  # the status
-                self._seen, events = True, events - 1
+                self._seen = True
+                events = events - 1
                 self._subscribed()
             self.count(events)
 
     def _messages(self, data: bytes) -> int:
-        data, at, found = self._message + data, 0, 0
+        data = self._message + data
+        at = 0
+        found = 0
         while len(data) - at >= 5:
             end = at + 5 + int.from_bytes(data[at + 1 : at + 5])
             if len(data) < end:
                 break
-            at, found = end, found + 1
+            at = end
+            found = found + 1
         self._message = data[at:]
         return found
 
@@ -138,7 +155,8 @@ async def main(
 ) -> None:
     *keys, Sse.account = Path(path).read_text().split()
     loop = asyncio.get_running_loop()
-    ready, done = loop.create_future(), loop.create_future()
+    ready = loop.create_future()
+    done = loop.create_future()
     left = {"ready": subscribers, "done": subscribers}
 
     def one_less(name: str, future: "asyncio.Future[None]") -> None:

@@ -52,7 +52,8 @@ SYMBOLS = 50
 CHUNK_ACTIONS = 50_000
 ROUNDS = 3
 REQUESTS = 200
-PAGE, NEWEST = 100, 50
+PAGE = 100
+NEWEST = 50
 ACTION_COLUMNS = (
     "account_id",
     "seq",
@@ -97,15 +98,15 @@ class Account:
 def history(account: Account) -> Iterator[tuple[Record, datetime]]:
     """Evenly over the last days; of five actions three CREATE, one replaces and one cancels the
     last intent."""
-    chance, now = random.Random(account.actions), datetime.now(UTC)
-    intent_id, symbol = "", ""
+    chance = random.Random(account.actions)
+    now = datetime.now(UTC)
+    intent_id = ""
+    symbol = ""
     for seq in range(1, account.actions + 1):
         kind = ("CREATE", "CREATE", "REPLACE", "CREATE", "CANCEL")[seq % 5 - 1]
         if kind == "CREATE":
-            intent_id, symbol = (
-                str(uuid.UUID(int=chance.getrandbits(128))),
-                f"SYM{chance.randrange(SYMBOLS)}",
-            )
+            intent_id = str(uuid.UUID(int=chance.getrandbits(128)))
+            symbol = f"SYM{chance.randrange(SYMBOLS)}"
         at = now - HISTORY * (1 - seq / account.actions)
         yield (
             Record(
@@ -135,12 +136,17 @@ def history(account: Account) -> Iterator[tuple[Record, datetime]]:
 
 async def fill(owner: asyncpg.Connection, account: Account) -> None:
     """As the writer would have, and as if every order had been filled."""
-    remaining, digest, seq = history(account), FIRST_HASH, 0
+    remaining = history(account)
+    digest = FIRST_HASH
+    seq = 0
     while part := list(islice(remaining, CHUNK_ACTIONS)):
-        actions, orders = [], []
+        actions = []
+        orders = []
         for record, at in part:
             text = canonical(record)
-            digest, seq, intent_id = chain(digest, text), record.seq, uuid.UUID(record.intent_id)
+            digest = chain(digest, text)
+            seq = record.seq
+            intent_id = uuid.UUID(record.intent_id)
             owned = (account.id, account.organization_id)
             actions.append(
                 (
@@ -223,7 +229,8 @@ async def prepare(bench: Bench, accounts: list[Account]) -> list[tuple[str, floa
 
 
 async def timed_roll_up(pool: Pool) -> float:
-    started_seconds, more = time.perf_counter(), True
+    started_seconds = time.perf_counter()
+    more = True
     while more:
         async with pool.transaction(plans="fresh") as tx:
             more = await stats_store.roll_up(tx)

@@ -25,8 +25,12 @@ from trading_intents.stream import trading_pb2 as pb
 PICTURE = Path(__file__).with_name("out") / "latency.png"
 SECONDS = float(os.environ.get("LATENCY_SECONDS", "300"))
 RATE = 300.0
-ACCOUNTS, SYMBOLS, CONNECTIONS = 64, 40, 64
-QUEUED, CANCELS, MIN_CANCELS = 10_000, 400, 50
+ACCOUNTS = 64
+SYMBOLS = 40
+CONNECTIONS = 64
+QUEUED = 10_000
+CANCELS = 400
+MIN_CANCELS = 50
 WAIT_SECONDS = 60.0
 SHARES = (0.5, 0.9, 0.99, 0.999, 1.0)
 
@@ -55,7 +59,8 @@ class Followed:
 @contextmanager
 def following(here: Market) -> Iterator[Followed]:
     """A subscriber of the whole organization."""
-    followed, is_ready = Followed(), threading.Event()
+    followed = Followed()
+    is_ready = threading.Event()
     final = {pb.ORDER_STATUS_FILLED, pb.ORDER_STATUS_CANCELLED}
     with grpc.insecure_channel(here.bench.grpc) as channel:
         call: Any = channel.unary_stream(

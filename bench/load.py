@@ -67,7 +67,8 @@ def run(host: str, port: int, count: int, seconds: float, path: str) -> dict[str
     gc.freeze()
     gc.disable()
     with select.epoll() as poll:
-        began, started = time.time(), clock()
+        began = time.time()
+        started = clock()
         until = started + seconds
         for number, connection in connections.items():
             poll.register(number, select.EPOLLIN)
@@ -127,7 +128,8 @@ def run_by_clock(
     with select.epoll() as poll:
         for number in connections:
             poll.register(number, select.EPOLLIN)
-        sent, started = 0, time.time()
+        sent = 0
+        started = time.time()
         while len(answers) < len(requests):
             now = time.time()
             while free and sent < len(requests) and started + sent / rate <= now:

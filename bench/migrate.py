@@ -34,7 +34,8 @@ from trading_intents.storage.migrate import FOLDER, migrate
 from trading_intents.telemetry import make_log
 
 ORDERS = int(os.environ.get("MIGRATE_ORDERS", "1000000"))
-CALLERS, PAUSE_SECONDS = 8, 0.02
+CALLERS = 8
+PAUSE_SECONDS = 0.02
 QUIET_SECONDS = 5.0
 MAX_SECONDS = 1.0
 FILL_LIMIT_SECONDS = 1800.0
@@ -133,9 +134,9 @@ class Submits:
 
 
 def main() -> int:
-    out, table = (
-        Console(),
-        Table("while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "over 1 s", "refused"),
+    out = Console()
+    table = Table(
+        "while", "seconds", "submits", "p50 ms", "p99 ms", "worst ms", "over 1 s", "refused"
     )
     missed = False
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
@@ -170,10 +171,12 @@ def main() -> int:
             for what, text in AT_ONCE.items()
         }
         for what, do in work.items():
-            submits, began = Submits(), time.perf_counter()
+            submits = Submits()
+            began = time.perf_counter()
             with submits.sent(bench, headers, accounts):
                 do()
-            took, worst = time.perf_counter() - began, max(submits.seconds)
+            took = time.perf_counter() - began
+            worst = max(submits.seconds)
             late = statistics.quantiles(submits.seconds, n=100)[98]
             shown = (
                 f"{each * 1000:.0f}" for each in (statistics.median(submits.seconds), late, worst)

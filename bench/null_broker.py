@@ -48,7 +48,8 @@ class NullBroker:
         pass
 
     async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
-        name, now = ticket.client_order_id, datetime.now(UTC)
+        name = ticket.client_order_id
+        now = datetime.now(UTC)
         accepted = _event(EventKind.ACCEPTED, name, ticket, now)
         if ticket.kind is OrderKind.MARKET:
             self._events.put_nowait(_event(EventKind.FILL, name, ticket, now))

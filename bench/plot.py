@@ -6,8 +6,15 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-WIDTH, ROW, LEFT, RIGHT, TOP = 1100, 46, 380, 130, 60
-MET, MISSED, INK, FAINT = "#2e7d32", "#c62828", "#202124", "#9aa0a6"
+WIDTH = 1100
+ROW = 46
+LEFT = 380
+RIGHT = 130
+TOP = 60
+MET = "#2e7d32"
+MISSED = "#c62828"
+INK = "#202124"
+FAINT = "#9aa0a6"
 MAX_SHARE = 3.0  # times the bar: a longer one is cut here
 
 
@@ -26,7 +33,8 @@ class Bar(NamedTuple):
 def draw(path: Path, title: str, bars: list[Bar]) -> None:
     picture = Image.new("RGB", (WIDTH, TOP + ROW * len(bars) + 40), "white")
     pen = ImageDraw.Draw(picture)
-    font, small = ImageFont.load_default(16), ImageFont.load_default(13)
+    font = ImageFont.load_default(16)
+    small = ImageFont.load_default(13)
     pen.text((20, 18), title, INK, font)
     unit = (WIDTH - LEFT - RIGHT) / MAX_SHARE
     for row, bar in enumerate(bars):

@@ -25,7 +25,8 @@ from submit import serving
 from trading_intents.identity.model import PermissionSet
 
 SECONDS = float(os.environ.get("SCALE_SECONDS", "30"))
-ORDERS_A_SECOND, ACCOUNTS = 80, 32
+ORDERS_A_SECOND = 80
+ACCOUNTS = 32
 ORGANIZATIONS = {"--one": 1, "--many": 16}
 MAX_SHARE = 1.1
 PROCESSES = [(1, 1), (1, 2), (1, 4), (2, 4)]
@@ -90,7 +91,8 @@ def measure(organizations: int, apis: int, workers: int) -> Cost:
             other.folder.mkdir()
             benches.append(other)
         traders = open_traders(here, organizations)
-        rate, count = ORDERS_A_SECOND / apis, int(ORDERS_A_SECOND * SECONDS / apis)
+        rate = ORDERS_A_SECOND / apis
+        count = int(ORDERS_A_SECOND * SECONDS / apis)
         parts = [
             [
                 order(here, traders[n % (ACCOUNTS // apis) * apis + part], f"S{n % 40}")

@@ -53,7 +53,8 @@ MAX_EVENTS_A_SECOND = 4_000  # for one subscriber
 SECONDS = 5.0
 LATENCY_EVENTS_A_SECOND = 1_000
 BARS = {"grpc": (12_000, 20_000), "sse": (40_000, 80_000)}
-LATENCY_BAR, LATENCY_GOAL = 50.0, 10.0
+LATENCY_BAR = 50.0
+LATENCY_GOAL = 10.0
 LOG = make_log("warning")
 TICKS = os.sysconf("SC_CLK_TCK")
 PLENTY = {
@@ -123,7 +124,8 @@ def provision(folder: Path) -> dict[str, Any]:
 
 def make_event(bench: Bench, number: int) -> Event:
     now = datetime.now(UTC)
-    account_id, organization_id = str(bench.account_id), str(bench.organization_id)
+    account_id = str(bench.account_id)
+    organization_id = str(bench.organization_id)
     payload = make_payload(
         EventType.INTENT_ACTION,
         intent_id=account_id,
@@ -176,7 +178,8 @@ async def subscribers(
 async def commit(bench: Bench, publisher: Publisher, rate: float, seconds: float) -> int:
     """Events at this rate, some in a commit, as the platform's own writers do it; how many there
     were."""
-    commits, started = round(rate * seconds / COMMIT_EVENTS), time.monotonic()
+    commits = round(rate * seconds / COMMIT_EVENTS)
+    started = time.monotonic()
     for number in range(commits):
         async with publisher.database.worker.transaction() as tx:
             await append(
@@ -194,7 +197,8 @@ async def deliveries(
     rate = min(OFFERED[transport] / count, MAX_EVENTS_A_SECOND)
     expected = round(rate * SECONDS / COMMIT_EVENTS) * COMMIT_EVENTS
     async with subscribers(bench, transport, count, expected) as done:
-        cpu, started = bench.cpu_seconds(), time.monotonic()
+        cpu = bench.cpu_seconds()
+        started = time.monotonic()
         assert await commit(bench, publisher, rate, SECONDS) == expected
         async with asyncio.timeout(120):
             ended = json.loads(await done.readline())["done_at"]
@@ -217,10 +221,8 @@ async def latency(bench: Bench, publisher: Publisher) -> list[float]:
         request = trading_pb2.Subscribe(
             subscriptions=[trading_pb2.EVENT_TYPE_INTENT_ACTION]
         ).SerializeToString()
-        events, subscribed = (
-            call(request, metadata=(("x-api-key", bench.keys[0]),)),
-            asyncio.Event(),
-        )
+        events = call(request, metadata=(("x-api-key", bench.keys[0]),))
+        subscribed = asyncio.Event()
 
         async def listen() -> None:
             async for event in events:

@@ -74,7 +74,10 @@ INSERT INTO yardstick.outbox (account_id, payload) SELECT id, '{{"seq": 1}}' FRO
 
 class Bench:
     def __init__(self, folder: Path, url: str, grpc: str, pid: int) -> None:
-        self.folder, self.url, self.grpc, self.pids = folder, url, grpc, [pid]
+        self.folder = folder
+        self.url = url
+        self.grpc = grpc
+        self.pids = [pid]
         self.own_backends: set[int] = set()  # those that serve the bench itself
         self.cluster: Cluster = open_cluster(folder / "data", "")
         self._batch = 0
@@ -299,7 +302,8 @@ def compare_limits() -> int:
         ]
         plain = stack.enter_context(serving(folders[0]))
         bench = stack.enter_context(serving(folders[1]))
-        free, limited = provision(plain), provision(bench)
+        free = provision(plain)
+        limited = provision(bench)
         with httpx.Client(base_url=bench.url, headers=limited[0]) as client:
             client.put("/v1/reference-prices/AAPL", json={"price": "150"}).raise_for_status()
             for account in limited[1]:
@@ -334,7 +338,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as name, serving(Path(name)) as bench:
         bench.psql(TABLES)
         headers, accounts = provision(bench)
-        yardstick, one_client, one = [], [], []
+        yardstick = []
+        one_client = []
+        one = []
         posts: dict[int, list[dict[str, Any]]] = {n: [] for n in CONNECTIONS}
         for _ in range(ROUNDS):
             # So that what the last round logged can be used again, as it is in a long run.
@@ -357,7 +363,8 @@ def report(
     one_client: list[dict[str, float]],
     posts: dict[int, list[dict[str, Any]]],
 ) -> int:
-    out, base = Console(), best(yardstick)["per_second"]
+    out = Console()
+    base = best(yardstick)["per_second"]
     raw = Table("work", "per second", "ratio", "p50 ms", "p99 ms", "service µs", "postgres µs")
     raw.add_row(
         "pgbench, statements, 32 clients",
@@ -398,7 +405,8 @@ def report(
             f"{top['postgres_us']:.0f}",
         )
     out.print(raw)
-    at_64, p50 = best(posts[64]), min(r["p50_ms"] for r in posts[1])
+    at_64 = best(posts[64])
+    p50 = min(r["p50_ms"] for r in posts[1])
     bars = [
         Bar(
             "accepted/s at 64 connections, x yardstick", at_64["per_second"] / base, 1.1, 4.0, True

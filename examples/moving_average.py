@@ -14,7 +14,9 @@ from typing import Any
 
 from trading_intents_client import FILLED, Account, TradingClient
 
-FAST, SLOW, QUANTITY = 3, 9, 10
+FAST = 3
+SLOW = 9
+QUANTITY = 10
 
 
 def main(symbol: str, ticks: int, pause_seconds: float, file: Path) -> None:

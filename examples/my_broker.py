@@ -96,7 +96,10 @@ class Venue:
 
     def quote(self, bid: Decimal, ask: Decimal, size: Decimal) -> None:
         book = self.book
-        book.bid, book.ask, book.bid_size, book.ask_size = bid, ask, size, size
+        book.bid = bid
+        book.ask = ask
+        book.bid_size = size
+        book.ask_size = size
         for order in book.orders.values():
             self._match(order)
         self._save()
@@ -134,7 +137,9 @@ class Venue:
         draft.replace(self._file)
 
     def _match(self, order: Order) -> None:
-        book, ticket, buys = self.book, order.ticket, order.ticket.side is OrderSide.BUY
+        book = self.book
+        ticket = order.ticket
+        buys = order.ticket.side is OrderSide.BUY
         price, size = (book.ask, book.ask_size) if buys else (book.bid, book.bid_size)
         if ticket.limit_price is not None and (
             ticket.limit_price < price if buys else ticket.limit_price > price

@@ -17,7 +17,8 @@ WIDTH = 72
 def draw(values: list[Decimal]) -> str:
     """A line of bars, from the lowest value to the highest; of many values the last that fit."""
     shown = values[-WIDTH:]
-    low, span = min(shown), max(shown) - min(shown)
+    low = min(shown)
+    span = max(shown) - min(shown)
     return "".join(
         BARS[int((value - low) / span * (len(BARS) - 1)) if span else len(BARS) // 2]
         for value in shown

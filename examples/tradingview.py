@@ -22,7 +22,8 @@ MAX_BODY_BYTES = 4096
 MAX_EXPONENT = 18
 MIN_SECRET_CHARACTERS = 32
 # TradingView waits three seconds for an answer, and sends an alert again after some that are 5xx.
-CONNECT_SECONDS, READ_SECONDS = 0.5, 2.0
+CONNECT_SECONDS = 0.5
+READ_SECONDS = 2.0
 SEND_SECONDS = 5  # that a sender may take for its request
 FIELDS = {"id", "symbol", "side", "quantity"}
 PRICES = {"limit_price", "stop_price"}

@@ -96,7 +96,8 @@ def blocking_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     assert method.returns is not None
     returns = ast.unparse(method.returns)
     is_property = any(ast.unparse(decorator) == "property" for decorator in method.decorator_list)
-    name, given = f"self._wrapped.{method.name}", arguments(method)
+    name = f"self._wrapped.{method.name}"
+    given = arguments(method)
     call = name if is_property else f"{name}({given})"
     if isinstance(method, ast.AsyncFunctionDef):
         call = f"self._loop.run({f'lambda: {call}' if given else name})"

@@ -111,7 +111,8 @@ def copy_folder(folder: Path, to: Path) -> Path:
 
 def made_once(shared_folder: Path, name: str, make: Callable[[Path], None]) -> Path:
     """A folder by its name: the first who asks makes it, the others find it."""
-    folder, draft = shared_folder / name, shared_folder / f"{name}.draft"
+    folder = shared_folder / name
+    draft = shared_folder / f"{name}.draft"
     with (shared_folder / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():

@@ -231,7 +231,8 @@ class FakeVenue:
         self._count += 1
         client_order_id: str | None = order.ticket.client_order_id
         if order.leg and self.names_legs and kind is not EventKind.REPLACED:
-            client_order_id, more = None, {**more, "parent": order.parent, "leg": order.leg}
+            client_order_id = None
+            more = {**more, "parent": order.parent, "leg": order.leg}
         event = BrokerEvent(
             kind=kind,
             dedupe_key=f"{self.capabilities.name}:{self._count}",
@@ -249,8 +250,10 @@ class VenueSession:
     """A broker adapter over the fake venue."""
 
     def __init__(self, venue: FakeVenue, account_id: UUID) -> None:
-        self._venue, self.account_id = venue, account_id
-        self.name, self.capabilities = venue.capabilities.name, venue.capabilities
+        self._venue = venue
+        self.account_id = account_id
+        self.name = venue.capabilities.name
+        self.capabilities = venue.capabilities
         self.received: asyncio.Queue[BrokerEvent | BrokerBalance | StreamGap | None] = (
             asyncio.Queue()
         )

@@ -124,7 +124,8 @@ class Nursery:
     def __init__(
         self, channel: socket.socket, process: subprocess.Popen[bytes] | None = None
     ) -> None:
-        self._socket, self._process = channel, process
+        self._socket = channel
+        self._process = process
         self._asking = threading.Lock()
 
     def fork(self, request: dict[str, Any], files: list[int]) -> int:

@@ -79,7 +79,8 @@ class KeptDatabase:
             await self.close()
 
     async def close(self) -> None:
-        made, self._made = self._made, None
+        made = self._made
+        self._made = None
         if made:
             await made.stack.aclose()
 

@@ -91,7 +91,8 @@ class Platform:
 
     def _provision(self, work: Callable[[Infrastructure], Awaitable[T]]) -> T:
         async def provision() -> T:
-            settings, log = load(self.environ), make_log("warning")
+            settings = load(self.environ)
+            log = make_log("warning")
             async with open_infrastructure(settings, log, needs_worker=False) as parts:
                 return await work(parts)
 

@@ -19,7 +19,8 @@ CALL_LIMIT_SECONDS = 20
 LAST_WORDS = (
     b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to unexpected postmaster exit\0\0"
 )
-RESET_ON_CLOSE, END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+END_ON_CLOSE = struct.pack("ii", 0, 0)
 
 
 class Verdict(Enum):
@@ -45,7 +46,8 @@ class FaultProxy:
     """
 
     def __init__(self, target: Path | int, watch: Watch = lambda _: Verdict.PASS) -> None:
-        self._target, self._watch = target, watch
+        self._target = target
+        self._watch = watch
         self.held = threading.Event()
         # Uvloop has sockets of its own, whose ends it does not leave to us.
         self._loop = asyncio.SelectorEventLoop()
@@ -105,7 +107,9 @@ class FaultProxy:
         budget: int | None = None,
         gently: bool = False,
     ) -> None:
-        self._resetting, self._budget, self._gently = resetting, budget, gently
+        self._resetting = resetting
+        self._budget = budget
+        self._gently = gently
         if stalled:
             self._open.clear()
         else:
@@ -190,7 +194,8 @@ class FaultProxy:
             if isinstance(verdict, int):
                 server.write(data[:verdict])
                 await server.drain()
-                data, verdict = data[verdict:], Verdict.HOLD
+                data = data[verdict:]
+                verdict = Verdict.HOLD
             if verdict is Verdict.HOLD:
                 self._open.clear()
                 self.held.set()

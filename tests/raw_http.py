@@ -102,7 +102,8 @@ class RawHttp:
         first = self._answers.readline()
         if not first:
             raise ConnectionResetError("hung up before it answered")
-        status, pairs = int(first.split()[1]), self._read_headers()
+        status = int(first.split()[1])
+        pairs = self._read_headers()
         reported = dict(pairs)
         if method == "HEAD" or status in BODILESS_STATUSES:
             return status, pairs, b""
@@ -169,7 +170,8 @@ class QuickClient(httpx.Client):
         # Certificates are not read, as that takes longer than most tests: loopback speaks plain
         # http.
         super().__init__(base_url=base_url, headers=headers, timeout=timeout, verify=False)
-        self._url, self._limit_seconds = base_url, timeout
+        self._url = base_url
+        self._limit_seconds = timeout
         defaults = {name: value for name, value in self.headers.items() if name not in FRAMING}
         self._defaults = {"host": urlsplit(base_url).netloc} | defaults
         self._idle: list[RawHttp] = []

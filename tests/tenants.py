@@ -21,7 +21,8 @@ from trading_intents.telemetry import make_log
 
 Headers = dict[str, str]
 RENEW_SECONDS = TOKEN_SECONDS / 3
-EVERY_PERMISSION, EVERY_SCOPE = list(Permission), list(Scope)
+EVERY_PERMISSION = list(Permission)
+EVERY_SCOPE = list(Scope)
 KINDS = ("SUBMITS", "CANCELS", "WRITES", "READS")
 LIMITS = (*KINDS, "FAILURES", *(f"ORGANIZATION_{kind}" for kind in KINDS))
 SHARED_PLATFORMS = {"working_tenants", "platform"}  # the latter is that of tests/started_dirs.py

@@ -163,7 +163,8 @@ def test_an_order_is_placed_from_one_fresh_environment_at_the_server_of_another(
 ) -> None:
     (server_wheel,) = dist.glob("trading_intents-*.whl")
     (client_wheel,) = dist.glob("trading_intents_client-*.whl")
-    folder, elsewhere = tmp_path / "unrelated", tmp_path / "elsewhere"
+    folder = tmp_path / "unrelated"
+    elsewhere = tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()
     server = environment(tmp_path / "server", server_wheel, client_wheel)

@@ -215,10 +215,8 @@ def test_every_file_and_function_of_the_walk_exists() -> None:
     assert [
         name for name in files if not any(f"/{path}".endswith(f"/{name}") for path in everything)
     ] == []
-    calls, methods = (
-        re.findall(r"`(?:\w+\.)*(\w+)\(\)`", walk),
-        re.findall(r"`[A-Z]\w+\.(\w+)`", walk),
-    )
+    calls = re.findall(r"`(?:\w+\.)*(\w+)\(\)`", walk)
+    methods = re.findall(r"`[A-Z]\w+\.(\w+)`", walk)
     functions = {*calls, *methods}
     assert functions >= {"decide", "identify"}
     assert [

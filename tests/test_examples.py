@@ -218,7 +218,8 @@ def test_research_draws_the_equity_and_sums_up_trades(folder: Path, platform: Pl
     with contextlib.chdir(folder), TradingClient(platform.url) as client:
         account = client.find_account("sim")
         account.buy("AAPL", 2).wait()
-        trades, history = account.trades().to_dicts(), account.equity(resolution="1m")
+        trades = account.trades().to_dicts()
+        history = account.equity(resolution="1m")
     assert [point["equity"] for point in history.to_dicts()] == [
         point.equity for point in history.data
     ]

@@ -51,7 +51,8 @@ class Load:
     longest_gap_seconds: float = 0.0  # between two confirmed writes
 
     def confirm(self, name: str) -> None:
-        before, self.confirmed_at = self.confirmed_at, time.monotonic()
+        before = self.confirmed_at
+        self.confirmed_at = time.monotonic()
         self.longest_gap_seconds = max(self.longest_gap_seconds, self.confirmed_at - before)
         self.confirmed.append(name)
 
@@ -124,7 +125,8 @@ async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int
         async with httpx.AsyncClient(
             base_url=platform.url, timeout=WRITES_LIMIT_SECONDS, verify=False
         ) as client:
-            load, names = Load(client), map("key-{}".format, itertools.count())
+            load = Load(client)
+            names = map("key-{}".format, itertools.count())
             work = [load.write(admin, names) for _ in range(WRITERS)]
             work += [load.read("/v1/api-keys", admin), load.read("/readyz", {})]
             tasks = [asyncio.create_task(one) for one in work]

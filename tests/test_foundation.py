@@ -32,7 +32,8 @@ def test_an_id_is_a_uuid7_of_the_clocks_millisecond() -> None:
 
 
 def test_an_id_made_as_text_is_one_of_the_given_millisecond() -> None:
-    make, later = id_text_maker(), START + timedelta(hours=1)
+    make = id_text_maker()
+    later = START + timedelta(hours=1)
     made = [parse_id(make(at)) for at in (START, later, START)]
     assert [each and (each.version, each.variant, each.int >> 80) for each in made] == [
         (7, uuid.RFC_4122, int(at.timestamp() * 1000)) for at in (START, later, START)
@@ -51,18 +52,22 @@ def test_ids_of_later_milliseconds_sort_later() -> None:
 
 
 def test_ids_of_one_millisecond_differ() -> None:
-    make, make_text = id_maker(ManualClock()), id_text_maker()
+    make = id_maker(ManualClock())
+    make_text = id_text_maker()
     assert len({make() for _ in range(10_000)}) == 10_000
     assert len({make_text(START) for _ in range(10_000)}) == 10_000
 
 
 @pytest.mark.parametrize("as_text", [False, True])
 def test_every_random_bit_of_an_id_is_used(as_text: bool) -> None:
-    make, make_text = id_maker(ManualClock()), id_text_maker()
-    ever_one, ever_zero = 0, 0
+    make = id_maker(ManualClock())
+    make_text = id_text_maker()
+    ever_one = 0
+    ever_zero = 0
     for _ in range(200):
         value = (uuid.UUID(make_text(START)) if as_text else make()).int
-        ever_one, ever_zero = ever_one | value, ever_zero | ~value
+        ever_one = ever_one | value
+        ever_zero = ever_zero | ~value
     assert (ever_one & ever_zero & ((1 << 80) - 1)).bit_count() == 74
 
 
@@ -110,7 +115,9 @@ def test_the_system_clock_is_in_utc() -> None:
 
 
 async def test_repeated_work_goes_on_after_an_error_and_runs_at_once_when_woken() -> None:
-    wakeup, errors, runs = Wakeup(), list[tuple[str, str]](), asyncio.Queue[None]()
+    wakeup = Wakeup()
+    errors = list[tuple[str, str]]()
+    runs = asyncio.Queue[None]()
 
     async def work() -> float:
         runs.put_nowait(None)
@@ -219,7 +226,8 @@ def test_lines_below_the_level_are_not_written() -> None:
 
 
 def test_each_process_has_its_own_metrics() -> None:
-    one, other = Metrics(), Metrics()
+    one = Metrics()
+    other = Metrics()
     one.postgres_starts.inc()
     assert one.registry.get_sample_value("ti_embedded_postgres_starts_total") == 1
     assert other.registry.get_sample_value("ti_embedded_postgres_starts_total") == 0

@@ -26,7 +26,8 @@ def series(url: str) -> set[str]:
 def use(worker_processes: WorkerProcesses) -> None:
     """Orders that are filled, cancelled and refused; requests that are wrong; a stream that is
     left."""
-    client, account = worker_processes.api.client, f"/v1/accounts/{worker_processes.accounts[0]}"
+    client = worker_processes.api.client
+    account = f"/v1/accounts/{worker_processes.accounts[0]}"
     worker_processes.submit(create(market()))
     resting = worker_processes.submit(create(limit("1", "1")))
     eventually(lambda: worker_processes.statuses() == {"FILLED": 1, "NEW": 1}, SETTLED_SECONDS)

@@ -21,7 +21,8 @@ from trading_intents.config import PREFIX
 pytest_plugins = ("tests.started_dirs",)
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTED, DOCUMENTED_GRPC = "127.0.0.1:8080", "127.0.0.1:5051"
+DOCUMENTED = "127.0.0.1:8080"
+DOCUMENTED_GRPC = "127.0.0.1:5051"
 FOLLOWER = ".venv/bin/python examples/follow_stream.py"
 DEMO = ". examples/demo.sh"
 API_PAGES = sorted(

@@ -35,7 +35,8 @@ WARM_START_SECONDS = 3
 ORPHAN_SECONDS = 2  # docs/operating/install.md says so
 TAKE_OVER_SECONDS = 5
 ROOT = Path(__file__).parents[1]
-COLUMNS, LINES = 80, 24
+COLUMNS = 80
+LINES = 24
 VALIDATE = "/api/v1/auth/api-key/validate"
 
 
@@ -249,7 +250,8 @@ def test_a_person_at_a_terminal_is_shown_where_it_is_and_what_to_try(tmp_path: P
         assert max(map(len, shown.splitlines())) <= COLUMNS, shown
         assert "is ready" in shown
         assert '{"' not in shown
-        url, address = re.search(r"HTTP +(http://\S+)", shown), re.search(r"gRPC +(127\S+)", shown)
+        url = re.search(r"HTTP +(http://\S+)", shown)
+        address = re.search(r"gRPC +(127\S+)", shown)
         assert url, shown
         assert address, shown
         assert httpx.get(url[1] + "/readyz").status_code == 200

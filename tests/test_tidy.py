@@ -312,7 +312,8 @@ def test_a_silenced_rule_says_why() -> None:
 
 def test_no_module_keeps_state() -> None:
     def state(path: Path) -> list[object]:
-        tree, found = tree_of(path), list[object]()
+        tree = tree_of(path)
+        found = list[object]()
         found += [node.lineno for node in nodes_of(path) if isinstance(node, ast.Global)]
         for node in tree.body:
             if (
@@ -387,7 +388,8 @@ def test_a_skipped_test_says_why() -> None:
     def unexplained(path: Path) -> list[int]:
         if "skip" not in text_of(path) and "xfail" not in text_of(path):
             return []
-        found, nodes = list[int](), nodes_of(path)
+        found = list[int]()
+        nodes = nodes_of(path)
         for name, node in calls_of(path):
             if name == "pytest.skip" and not (node.args or node.keywords):
                 found.append(node.lineno)

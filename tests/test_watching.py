@@ -52,7 +52,8 @@ def watched_metrics() -> set[str]:
 
 
 def test_the_line_of_a_minute_has_rates_and_times() -> None:
-    metrics, log = Metrics(), Recorded()
+    metrics = Metrics()
+    log = Recorded()
     metrics.requests.count("/v1/accounts", 200, 1.0)
     traffic = TrafficLog(metrics, cast(Log, log))
     for millis in (3, 3, 3, 3000):

@@ -94,9 +94,11 @@ OLD_WORDS = {
 
 def lines_with(word: OldWord) -> Iterator[tuple[str, str]]:
     """The lines that have the old word, with their files."""
-    pattern, allowed = re.compile(word.pattern), re.compile(word.allowed)
+    pattern = re.compile(word.pattern)
+    allowed = re.compile(word.allowed)
     for path in FILES:
-        name, text = str(path.relative_to(ROOT)), path.read_text()
+        name = str(path.relative_to(ROOT))
+        text = path.read_text()
         if name.startswith(word.ordinary) or not pattern.search(text):
             continue
         for number, line in enumerate(text.splitlines(), 1):

@@ -98,13 +98,15 @@ class Workers:
         self.stalls = self.session.config.stash[STALLS] = Stalls()
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
-        files, deadlines = defaultdict[Path, Unit](list), defaultdict[Path | str, Unit](list)
+        files = defaultdict[Path, Unit](list)
+        deadlines = defaultdict[Path | str, Unit](list)
         for item in self.session.items:
             if item.get_closest_marker("deadline"):
                 deadlines[item.path if _shares_fixture(item) else item.nodeid].append(item)
             else:
                 files[item.path].append(item)
-        self.files, self.deadlines = Queue(list(files.values())), Queue(list(deadlines.values()))
+        self.files = Queue(list(files.values()))
+        self.deadlines = Queue(list(deadlines.values()))
         # Each worker closes its copy of the writing end when there is no file left: the last one
         # lets deadlines begin.
         self.all_closed, self.to_close = os.pipe()
@@ -142,7 +144,8 @@ class Workers:
         self.count += 1
 
     def _read(self, connection: Connection) -> None:
-        hook, running = self.session.config.hook, self.running[connection]
+        hook = self.session.config.hook
+        running = self.running[connection]
         try:
             name, message = connection.recv()
         except EOFError:
@@ -160,7 +163,8 @@ class Workers:
             )
             message = {"report": report}
         else:
-            running.nodeid, running.location = message["nodeid"], message["location"]
+            running.nodeid = message["nodeid"]
+            running.location = message["location"]
         getattr(hook, name)(**message)
         if self.session.shouldfail or self.session.shouldstop:
             for queue in (self.files, self.deadlines):
@@ -213,7 +217,9 @@ class Sender:
     """Stands for the terminal in a worker, and hands on what happens."""
 
     def __init__(self, config: pytest.Config, connection: Connection) -> None:
-        self._config, self._connection, self._tw = config, connection, config.get_terminal_writer()
+        self._config = config
+        self._connection = connection
+        self._tw = config.get_terminal_writer()
 
     def pytest_runtest_logstart(self, nodeid: str, location: Location) -> None:
         self._connection.send(("pytest_runtest_logstart", {"nodeid": nodeid, "location": location}))
@@ -229,7 +235,8 @@ class Sender:
 
 
 def _replace_terminal(config: pytest.Config, connection: Connection) -> None:
-    sender, plugins = Sender(config, connection), config.pluginmanager
+    sender = Sender(config, connection)
+    plugins = config.pluginmanager
     for name in ("terminalreporter", "terminalprogress"):
         if plugins.has_plugin(name):
             plugins.unregister(name=name)

@@ -159,7 +159,8 @@ async def open_infrastructure(
 ) -> AsyncIterator[Infrastructure]:
     """Opens a migrated database and the rest, for `serve` and for every command. Without
     `needs_worker` the login of the worker's role is not used, and need not exist."""
-    metrics, clock = Metrics(), SystemClock()
+    metrics = Metrics()
+    clock = SystemClock()
     brokers = installed_brokers(log, partial(broker_settings, settings))
     async with contextlib.AsyncExitStack() as stack:
         urls = await stack.enter_async_context(
@@ -173,7 +174,8 @@ async def open_infrastructure(
             needs_worker=needs_worker,
             may_create=may_create,
         )
-        history, size = WalHistory(), settings.database_pool_size
+        history = WalHistory()
+        size = settings.database_pool_size
         opening = open_database(
             urls.url, size, log, metrics, urls.worker_url, needs_worker, history
         )
@@ -235,11 +237,16 @@ class Features:
 
 
 def build_features(infra: Infrastructure, vault: Vault) -> Features:
-    settings, pool, stream = infra.settings, infra.database.service, infra.database.stream
-    name, make_id, signals = settings.identity_provider_name, infra.make_id, infra.signals
+    settings = infra.settings
+    pool = infra.database.service
+    stream = infra.database.stream
+    name = settings.identity_provider_name
+    make_id = infra.make_id
+    signals = infra.signals
     provider = embedded_provider(infra, may_create=True) if name == LOCAL_PROVIDER else None
     if provider:
-        verifier, directory = provider.verifier(infra.log), None
+        verifier = provider.verifier(infra.log)
+        directory = None
     else:
         assert infra.client is not None
         verifier = external_verifier(settings, infra.client, infra.clock, infra.log)
@@ -264,7 +271,8 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         prices=price_rules,
     )
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
-    read_accounts, intents = gates["read_accounts"], Intents(pool, price_rules, brokers)
+    read_accounts = gates["read_accounts"]
+    intents = Intents(pool, price_rules, brokers)
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
@@ -331,7 +339,9 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
 def build_workers(
     infra: Infrastructure, vault: Vault, tools: BatchDependencies, losses: LossJudge
 ) -> list[Worker | Execution]:
-    settings, signals, pool = infra.settings, infra.signals, infra.database.worker
+    settings = infra.settings
+    signals = infra.signals
+    pool = infra.database.worker
     context = WorkerContext(
         pool, settings.outbox_attempt_limit, infra.clock, infra.metrics, infra.log
     )
@@ -446,7 +456,8 @@ def build_app(
     infra: Infrastructure, features: Features, render: RenderMetrics = render_metrics
 ) -> App:
     """Builds the route table, without the routes of roles that this process does not have."""
-    settings, public = infra.settings, features.gates["public"]
+    settings = infra.settings
+    public = features.gates["public"]
 
     async def not_ready_reason() -> str:
         if app.draining:
@@ -496,7 +507,8 @@ async def working(
         background.append(start_loop(features.writer.run()))
     workers: list[Worker | Execution] = []
     if "worker" in infra.settings.roles:
-        pool, tools = infra.database.worker, features.batch_dependencies
+        pool = infra.database.worker
+        tools = features.batch_dependencies
         losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
         resuming = keep_resuming(
             pool, features.directory, infra.settings.identity_provider_name, infra.log

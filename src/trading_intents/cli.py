@@ -99,7 +99,8 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Work], Wor
         whole = inspect.signature(work)
         own = whole.replace(parameters=list(whole.parameters.values())[2:])
         run.__signature__ = own  # type: ignore[attr-defined]  # typer reads the parameters from it
-        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.__name__ = work.__name__
+        run.__doc__ = work.__doc__
         group.command(name)(run)
         return work
 
@@ -299,13 +300,15 @@ async def verify_log(
     kept = audit.read_heads(against) if against else {}
     accounts = actions = damaged = 0
     async with app.open_infrastructure(settings, log) as parts:
-        pool, out = parts.database.worker, Console(stderr=True)
+        pool = parts.database.worker
+        out = Console(stderr=True)
         with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
             task = bar.add_task("verifying", total=await audit.count_actions(pool, account))
             async for found in audit.verify(
                 pool, account, kept, lambda count: bar.advance(task, count)
             ):
-                accounts, actions = accounts + 1, actions + found.actions
+                accounts = accounts + 1
+                actions = actions + found.actions
                 if found.bad_seq is not None:
                     damaged += 1
                     typer.echo(f"account {found.account_id}, action {found.bad_seq}: {found.wrong}")

@@ -21,7 +21,9 @@ PREFIX = "TRADING_INTENTS_"
 CLIENT_VARIABLES = ("URL", "API_KEY", "ACCOUNT", "WEBHOOK_SECRET")
 ROLES = ("api", "stream", "worker")
 LOCAL_PROVIDER = "local"
-MAX_WORKERS, MAX_DEFAULT_WORKERS, CORES_PER_WORKER = 32, 8, 4
+MAX_WORKERS = 32
+MAX_DEFAULT_WORKERS = 8
+CORES_PER_WORKER = 4
 # No part starts with a dot: `..` would lead out of the prefix.
 VAULT_PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 # Becomes a part of the console's Content-Security-Policy, where a space, a semicolon or a star has
@@ -419,7 +421,8 @@ def _is_safe_url(text: str) -> bool:
     try:
         # It reads it in the call as well: urllib would leave out line breaks and tabs.
         url = httpx.URL(text)
-        host, port = url.host, url.port
+        host = url.host
+        port = url.port
     except (httpx.InvalidURL, ValueError):
         return False
     loopback = host in ("127.0.0.1", "::1", "localhost")

@@ -57,7 +57,8 @@ FREE_DISK_BYTES = 1 << 30
 MAX_OPENED_SECRETS = 100
 RECENT = timedelta(minutes=1)
 # Of a trial's order: nobody sells so low, and a fill would cost next to nothing.
-TRIAL_PRICE, TRIAL_REPLACED_PRICE = Decimal(1), Decimal("1.01")
+TRIAL_PRICE = Decimal(1)
+TRIAL_REPLACED_PRICE = Decimal("1.01")
 
 
 class CheckResult(FrozenStruct, frozen=True):
@@ -245,7 +246,9 @@ async def _broker(broker: BrokerAdapter, context: IntegrationContext) -> list[Ch
 @contextlib.contextmanager
 def _step(checks: list[CheckResult], subject: str, done: str) -> Iterator[list[str]]:
     """Adds what was done, what was shown, and how long it took."""
-    began, shown, error = time.monotonic(), [done], None
+    began = time.monotonic()
+    shown = [done]
+    error = None
     try:
         yield shown
     except (TradingError, AuthFailed, BrokerUnavailable) as failure:
@@ -264,7 +267,8 @@ async def _try(
     """Sends an order that nobody fills through the platform, as a caller does: an order of the
     adapter's own would be judged by no control and be in no log. Only the look-up asks the broker
     directly."""
-    checks, placed = list[CheckResult](), None
+    checks = list[CheckResult]()
+    placed = None
     time_in_force = TimeInForce.GOOD_TILL_CANCEL if "/" in symbol else TimeInForce.DAY
     with _step(checks, "connection", f"trading-intents {__version__}, GET account") as shown:
         shown.append((await account.get()).connection)
@@ -280,10 +284,8 @@ async def _try(
     if placed is None:
         return checks
     with _step(checks, "look-up", "by client order id") as shown:
-        order, opened = (
-            await placed.refresh(),
-            (await broker.snapshot(clock.now() - RECENT)).open_orders,
-        )
+        order = await placed.refresh()
+        opened = (await broker.snapshot(clock.now() - RECENT)).open_orders
         names = [
             each.client_order_id
             for each in opened

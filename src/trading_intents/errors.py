@@ -57,30 +57,38 @@ class PlatformError(Exception):
 
 
 class InvalidRequest(PlatformError):
-    status, code, title = 400, "invalid_request", "The request cannot be read"
+    status = 400
+    code = "invalid_request"
+    title = "The request cannot be read"
 
 
 class InvalidJson(InvalidRequest):
-    code, title = "invalid_json", "The body is not acceptable JSON"
+    code = "invalid_json"
+    title = "The body is not acceptable JSON"
 
 
 class InvalidCursor(InvalidRequest):
-    code, title = "invalid_cursor", "The cursor is not valid here: begin without one"
+    code = "invalid_cursor"
+    title = "The cursor is not valid here: begin without one"
 
 
 class InvalidScope(InvalidRequest):
-    code, title = "invalid_scope", "The client does not have this scope"
+    code = "invalid_scope"
+    title = "The client does not have this scope"
 
 
 class UnsupportedGrantType(InvalidRequest):
-    code, title = "unsupported_grant_type", "The grant type must be client_credentials"
+    code = "unsupported_grant_type"
+    title = "The grant type must be client_credentials"
 
 
 BASIC_CHALLENGE = 'Basic realm="trading-intents"'  # RFC 7617 requires the realm
 
 
 class Unauthorized(PlatformError):
-    status, code, title = 401, "unauthorized", "No valid credential"
+    status = 401
+    code = "unauthorized"
+    title = "No valid credential"
 
     def __init__(
         self, detail: str = "", *, challenge: str = 'Bearer realm="trading-intents"'
@@ -89,109 +97,152 @@ class Unauthorized(PlatformError):
 
 
 class InvalidApiKey(Unauthorized):
-    code, title = "invalid_api_key", "The API key is not valid"
+    code = "invalid_api_key"
+    title = "The API key is not valid"
 
 
 class Forbidden(PlatformError):
-    status, code, title = 403, "forbidden", "Not allowed"
+    status = 403
+    code = "forbidden"
+    title = "Not allowed"
 
 
 class EntitlementRequired(Forbidden):
-    code, title = "entitlement_required", "The organization's plan does not include this"
+    code = "entitlement_required"
+    title = "The organization's plan does not include this"
 
 
 class NotFound(PlatformError):
-    status, code, title = 404, "not_found", "Not found"
+    status = 404
+    code = "not_found"
+    title = "Not found"
 
 
 class MethodNotAllowed(PlatformError):
-    status, code, title = 405, "method_not_allowed", "Method not allowed"
+    status = 405
+    code = "method_not_allowed"
+    title = "Method not allowed"
 
 
 class RequestTimeout(PlatformError):
-    status, code, title = 408, "request_timeout", "The request took too long to arrive"
+    status = 408
+    code = "request_timeout"
+    title = "The request took too long to arrive"
 
 
 class AccountClosed(PlatformError):
-    status, code, title = 409, "account_closed", "The account is closed"
+    status = 409
+    code = "account_closed"
+    title = "The account is closed"
 
 
 class AccountDisabled(PlatformError):
-    status, code, title = 409, "account_disabled", "The account is disabled"
+    status = 409
+    code = "account_disabled"
+    title = "The account is disabled"
 
 
 class CancelPending(PlatformError):
-    status, code, title = 409, "cancel_pending", "A CANCEL is still pending"
+    status = 409
+    code = "cancel_pending"
+    title = "A CANCEL is still pending"
 
 
 class ControlRejected(PlatformError):
     """The answer has `triggered`: every control that refused."""
 
-    status, code, title = 409, "control_rejected", "A control refuses this order"
+    status = 409
+    code = "control_rejected"
+    title = "A control refuses this order"
 
     def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
         super().__init__("; ".join(dict.fromkeys(item.detail for item in triggered)) or self.title)
-        self.triggered, self.reasons = tuple(triggered), tuple(reasons)
+        self.triggered = tuple(triggered)
+        self.reasons = tuple(reasons)
 
 
 class CredentialMissing(PlatformError):
-    status, code, title = 409, "credential_missing", "The account has no credential"
+    status = 409
+    code = "credential_missing"
+    title = "The account has no credential"
 
 
 class IdempotencyConflict(PlatformError):
-    status, code, title = (
-        409,
-        "idempotency_conflict",
-        "The Idempotency-Key was used with a different body",
-    )
+    status = 409
+    code = "idempotency_conflict"
+    title = "The Idempotency-Key was used with a different body"
 
 
 class IntentClosed(PlatformError):
-    status, code, title = 409, "intent_closed", "The intent's order is finished"
+    status = 409
+    code = "intent_closed"
+    title = "The intent's order is finished"
 
 
 class NoPosition(PlatformError):
-    status, code, title = 409, "no_position", "There is nothing to close"
+    status = 409
+    code = "no_position"
+    title = "There is nothing to close"
 
 
 class NotHalted(PlatformError):
-    status, code, title = 409, "not_halted", "No halt stands"
+    status = 409
+    code = "not_halted"
+    title = "No halt stands"
 
 
 class OpenOrders(PlatformError):
-    status, code, title = 409, "open_orders", "The account has open orders"
+    status = 409
+    code = "open_orders"
+    title = "The account has open orders"
 
 
 class ReplacePending(PlatformError):
-    status, code, title = 409, "replace_pending", "A REPLACE is still pending"
+    status = 409
+    code = "replace_pending"
+    title = "A REPLACE is still pending"
 
 
 class LimitReached(PlatformError):
-    status, code, title = 409, "limit_reached", "Limit reached"
+    status = 409
+    code = "limit_reached"
+    title = "Limit reached"
 
 
 class CursorExpired(PlatformError):
-    status, code, title = 410, "cursor_expired", "The cursor has expired"
+    status = 410
+    code = "cursor_expired"
+    title = "The cursor has expired"
 
 
 class VersionConflict(PlatformError):
-    status, code, title = 412, "version_conflict", "The version has changed"
+    status = 412
+    code = "version_conflict"
+    title = "The version has changed"
 
 
 class PayloadTooLarge(PlatformError):
-    status, code, title = 413, "payload_too_large", "The body is too large"
+    status = 413
+    code = "payload_too_large"
+    title = "The body is too large"
 
 
 class UriTooLong(PlatformError):
-    status, code, title = 414, "uri_too_long", "The path or the query is too long"
+    status = 414
+    code = "uri_too_long"
+    title = "The path or the query is too long"
 
 
 class UnsupportedMediaType(PlatformError):
-    status, code, title = 415, "unsupported_media_type", "The body's media type is not supported"
+    status = 415
+    code = "unsupported_media_type"
+    title = "The body's media type is not supported"
 
 
 class ValidationFailed(PlatformError):
-    status, code, title = 422, "validation_failed", "The request breaks a rule"
+    status = 422
+    code = "validation_failed"
+    title = "The request breaks a rule"
 
     @classmethod
     def at(cls, pointer: str, detail: str) -> "ValidationFailed":
@@ -208,7 +259,9 @@ class RateLimited(PlatformError):
     """The answer has `limit`: whether it was the principal's, the organization's or the
     address's."""
 
-    status, code, title = 429, "rate_limited", "Too many requests"
+    status = 429
+    code = "rate_limited"
+    title = "Too many requests"
 
     def __init__(self, limit: str, detail: str, headers: Mapping[str, str]) -> None:
         super().__init__(detail, headers=headers)
@@ -222,7 +275,9 @@ class InternalError(PlatformError):
 class SecretUnreadable(PlatformError):
     """A sealed secret cannot be opened. `reason` is only for the log."""
 
-    status, code, title = 500, "secret_unreadable", "A stored secret cannot be read"
+    status = 500
+    code = "secret_unreadable"
+    title = "A stored secret cannot be read"
 
     def __init__(self, reason: str) -> None:
         super().__init__()
@@ -232,7 +287,9 @@ class SecretUnreadable(PlatformError):
 class Unavailable(PlatformError):
     """Nothing was recorded; the caller may try again."""
 
-    status, code, title = 503, "unavailable", "A dependency is unavailable"
+    status = 503
+    code = "unavailable"
+    title = "A dependency is unavailable"
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail, headers={"retry-after": "1"})
@@ -250,7 +307,9 @@ class OutcomeUnknown(PlatformError):
     """The connection was lost during the commit: all of it is recorded or nothing, and only a read
     can show which."""
 
-    status, code, title = 503, "outcome_unknown", "The outcome is unknown"
+    status = 503
+    code = "outcome_unknown"
+    title = "The outcome is unknown"
 
     def __init__(self, detail: str = "") -> None:
         default = "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
@@ -260,7 +319,8 @@ class OutcomeUnknown(PlatformError):
 class StartupRefused(PlatformError):
     """The process cannot start as configured; the text says what is wrong and what to do."""
 
-    code, title = "startup_refused", "Cannot start"
+    code = "startup_refused"
+    title = "Cannot start"
 
 
 class PortTaken(StartupRefused):

@@ -42,7 +42,8 @@ def id_text_maker() -> IdTextMaker:
     def make(at: datetime) -> str:
         nonlocal last, head
         if at is not last:
-            last, head = at, _head(at)
+            last = at
+            head = _head(at)
         return _format(head, next(chances))
 
     return make

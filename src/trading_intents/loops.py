@@ -63,7 +63,8 @@ async def repeat(
     """Runs `work` until cancelled or over, with a pause of `pause_seconds`, or of as many as it
     gave, which `wakeup` ends. `on_error` gets the name of the work and what it raised; pauses of
     `retry_seconds` follow, which nothing ends."""
-    wakeup, failures = wakeup or asyncio.Event(), 0
+    wakeup = wakeup or asyncio.Event()
+    failures = 0
     while not is_over():
         wakeup.clear()
         given_seconds = None

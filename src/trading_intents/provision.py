@@ -245,7 +245,8 @@ async def _key(
     secret: Secret | None,
     at: str,
 ) -> ProvisionedKey:
-    shown, wanted = "", None if item.permissions is None else frozenset(item.permissions)
+    shown = ""
+    wanted = None if item.permissions is None else frozenset(item.permissions)
     if item.permission_set:
         if wanted is not None:
             raise ValidationFailed.at(f"{at}/permission_set", "give this or permissions, not both")

@@ -396,7 +396,8 @@ class TrafficLog:
     upper edges of the metrics' buckets). Requests for probes and metrics are left out."""
 
     def __init__(self, metrics: Metrics, log: Log) -> None:
-        self._registry, self._log = metrics.registry, log
+        self._registry = metrics.registry
+        self._log = log
         self._before = self._read()
 
     async def run(self) -> None:

@@ -137,8 +137,10 @@ def test_an_expired_key_is_refused_like_a_disabled_one(tenants: Tenants) -> None
         return tenants.platform.provision({"organizations": [document]})["organizations"][0]
 
     made = apply(expires_at="2999-01-01T00:00:00Z")
-    [key], [at] = made["api_keys"], made["accounts"]
-    headers, intents = {"x-api-key": key["api_key"]}, f"/v1/accounts/{at['id']}/intents"
+    [key] = made["api_keys"]
+    [at] = made["accounts"]
+    headers = {"x-api-key": key["api_key"]}
+    intents = f"/v1/accounts/{at['id']}/intents"
     payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
     body = {"command": {"type": "CREATE", "payload": payload}}
     assert tenants.client.post(intents, json=body, headers=headers).status_code == 202
@@ -174,7 +176,8 @@ def test_admin_apply_takes_permissions_or_a_set_never_both(tenants: Tenants) -> 
 
 def test_a_list_shows_the_own_organizations_keys_page_by_page(tenants: Tenants) -> None:
     mine = [make(tenants, "other_admin").json()["id"] for _ in range(3)]
-    seen, query = [], {"limit": "2"}
+    seen = []
+    query = {"limit": "2"}
     while True:
         page = tenants.client.get(URL, headers=tenants.callers["other_admin"], params=query).json()
         assert {k["organization_id"] for k in page["data"]} == {
@@ -200,7 +203,8 @@ def test_a_cursor_of_another_tenant_is_invalid(tenants: Tenants) -> None:
 
 
 def test_a_change_grows_the_version_and_can_be_conditional(tenants: Tenants) -> None:
-    made, admin = make(tenants).json(), tenants.callers["admin"]
+    made = make(tenants).json()
+    admin = tenants.callers["admin"]
     url = f"{URL}/{made['id']}"
     changed = tenants.client.patch(url, json={"name": "renamed"}, headers=admin)
     assert (changed.status_code, changed.headers["etag"]) == (200, '"2"')
@@ -252,7 +256,8 @@ def test_a_disabled_or_deleted_key_is_refused_at_once_by_this_process(
     assert (
         tenants.client.get("/v1/organizations/by-provider/local/x", headers=mine).status_code == 401
     )
-    url, admin = f"{URL}/{made['id']}", tenants.callers["admin"]
+    url = f"{URL}/{made['id']}"
+    admin = tenants.callers["admin"]
     if change is None:
         assert tenants.client.delete(url, headers=admin).status_code == 204
         assert tenants.client.post(VALIDATE, json={"api_key": made["api_key"]}).status_code == 401

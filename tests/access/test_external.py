@@ -126,7 +126,8 @@ def test_hundreds_of_unknown_kids_cause_two_fetches_at_most(
     platform: Platform, issuer: Issuer, kids: int
 ) -> None:
     before = issuer.fetches
-    header, claims = {"alg": "ES256", "typ": "JWT"}, issuer.claims()
+    header = {"alg": "ES256", "typ": "JWT"}
+    claims = issuer.claims()
     with RawHttp(platform.url) as line:
         for n in range(kids):
             token = encode(

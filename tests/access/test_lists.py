@@ -20,7 +20,8 @@ class Lists:
     """An account with a few rows in every list that the tenants have."""
 
     def __init__(self, tenants: Tenants) -> None:
-        self._client, self._headers = tenants.client, tenants.callers["admin"]
+        self._client = tenants.client
+        self._headers = tenants.callers["admin"]
         key = tenants.callers["key_all"]
         account = {"broker": "paper", "environment": "paper"}
         made = [self._post("/v1/accounts", account | {"name": f"list {n}"}) for n in range(3)][-1][

@@ -115,7 +115,8 @@ def test_no_cache_keeps_what_a_credential_opens(tenants: Tenants) -> None:
 
 
 def test_an_endpoint_takes_one_permission_and_one_scope_and_no_other(tenants: Tenants) -> None:
-    client, admin = tenants.client, tenants.callers["admin"]
+    client = tenants.client
+    admin = tenants.callers["admin"]
     granted: dict[tuple[int, str], dict[str, str]] = {}
     for permission in EVERY_PERMISSION:
         body = {"name": permission, "environment": "paper", "permissions": [permission]}

@@ -15,7 +15,8 @@ def test_a_service_account_reads_any_organization(tenants: Tenants) -> None:
         answer = tenants.client.get(
             f"{URL}/local/{external_id}", headers=tenants.callers["service_unnamed"]
         )
-        shown, made = answer.json(), tenants.organization(external_id)
+        shown = answer.json()
+        made = tenants.organization(external_id)
         assert answer.status_code == 200
         assert STAMP.fullmatch(shown.pop("created_at"))
         assert shown == {

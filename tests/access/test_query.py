@@ -49,7 +49,8 @@ def account(tenants: Tenants) -> str:
 def test_an_account_is_looked_for_before_the_query_is_checked(
     tenants: Tenants, account: str
 ) -> None:
-    wrong, unknown = {"zzz": "1"}, f"/v1/accounts/{UNKNOWN}"
+    wrong = {"zzz": "1"}
+    unknown = f"/v1/accounts/{UNKNOWN}"
     for path in (unknown, f"{unknown}/events", f"/v1/controls/accounts/{UNKNOWN}/limits"):
         assert call(tenants, "GET", path, "key_all", params=wrong).status_code == 404
     assert (

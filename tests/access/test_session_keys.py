@@ -18,8 +18,10 @@ class Office:
     """An organization of its own with an admin, a member and an account."""
 
     def __init__(self, tenants: Tenants, name: str) -> None:
-        self.tenants, self.name = tenants, f"org_{name}"
-        self.admin, self.member = f"{name}-admin", f"{name}-member"
+        self.tenants = tenants
+        self.name = f"org_{name}"
+        self.admin = f"{name}-admin"
+        self.member = f"{name}-member"
         made = self.apply(
             accounts=[{"name": "sim", "broker": "paper", "environment": "paper"}],
             member_trading=True,
@@ -45,7 +47,8 @@ class Office:
     def buy(self, key: Any) -> int:
         payload = {"symbol": "AAPL", "order_side": "BUY", "spec": {"Market": {"quantity": "1"}}}
         body = {"command": {"type": "CREATE", "payload": payload}}
-        url, headers = f"/v1/accounts/{self.account_id}/intents", {"x-api-key": key["api_key"]}
+        url = f"/v1/accounts/{self.account_id}/intents"
+        headers = {"x-api-key": key["api_key"]}
         status: int = self.tenants.client.post(url, json=body, headers=headers).status_code
         return status
 
@@ -90,7 +93,8 @@ def test_a_session_key_is_the_persons_and_trades(office: Office) -> None:
 def test_a_member_needs_member_trading_and_a_reader_has_no_session(office: Office) -> None:
     office.apply(member_trading=False)
     office.set_roles(admin="read_only")
-    member, reader = office.sign_in(office.member), office.sign_in(office.admin)
+    member = office.sign_in(office.member)
+    reader = office.sign_in(office.admin)
     for headers in (member, reader):
         refused = office.open(headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
@@ -107,7 +111,8 @@ def test_a_member_needs_member_trading_and_a_reader_has_no_session(office: Offic
 @pytest.mark.deadline
 def test_a_session_ends_within_a_second_of_what_it_rests_on(office: Office, change: str) -> None:
     headers = office.sign_in(office.member)
-    key, admins = office.open(headers).json(), office.open(office.sign_in(office.admin)).json()
+    key = office.open(headers).json()
+    admins = office.open(office.sign_in(office.admin)).json()
     assert not office.is_refused(key)
     ends: dict[str, Callable[[], Any]] = {
         "role": lambda: office.set_roles(member="read_only"),
@@ -131,7 +136,8 @@ def test_an_admin_who_becomes_a_member_keeps_no_admins_key(office: Office) -> No
 
 
 def test_sign_out_ends_the_keys_of_that_token_alone(office: Office) -> None:
-    first, second = office.sign_in(office.admin), office.sign_in(office.admin)
+    first = office.sign_in(office.admin)
+    second = office.sign_in(office.admin)
     keys = [office.open(first).json(), office.open(first).json(), office.open(second).json()]
     assert office.tenants.client.delete(URL, headers=first).status_code == 204
     assert [office.buy(key) for key in keys] == [401, 401, 202]
@@ -144,10 +150,8 @@ def test_sign_out_ends_the_keys_of_that_token_alone(office: Office) -> None:
 
 def test_a_sixth_session_ends_the_oldest_of_its_user_and_environment(office: Office) -> None:
     headers = office.sign_in(office.admin)
-    live, others = (
-        office.open(headers, "live").json(),
-        office.open(office.sign_in(office.member)).json(),
-    )
+    live = office.open(headers, "live").json()
+    others = office.open(office.sign_in(office.member)).json()
     keys = [office.open(headers).json() for _ in range(6)]
     assert [office.buy(key) for key in keys] == [401, 202, 202, 202, 202, 202]
     assert office.buy(others) == 202

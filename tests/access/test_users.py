@@ -208,8 +208,10 @@ def impatient(
 def test_an_external_provider_is_asked_to_delete(
     issuer: Issuer, impatient: Impatient, status: int
 ) -> None:
-    directory, subject = impatient.directory, f"auth0|a/{status}"
-    directory.deleted, directory.status = [], status
+    directory = impatient.directory
+    subject = f"auth0|a/{status}"
+    directory.deleted = []
+    directory.status = status
     assert (
         impatient.platform.client.delete(
             URL, headers=user(issuer, impatient.platform, subject)
@@ -223,7 +225,8 @@ def test_an_external_provider_is_asked_to_delete(
 def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
     issuer: Issuer, impatient: Impatient
 ) -> None:
-    platform, directory = impatient.platform, impatient.directory
+    platform = impatient.platform
+    directory = impatient.directory
     directory.status = 500
     carl = user(issuer, platform, "carl")
     answer = platform.client.delete(URL, headers=carl)
@@ -243,13 +246,15 @@ def test_a_provider_that_is_away_is_asked_again_until_it_is_done(
 def test_a_user_whom_the_provider_never_deletes_keeps_no_other(
     issuer: Issuer, impatient: Impatient
 ) -> None:
-    platform, directory = impatient.platform, impatient.directory
+    platform = impatient.platform
+    directory = impatient.directory
     directory.status = 500
     for subject in ("ada", "bob"):
         assert (
             platform.client.delete(URL, headers=user(issuer, platform, subject)).status_code == 503
         )
-    directory.refused, directory.status = "/users/ada", 204
+    directory.refused = "/users/ada"
+    directory.status = 204
     make_older(impatient.tables)
     eventually(lambda: len(events(impatient.tables, "bob")) == 1, 30)
     assert events(impatient.tables, "ada") == []

@@ -148,7 +148,8 @@ def certified(folder: Path) -> tuple[ssl.SSLContext, Path]:
         )
         .sign(key, hashes.SHA256())
     )
-    authority, private = folder / "ca.pem", folder / "key.pem"
+    authority = folder / "ca.pem"
+    private = folder / "key.pem"
     authority.write_bytes(certificate.public_bytes(Encoding.PEM))
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

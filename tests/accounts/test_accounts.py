@@ -98,7 +98,8 @@ def test_a_bad_account_is_refused_at_its_field(
 
 
 def test_a_key_acts_on_its_own_environment_only(tenants: Tenants) -> None:
-    live, paper = made(tenants, broker="remote", environment="live"), made(tenants)
+    live = made(tenants, broker="remote", environment="live")
+    paper = made(tenants)
     assert make(tenants, "key_all", broker="remote", environment="live").status_code == 403
     assert make(tenants, "key_live", broker="remote", environment="live").status_code == 201
     for caller, own, other in (("key_all", paper, live), ("key_live", live, paper)):
@@ -115,7 +116,8 @@ def test_a_key_acts_on_its_own_environment_only(tenants: Tenants) -> None:
 
 def test_a_list_is_ascending_and_complete(tenants: Tenants) -> None:
     mine = [made(tenants, "other_admin")["id"] for _ in range(5)]
-    seen, query = [], {"limit": "2"}
+    seen = []
+    query = {"limit": "2"}
     while True:
         page = tenants.client.get(URL, headers=tenants.callers["other_admin"], params=query).json()
         seen += [account["id"] for account in page["data"]]
@@ -131,7 +133,8 @@ def test_a_list_is_ascending_and_complete(tenants: Tenants) -> None:
 
 
 def test_a_change_names_what_it_changes(tenants: Tenants) -> None:
-    account, admin = made(tenants, external_account_id="X"), tenants.callers["admin"]
+    account = made(tenants, external_account_id="X")
+    admin = tenants.callers["admin"]
     url = f"{URL}/{account['id']}"
 
     def patch(body: dict[str, Any], **headers: str) -> Any:
@@ -158,7 +161,8 @@ def test_a_change_names_what_it_changes(tenants: Tenants) -> None:
 
 
 def test_closing_is_for_good(tenants: Tenants) -> None:
-    account, admin = made(tenants), tenants.callers["admin"]
+    account = made(tenants)
+    admin = tenants.callers["admin"]
     url = f"{URL}/{account['id']}"
     assert tenants.client.delete(url, headers=admin | {"if-match": '"7"'}).status_code == 412
     assert tenants.client.delete(url, headers=admin).status_code == 204
@@ -210,7 +214,8 @@ def test_brokers_are_described(tenants: Tenants) -> None:
         assert answer.status_code == 200
     shown = {broker["name"]: broker for broker in answer.json()["data"]}
     assert answer.json()["next_cursor"] is None
-    paper, remote = shown["paper"], shown["remote"]
+    paper = shown["paper"]
+    remote = shown["remote"]
     assert (paper["environments"], paper["credential_fields"]) == (["paper"], [])
     assert paper["order_kinds"] == ["Market", "Limit", "Stop", "StopLimit", "TrailingStop"]
     assert paper["times_in_force"] == [

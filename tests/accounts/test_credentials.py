@@ -92,7 +92,8 @@ def test_8_kib_are_a_secret(tenants: Tenants) -> None:
 
 
 def test_a_rotation_changes_the_fingerprint_and_a_label_does_not(tenants: Tenants) -> None:
-    url, admin = url_of(tenants), tenants.callers["admin"]
+    url = url_of(tenants)
+    admin = tenants.callers["admin"]
     first = store(tenants, url).json()
     one = f"{url}/{first['id']}"
 
@@ -115,7 +116,8 @@ def test_a_rotation_changes_the_fingerprint_and_a_label_does_not(tenants: Tenant
 
 
 def test_a_deleted_credential_is_gone_and_can_be_stored_anew(tenants: Tenants) -> None:
-    url, admin = url_of(tenants), tenants.callers["admin"]
+    url = url_of(tenants)
+    admin = tenants.callers["admin"]
     one = f"{url}/{store(tenants, url).json()['id']}"
     assert tenants.client.delete(one, headers=admin | {"if-match": '"9"'}).status_code == 412
     assert tenants.client.delete(one, headers=admin).status_code == 204
@@ -127,7 +129,8 @@ def test_a_deleted_credential_is_gone_and_can_be_stored_anew(tenants: Tenants) -
 
 
 def test_a_closed_account_takes_no_credential(tenants: Tenants) -> None:
-    url, admin = url_of(tenants), tenants.callers["admin"]
+    url = url_of(tenants)
+    admin = tenants.callers["admin"]
     one = f"{url}/{store(tenants, url).json()['id']}"
     assert tenants.client.delete(url.removesuffix("/credentials"), headers=admin).status_code == 204
     for answer in (
@@ -139,7 +142,8 @@ def test_a_closed_account_takes_no_credential(tenants: Tenants) -> None:
 
 
 def test_another_accounts_credential_is_not_found(tenants: Tenants) -> None:
-    mine, other = url_of(tenants), url_of(tenants)
+    mine = url_of(tenants)
+    other = url_of(tenants)
     credential = store(tenants, other).json()["id"]
     admin = tenants.callers["admin"]
     assert (
@@ -167,7 +171,8 @@ async def _rows(urls: Urls, query: str) -> list[Any]:
 
 
 def test_replaced_and_deleted_secrets_are_removed(tenants: Tenants, tenants_database: Urls) -> None:
-    url, admin = url_of(tenants), tenants.callers["admin"]
+    url = url_of(tenants)
+    admin = tenants.callers["admin"]
     one = f"{url}/{store(tenants, url).json()['id']}"
     tenants.client.patch(one, json={"secrets": SECRETS}, headers=admin)
     tenants.client.delete(one, headers=admin)
@@ -183,7 +188,8 @@ def test_replaced_and_deleted_secrets_are_removed(tenants: Tenants, tenants_data
 def test_marked_secrets_are_found_nowhere(
     tenants: Tenants, tenants_database: Urls, tmp_path: Path
 ) -> None:
-    url, admin = url_of(tenants), tenants.callers["admin"]
+    url = url_of(tenants)
+    admin = tenants.callers["admin"]
     answers = [store(tenants, url, label="marked"), tenants.client.get(url, headers=admin)]
     one = f"{url}/{answers[0].json()['id']}"
     answers.append(tenants.client.patch(one, json={"secrets": SECRETS, "x": MARK}, headers=admin))

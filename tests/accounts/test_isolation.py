@@ -54,7 +54,8 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
             "INSERT INTO stream_heads (organization_id, seq) VALUES ($1, 2)", organization
         )
         for _ in range(2):
-            account, credential = uuid4(), uuid4()
+            account = uuid4()
+            credential = uuid4()
             await connection.execute(
                 "INSERT INTO accounts (id, organization_id, name, broker, environment)"
                 " VALUES ($1, $2, 'a', 'paper', 'paper')",
@@ -162,7 +163,8 @@ async def fill_intents(connection: asyncpg.Connection, organization: UUID, accou
 async def test_every_tenant_table_shows_the_set_organizations_rows_only(
     database: Database, owner_url: Secret
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     tables = await tenant_tables(owner_url)
     expected = {"accounts", "credentials", "sealed_secrets", "outbox", "stream_heads", *INTENT_ROWS}
     assert expected - {"api_keys"} <= set(tables)
@@ -184,7 +186,8 @@ async def test_every_tenant_table_shows_the_set_organizations_rows_only(
 async def test_holdings_at_the_paper_broker_are_those_of_accounts_that_are_shown(
     database: Database, owner_url: Secret
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     await fill(owner_url, [mine, other])
     owner = await asyncpg.connect(owner_url.reveal())
     await owner.execute(
@@ -199,7 +202,8 @@ async def test_holdings_at_the_paper_broker_are_those_of_accounts_that_are_shown
 async def test_the_service_cannot_write_for_another_organization(
     database: Database, owner_url: Secret
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
         assert await tx.execute("UPDATE accounts SET name = 'stolen'") == "UPDATE 2"
@@ -237,7 +241,8 @@ async def test_the_service_cannot_read_a_sealed_secret(
 async def test_the_service_appends_for_the_set_organization_only(
     database: Database, owner_url: Secret, table: str
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
         await tx.execute(f"INSERT INTO {table} {INTENT_ROWS[table]}", mine, uuid4())
@@ -249,7 +254,8 @@ async def test_the_service_appends_for_the_set_organization_only(
 async def test_the_service_changes_orders_and_heads_of_the_set_organization_only(
     database: Database, owner_url: Secret
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
         assert await tx.execute("UPDATE orders SET version = version + 1") == "UPDATE 2"
@@ -261,7 +267,8 @@ async def test_the_service_changes_orders_and_heads_of_the_set_organization_only
 async def test_the_service_reads_events_of_the_set_organization_only_and_no_partition(
     database: Database, owner_url: Secret
 ) -> None:
-    mine, other = uuid4(), uuid4()
+    mine = uuid4()
+    other = uuid4()
     await fill(owner_url, [mine, other])
     async with database.service.transaction([mine]) as tx:
         seen = await tx.fetch("SELECT DISTINCT organization_id FROM stream_events")

@@ -36,7 +36,8 @@ async def test_a_vault_that_forgets_nothing_keeps_no_session_from_a_change(
 ) -> None:
     async with open_in_process(urls) as in_process:
         await set_credential(in_process, "old")
-        owner, writer = in_process.in_process_writer.owner, in_process.in_process_writer
+        owner = in_process.in_process_writer.owner
+        writer = in_process.in_process_writer
         await owner.execute("UPDATE sealed_secrets SET discarded = true")
         before = await owner.fetchval("SELECT link_generation FROM accounts")
         follow = account_handlers(

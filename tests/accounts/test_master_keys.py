@@ -245,7 +245,8 @@ async def test_the_file_stays_its_owners(vault: EmbeddedVault, tmp_path: Path) -
 
 
 def test_rotations_at_the_same_time_lose_no_key(tmp_path: Path) -> None:
-    rotations, threads = 5, 4
+    rotations = 5
+    threads = 4
     start = Barrier(threads)
 
     def rotate(_: int) -> None:
@@ -305,7 +306,8 @@ def seal_until(folder: Path, start: Barrier, stop: Event) -> list[tuple[SecretRe
 async def test_processes_seal_and_open_while_another_rotates(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as shared, ProcessPoolExecutor(PROCESSES, context) as pool:
-        start, stop = shared.Barrier(PROCESSES + 1), shared.Event()
+        start = shared.Barrier(PROCESSES + 1)
+        stop = shared.Event()
         work = [pool.submit(seal_until, tmp_path, start, stop) for _ in range(PROCESSES)]
         await asyncio.to_thread(start.wait)
         await asyncio.to_thread(start.wait)
@@ -335,7 +337,8 @@ async def test_keys_in_the_environment_need_no_file(tmp_path: Path) -> None:
 
 
 async def test_keys_in_the_environment_are_rotated_there() -> None:
-    old, new = environment_vault(f"1:{ONE}"), environment_vault(f"2:{TWO},1:{ONE}")
+    old = environment_vault(f"1:{ONE}")
+    new = environment_vault(f"2:{TWO},1:{ONE}")
     with pytest.raises(StartupRefused, match="VAULT_MASTER_KEYS"):
         await old.add_master_key()
     assert not await new.retire(1)

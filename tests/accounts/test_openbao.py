@@ -124,7 +124,8 @@ async def test_a_forgotten_secret_is_gone_and_may_be_forgotten_again(
     settings: Settings, bao: Bao
 ) -> None:
     async with opened(settings) as vault:
-        sealed, other = await vault.seal(ROW, SECRETS), await vault.seal(ROW, SECRETS)
+        sealed = await vault.seal(ROW, SECRETS)
+        other = await vault.seal(ROW, SECRETS)
         for _ in range(2):
             await vault.forget(ROW, sealed)
         with pytest.raises(SecretUnreadable):

@@ -79,7 +79,8 @@ def test_balances_are_the_accounts_organizations_and_environments(
 def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "12")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "998800", "998800", "999900")  # 1,200 paid for what is worth 1,100
@@ -93,7 +94,8 @@ def test_fills_move_cash_and_equity_is_valued_at_the_quotes_middle(
 def test_equity_follows_the_price_when_it_is_read(
     tenants: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     before = balances(trading_client)["as_of"]
@@ -113,14 +115,16 @@ def test_equity_follows_the_price_when_it_is_read(
 def test_a_short_sale_is_worth_less_when_the_price_rises(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "SELL_SHORT", "100")
     until(trading_client, "1001000", "999000", START)
 
 
 def test_a_walked_position_counts_at_the_walks_middle(open_client: OpenClient) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     paid = Decimal(trade(trading_client, symbol, "BUY", "1")["average_price"])
     eventually(
         lambda: Decimal(balances(trading_client)["cash"] or 0) == Decimal(START) - paid,
@@ -132,7 +136,8 @@ def test_a_walked_position_counts_at_the_walks_middle(open_client: OpenClient) -
 def test_an_open_order_reserves_buying_power_and_is_published_at_its_pace(
     open_client: OpenClient,
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     until(trading_client, START, START, START)
     trading_client.accepted(create(limit("10", "1"), symbol=symbol))
     until(trading_client, START, "999990", START)
@@ -147,7 +152,8 @@ def balance_events(trading_client: TradingClient) -> list[Any]:
 def test_cash_changes_are_streamed(
     tenants: Tenants, open_client: OpenClient, client: Client
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     until(trading_client, START, START, START)
     post_quote(tenants, symbol, "10", "10")
     kinds = (BALANCE, POSITION)
@@ -157,7 +163,8 @@ def test_cash_changes_are_streamed(
     trade(trading_client, symbol, "BUY", "100")
     # The event of the first balance may come after the subscription.
     (event,) = follower.until(lambda event: event.balance.cash not in ("", START))[-1:]
-    reported, shown = event.balance, balances(trading_client)
+    reported = event.balance
+    shown = balances(trading_client)
     assert (reported.account_id, reported.organization_id) == (
         shown["account_id"],
         trading_client.account["organization_id"],
@@ -174,7 +181,8 @@ def test_cash_changes_are_streamed(
 def test_nothing_is_streamed_while_nothing_changes(
     tenants: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "10")
     trade(trading_client, symbol, "BUY", "100")
     until(trading_client, "999000", "999000", START)

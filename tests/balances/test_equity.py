@@ -41,7 +41,8 @@ def test_a_new_account_has_no_equity_over_time(open_client: OpenClient) -> None:
 def test_from_is_inclusive_and_to_exclusive_both_rounded_down(
     open_client: OpenClient, tables: Tables, resolution: str
 ) -> None:
-    client, span = open_client(), SPANS[resolution]
+    client = open_client()
+    span = SPANS[resolution]
     put_points(tables, client, resolution, *(DAY + n * span for n in range(4)))
     shown = [rfc3339(DAY + n * span) for n in range(4)]
     bounds = {"from": rfc3339(DAY + span + span / 2), "to": rfc3339(DAY + 3 * span + span / 2)}
@@ -54,7 +55,8 @@ def test_from_is_inclusive_and_to_exclusive_both_rounded_down(
 
 
 def test_hours_until_now_are_the_default(open_client: OpenClient, tables: Tables) -> None:
-    client, now = open_client(), datetime.now(UTC)
+    client = open_client()
+    now = datetime.now(UTC)
     hour = now.replace(minute=0, second=0, microsecond=0)
     put_points(
         tables,
@@ -90,7 +92,8 @@ def test_a_wrong_range_is_refused(
 
 def test_1500_spans_are_the_most_and_odd_times_are_no_error(open_client: OpenClient) -> None:
     client = open_client()
-    start, end = DAY, DAY + timedelta(hours=1500)
+    start = DAY
+    end = DAY + timedelta(hours=1500)
     assert get(client, **{"from": rfc3339(start), "to": rfc3339(end)}).status_code == 200
     assert (
         get(client, **{"from": rfc3339(start), "to": rfc3339(end + timedelta(hours=1))}).status_code

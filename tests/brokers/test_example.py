@@ -67,7 +67,8 @@ class Stage:
         if self.forgets:
             (self.folder / f"{self.account}.json").unlink(missing_ok=True)
         account = BrokerAccount(self.account, OrganizationId(uuid4()), Environment.PAPER, None)
-        settings, nothing = {"MY_BROKER_FOLDER": str(self.folder)}, None
+        settings = {"MY_BROKER_FOLDER": str(self.folder)}
+        nothing = None
         given: Any = (account, {}, SystemClock(), settings, nothing, nothing, nothing, {})
         self.session = MODULE.INTEGRATION.connect(IntegrationContext(*given))
         session: BrokerAdapter = self.session
@@ -145,10 +146,8 @@ def test_a_trial_of_the_example_says_what_it_cannot(
             "organizations": [{"external_id": "o", "accounts": [account], "api_keys": [key]}]
         }
         (made,) = platform.apply(document)["organizations"]
-        url, headers = (
-            f"/v1/accounts/{made['accounts'][0]['id']}",
-            {"x-api-key": made["api_keys"][0]["api_key"]},
-        )
+        url = f"/v1/accounts/{made['accounts'][0]['id']}"
+        headers = {"x-api-key": made["api_keys"][0]["api_key"]}
         stored = platform.client.post(
             f"{url}/credentials", json={"secrets": {"token": "t"}}, headers=headers
         )

@@ -106,7 +106,8 @@ def test_a_broken_integration_is_logged_and_left_out(
 def test_commands_of_a_broken_integration_are_logged_and_left_out(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, out = broker_commands(make_log("error"))["fix"], StringIO()
+    ours = broker_commands(make_log("error"))["fix"]
+    out = StringIO()
     monkeypatch.syspath_prepend(str(folder))
     found = broker_commands(make_log("error", out))
     assert {name: list(commands) for name, commands in found.items()} == {

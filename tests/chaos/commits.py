@@ -31,7 +31,9 @@ def own_server(folder: Path) -> Iterator[Urls]:
 
 def let_commits_wait(urls: Urls) -> None:
     """For a while, again and again, in all databases of the server."""
-    chance, until, pause = seeded("stalls"), time.monotonic() + FAULT_SECONDS, threading.Event()
+    chance = seeded("stalls")
+    until = time.monotonic() + FAULT_SECONDS
+    pause = threading.Event()
     with contextlib.closing(Tables(urls.owner)) as tables:
         while time.monotonic() < until:
             note("commits wait")

@@ -25,7 +25,8 @@ from tests.server_process import end_of_input
 from trading_intents.identity.keys import make_key
 from trading_intents.trading import Environment
 
-JSON, FORM = b"application/json", b"application/x-www-form-urlencoded"
+JSON = b"application/json"
+FORM = b"application/x-www-form-urlencoded"
 VALIDATE = b"/api/v1/auth/api-key/validate"
 NAMED_BRACKETS = b'{" - at `$' + b"[" * 8000 + b'":1}'
 NESTED_BRACKETS = b"[" * 4000 + b"]" * 4000

@@ -20,7 +20,10 @@ from tests.seeds import seeded
 FAULTS = {signal.SIGKILL: "killed", signal.SIGSTOP: "stopped"}
 COLOURS = {"killed": "#c0392b", "stopped": "#d68910", "commits wait": "#7d3c98"}
 MIN_REQUESTS = 50  # of a test that is shown though it has no faults
-WIDTH, HEIGHT, LEFT, GAP = 1400, 180, 70, 50
+WIDTH = 1400
+HEIGHT = 180
+LEFT = 70
+GAP = 50
 NAME_CHARACTERS = 62
 
 
@@ -90,7 +93,8 @@ def table(recording: Recording) -> str:
             "" if run.outcome == "passed" else f" ({run.outcome})"
         )
         failed = sum(not each.is_answered for each in own.requests)
-        seconds, requests = f"{run.ended - run.began:.0f}", str(len(own.requests))
+        seconds = f"{run.ended - run.began:.0f}"
+        requests = str(len(own.requests))
         lines.append((name, seconds, requests, str(failed), *times, kinds))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = [
@@ -139,7 +143,8 @@ def picture(recording: Recording) -> str:
             f'<line x1="{x:.1f}" y1="{GAP}" x2="{x:.1f}" y2="{bottom}" stroke="{colour}" opacity=".35">{title}</line>'
         )
     for run in recording.runs:
-        x, width = LEFT + scale * (run.began - began), scale * (run.ended - run.began)
+        x = LEFT + scale * (run.began - began)
+        width = scale * (run.ended - run.began)
         fill = "#eaecee" if run.outcome == "passed" else "#f5b7b1"
         title = f"<title>{escape(run.name)}: {run.outcome}</title>"
         box = f'x="{x:.1f}" y="{bottom + 6}" width="{width:.1f}" height="14"'
@@ -174,7 +179,9 @@ def _curve(
 
 def pytest_configure() -> None:
     """Watches every request that httpx sends from here, and every signal."""
-    kill, send, send_async = os.kill, httpx.Client.send, httpx.AsyncClient.send
+    kill = os.kill
+    send = httpx.Client.send
+    send_async = httpx.AsyncClient.send
 
     def kill_and_note(pid: int, number: int) -> None:
         kill(pid, number)
@@ -186,7 +193,8 @@ def pytest_configure() -> None:
         RECORDING.requests.append(AnsweredRequest(began, time.monotonic() - began, is_answered))
 
     def send_and_note(self: httpx.Client, *arguments: Any, **options: Any) -> httpx.Response:
-        began, answer = time.monotonic(), None
+        began = time.monotonic()
+        answer = None
         try:
             answer = send(self, *arguments, **options)
             return answer
@@ -196,7 +204,8 @@ def pytest_configure() -> None:
     async def send_and_note_async(
         self: httpx.AsyncClient, *arguments: Any, **options: Any
     ) -> httpx.Response:
-        began, answer = time.monotonic(), None
+        began = time.monotonic()
+        answer = None
         try:
             answer = await send_async(self, *arguments, **options)
             return answer

@@ -47,12 +47,15 @@ class Workers:
     """Two worker processes, one of which is always about to be killed or stopped."""
 
     def __init__(self, data_dir: Path, settings: dict[str, str], course: Course) -> None:
-        self._data_dir, self._settings, self._course = data_dir, settings, course
+        self._data_dir = data_dir
+        self._settings = settings
+        self._course = course
         self._over = threading.Event()
         self.faults = {"killed": 0, "stopped": 0}
 
     def run(self, seed: int) -> None:
-        chance, kills = seeded(seed), 0
+        chance = seeded(seed)
+        kills = 0
         while not self._over.is_set():
             with self.serving() as worker:
                 if kills >= self._course.kills:
@@ -139,7 +142,8 @@ def test_every_event_is_handled_once_though_workers_die(
     platform: Platform, settings: dict[str, str], tables: Tables, tmp_path: Path, course: Course
 ) -> None:
     bot, watch = callers(platform)
-    workers, count = Workers(tmp_path, settings, course), course.count
+    workers = Workers(tmp_path, settings, course)
+    count = course.count
     killers = [threading.Thread(target=workers.run, args=(seed,)) for seed in (1, 2)]
     for killer in killers:
         killer.start()

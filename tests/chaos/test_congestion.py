@@ -46,7 +46,8 @@ def limiting_cpu(worker: Platform) -> Iterator[None]:
     """The worker is stopped whenever it has used more than its share, so that a busy machine makes
     no difference."""
     process = worker.process
-    since_seconds, used_seconds = time.monotonic(), cpu_seconds(process.pid)
+    since_seconds = time.monotonic()
+    used_seconds = cpu_seconds(process.pid)
 
     def stop_and_go(over: threading.Event) -> None:
         while not over.wait(CPU_PERIOD_SECONDS):
@@ -78,7 +79,8 @@ def goodput(worker_processes: WorkerProcesses) -> list[float]:
         row["finished_at"]
         for row in tables.fetch("SELECT finished_at FROM orders ORDER BY finished_at")
     ]
-    started, quarter = tables.value("SELECT min(sent_at) FROM commands"), len(ended) // 4
+    started = tables.value("SELECT min(sent_at) FROM commands")
+    quarter = len(ended) // 4
     bounds = [started, *(ended[n * quarter - 1] for n in (1, 2, 3, 4))]
     return [quarter / (end - start).total_seconds() for start, end in pairwise(bounds)]
 

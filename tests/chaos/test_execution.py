@@ -46,7 +46,8 @@ def trickle(worker_processes: WorkerProcesses, intents: int, seconds: float) -> 
     """CREATEs one after the other from a few clients, spread over the time."""
     chance = seeded("orders")
     bodies = [create(market("1"), symbol=chance.choice(("AAPL", "MSFT"))) for _ in range(intents)]
-    pause_seconds, over = seconds / intents, threading.Event()
+    pause_seconds = seconds / intents
+    over = threading.Event()
 
     def send(index: int) -> str:
         over.wait(max(0.0, started + index * pause_seconds - time.monotonic()))
@@ -61,7 +62,8 @@ def trickle(worker_processes: WorkerProcesses, intents: int, seconds: float) -> 
 
 def check_once(worker_processes: WorkerProcesses, intents: list[str]) -> None:
     """Each intent reached the broker once, or never where its order says so."""
-    journal, orders = worker_processes.journal(), worker_processes.orders()
+    journal = worker_processes.journal()
+    orders = worker_processes.orders()
     assert [intent for intent, commands in journal.items() if commands != SENT_ONCE] == []
     for intent in intents:
         order = orders[intent]
@@ -215,7 +217,8 @@ def send_triples(
 def test_commands_of_an_intent_stay_in_order_though_workers_die(
     urls: Urls, tmp_path: Path, triples: int
 ) -> None:
-    is_long, over = triples > 100, threading.Event()
+    is_long = triples > 100
+    over = threading.Event()
     with open_worker_processes(urls, tmp_path, accounts=3) as worker_processes:
         with Mortals(worker_processes, 2, pauses=False).working() as workers:
             until_connected(worker_processes)
@@ -225,7 +228,8 @@ def test_commands_of_an_intent_stay_in_order_though_workers_die(
             eventually(lambda: workers.kills >= 2, SETTLED_SECONDS)
             workers.over.set()
             until_settled(worker_processes, 90 if is_long else 40, hurry=not is_long)
-        journal, orders = worker_processes.journal(), worker_processes.orders()
+        journal = worker_processes.journal()
+        orders = worker_processes.orders()
         ends = worker_processes.statuses(with_reason=True)
         print(f"\n{workers.kills} kills: {Counter(map(tuple, journal.values()))} {ends}")
         assert all(is_subsequence(commands) for commands in journal.values())
@@ -247,7 +251,8 @@ def test_without_kills_every_command_arrives(urls: Urls, tmp_path: Path, triples
 
         def until_working(account: str, intent: str) -> None:
             url = f"{worker_processes.api.url}/v1/accounts/{account}/orders/{intent}"
-            client, headers = worker_processes.api.client, worker_processes.headers
+            client = worker_processes.api.client
+            headers = worker_processes.headers
             eventually(
                 lambda: client.get(url, headers=headers).json()["order_status"] == "NEW",
                 SETTLED_SECONDS,
@@ -278,7 +283,8 @@ async def test_a_broker_that_was_away_gets_what_is_young_enough(urls: Urls) -> N
         in_process.venue.is_away = True
         in_process.venue.disconnect()
         await submit(60)
-        in_process.venue.is_away, back = False, time.monotonic()
+        in_process.venue.is_away = False
+        back = time.monotonic()
         await in_process.until_rows_are("completed", 30)
         assert (
             await in_process.in_process_writer.owner.fetchval(

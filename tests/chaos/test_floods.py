@@ -21,13 +21,17 @@ from tests.chaos.test_hostile_clients import memory_mb
 from tests.conftest import Urls
 from tests.platform import Platform, serving
 
-FLOOD_SECONDS, RECOVERY_SECONDS, BASELINE_SECONDS = 6.0, 1.0, 3.0
+FLOOD_SECONDS = 6.0
+RECOVERY_SECONDS = 1.0
+BASELINE_SECONDS = 3.0
 END_SECONDS = 30
 PAUSE_SECONDS = 0.01
-MAX_SLOWDOWN, MAX_EXTRA_MILLIS = 5, 50
+MAX_SLOWDOWN = 5
+MAX_EXTRA_MILLIS = 50
 # Of the serving process, after a flood: what allocators keep of the most connections and requests
 # that it ever had at once. A flood that comes again must find that room.
-MAX_GROWTH_MB, MAX_GROWTH_AGAIN_MB = 100, 20
+MAX_GROWTH_MB = 100
+MAX_GROWTH_AGAIN_MB = 20
 KEYS = 25
 SETTINGS = {"ROLES": "api,stream", "MAX_STREAMS": "400"}
 PERMISSIONS = ["intent:edit", "intent:read", "stream:read"]
@@ -55,7 +59,8 @@ class Measured:
     api_key: str
 
     async def run(self, seconds: float, latencies: Latencies) -> None:
-        path, until = f"/v1/accounts/{self.account_id}", time.monotonic() + seconds
+        path = f"/v1/accounts/{self.account_id}"
+        until = time.monotonic() + seconds
         read = get(f"{path}/orders?limit=10".encode(), self.api_key)
         submit = post(f"{path}/intents".encode(), SUBMIT, api_key=self.api_key)
         await asyncio.gather(
@@ -97,11 +102,13 @@ def site(urls: Urls, tmp_path: Path) -> Iterator[Site]:
     ]
     with serving(tmp_path, **SETTINGS, **database) as platform:
         measured, flooding = platform.provision({"organizations": made})["organizations"]
-        port, grpc_port = urlsplit(platform.url).port, int(platform.grpc.rpartition(":")[2])
+        port = urlsplit(platform.url).port
+        grpc_port = int(platform.grpc.rpartition(":")[2])
         assert port
         task = {"port": port, "grpc_port": grpc_port, "account_id": flooding["accounts"][0]["id"]}
         task["api_keys"] = [key["api_key"] for key in flooding["api_keys"]]
-        account_id, api_key = measured["accounts"][0]["id"], measured["api_keys"][0]["api_key"]
+        account_id = measured["accounts"][0]["id"]
+        api_key = measured["api_keys"][0]["api_key"]
         yield Site(platform, Measured(platform, port, account_id, api_key), task)
 
 
@@ -147,10 +154,12 @@ def test_a_tenant_is_served_beside_each_flood_and_beside_all(site: Site) -> None
     """The baseline is measured before the first flood and a moment after each, so that a machine
     that is busier for a while is so in both."""
     gc.disable()
-    baseline, beside = Latencies(), dict[str, Latencies]()
+    baseline = Latencies()
+    beside = dict[str, Latencies]()
     asyncio.run(site.measured.run(2 * BASELINE_SECONDS, baseline))
     began_mb = memory_mb(site.platform)
-    grown, most = dict[str, float](), dict[str, float]()
+    grown = dict[str, float]()
+    most = dict[str, float]()
     phases = {name: (name,) for name in NAMES} | {"all": NAMES, "all again": NAMES}
     for label, names in phases.items():
         answers: dict[str, dict[str, int]] = {}

@@ -81,7 +81,8 @@ def prepare(processes: WorkerProcesses, orders: int, positions: int) -> None:
 def start_halt(processes: WorkerProcesses) -> Any:
     """Asked of a process that is killed while it answers, then of another, until there is an
     answer."""
-    chance, path = seeded("halt"), f"/v1/controls/accounts/{processes.accounts[0]}/halt"
+    chance = seeded("halt")
+    path = f"/v1/controls/accounts/{processes.accounts[0]}/halt"
     with (
         contextlib.suppress(AssertionError),
         serving(processes.folder, **api_settings(processes)) as mortal,

@@ -30,7 +30,8 @@ ROUND_SECONDS = 60
 SHORT_SECONDS = 6
 MAX_GROWTH_MB = 150
 MAX_LATE_GROWTH_MB = 30
-MAX_SLOWDOWN, MIN_LIMIT_MILLIS = 3, 50
+MAX_SLOWDOWN = 3
+MIN_LIMIT_MILLIS = 50
 ORDER = {
     "symbol": "AAPL",
     "order_side": "BUY",
@@ -62,7 +63,8 @@ class Honest:
         await asyncio.gather(*(self._ask(until, measured) for _ in range(HONEST_CLIENTS)))
 
     async def _ask(self, until: float, measured: Measured) -> None:
-        path, headers = f"/v1/accounts/{self.account_id}/intents", {"x-api-key": self.api_key}
+        path = f"/v1/accounts/{self.account_id}/intents"
+        headers = {"x-api-key": self.api_key}
         async with httpx.AsyncClient(
             base_url=self.platform.url, verify=False, timeout=10
         ) as client:
@@ -131,7 +133,9 @@ def attacked(honest: Honest, seconds: float, seed: int) -> Iterator[subprocess.P
 def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: int) -> None:
     """In rounds, each without attackers first: a disk that becomes slow is as slow for the
     baseline."""
-    alone, beside, first_mb = Measured(), Measured(), 0.0
+    alone = Measured()
+    beside = Measured()
+    first_mb = 0.0
     made: Counter[str] = Counter()
     answers: Counter[str] = Counter()
     round_seconds = min(seconds, ROUND_SECONDS)
@@ -146,7 +150,8 @@ def test_honest_clients_are_served_beside_hostile_ones(honest: Honest, seconds: 
         made.update(done["made"])
         answers.update(done["answers"])
     half = len(beside.memory_mb) // 2
-    early_mb, late_mb = max(beside.memory_mb[:half]), max(beside.memory_mb[half:])
+    early_mb = max(beside.memory_mb[:half])
+    late_mb = max(beside.memory_mb[half:])
     print(
         f"\n{len(beside.millis)} honest submits: p99 {alone.p99_millis:.1f} ms alone, {beside.p99_millis:.1f} ms "
         f"beside {dict(made)}, answered {dict(answers)}; memory {first_mb:.0f}, {early_mb:.0f}, {late_mb:.0f} MB"

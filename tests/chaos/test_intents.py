@@ -45,7 +45,9 @@ class Fleet:
     def __init__(
         self, folder: Path, settings: dict[str, str], life_seconds: tuple[float, float]
     ) -> None:
-        self._folder, self._settings, self._life_seconds = folder, settings, life_seconds
+        self._folder = folder
+        self._settings = settings
+        self._life_seconds = life_seconds
         self.urls: dict[int, str] = {}
         self.over = threading.Event()
         self.kills = 0
@@ -84,7 +86,8 @@ class Load:
     codes: Counter[str] = field(default_factory=Counter)
 
     def trade(self, number: int) -> None:
-        chance, names = seeded(100 + number), map(f"{number}-{{}}".format, itertools.count())
+        chance = seeded(100 + number)
+        names = map(f"{number}-{{}}".format, itertools.count())
         with httpx.Client(headers=self.headers, timeout=20, verify=False) as client:
             while not self.over.wait(self.pace_seconds):
                 account = chance.choice(self.accounts)
@@ -98,7 +101,8 @@ class Load:
     ) -> str | None:
         """Until it is settled or given up; every try has the same key. The intent, when it was
         taken."""
-        sent, is_doubtful = body | {"client_reference_id": name}, False
+        sent = body | {"client_reference_id": name}
+        is_doubtful = False
         for _ in range(chance.choice((1, 1, 5, 50))):
             living = list(self.fleet.urls.values())
             if not living:
@@ -146,7 +150,9 @@ def server(cluster: Path, tmp_path: Path) -> Iterator[tuple[Path, Body]]:
 def kill_postgres(
     folder: Path, seconds: float, pauses: tuple[float, float], over: threading.Event
 ) -> int:
-    chance, kills, deadline = seeded("kills"), 0, time.monotonic() + seconds
+    chance = seeded("kills")
+    kills = 0
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline or kills < MIN_KILLS:
         over.wait(chance.uniform(*pauses))
         pid = postmaster(folder)
@@ -253,7 +259,8 @@ async def check_logs(connection: asyncpg.Connection) -> None:
         row["account_id"]: row for row in await connection.fetch("SELECT * FROM account_heads")
     }
     for account, group in itertools.groupby(rows, key=lambda row: row["account_id"]):
-        previous, count = "0" * 64, 0
+        previous = "0" * 64
+        count = 0
         for count, row in enumerate(group, 1):
             assert row["seq"] == count
             assert canonical(json.loads(row["record"])) == row["record"]

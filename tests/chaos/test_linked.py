@@ -62,15 +62,14 @@ class Trader:
 
     def jump(self, symbol: str | None = None) -> None:
         """Often over both legs of whatever works, and with sizes that fill a part."""
-        bid, size = self.chance.randint(90, 110), self.chance.choice((2, 5, 100))
+        bid = self.chance.randint(90, 110)
+        size = self.chance.choice((2, 5, 100))
         quote = {"bid": str(bid), "ask": str(bid + 1), "bid_size": str(size), "ask_size": str(size)}
         self.call("PUT", f"/v1/paper/quotes/{symbol or self.chance.choice(SYMBOLS)}", quote)
 
     def open(self) -> None:
-        account, side = (
-            self.chance.choice(self.processes.accounts),
-            self.chance.choice(("BUY", "SELL_SHORT", "PAIR")),
-        )
+        account = self.chance.choice(self.processes.accounts)
+        side = self.chance.choice(("BUY", "SELL_SHORT", "PAIR"))
         low, middle, high = (str(price) for price in sorted(self.chance.sample(range(92, 109), 3)))
         quantity = str(self.chance.randint(1, 12))
         profit, loss = (high, low) if side == "BUY" else (low, high)
@@ -79,7 +78,8 @@ class Trader:
             "stop_loss": stop(quantity, loss),
         }
         if side == "PAIR":
-            entry, side = limit(quantity, low), "BUY"
+            entry = limit(quantity, low)
+            side = "BUY"
             more: Body = {"one_cancels_other": {"stop_price": high}}
             specs = {"one_cancels_other": stop(quantity, high)}
         else:

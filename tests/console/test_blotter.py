@@ -16,7 +16,9 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(
     screens: Screens, tenants: Tenants
 ) -> None:
     account = make_account(tenants, "to sweep")
-    first, second, third = symbol(), symbol(), symbol()
+    first = symbol()
+    second = symbol()
+    third = symbol()
     with screens(tenants.platform) as screen:
         page = screen.page
         screen.sign_in(bearer(tenants, "key_all"))

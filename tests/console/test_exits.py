@@ -37,7 +37,8 @@ def offer_links(screen: Screen) -> None:
 
 
 def test_a_trailing_stop_is_placed_shown_and_replaced(screens: Screens, tenants: Tenants) -> None:
-    account, name = make_account(tenants, "to trail"), symbol()
+    account = make_account(tenants, "to trail")
+    name = symbol()
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
         choose(screen, account)
@@ -62,7 +63,9 @@ def test_a_trailing_stop_is_placed_shown_and_replaced(screens: Screens, tenants:
 def test_exits_are_prices_or_distances_and_are_sent_with_the_entry(
     screens: Screens, tenants: Tenants
 ) -> None:
-    account, name, sent = make_account(tenants, "to protect"), symbol(), list[Any]()
+    account = make_account(tenants, "to protect")
+    name = symbol()
+    sent = list[Any]()
     with screens(tenants.platform) as screen:
         page = screen.page
         offer_links(screen)
@@ -144,7 +147,8 @@ def order(order_id: str, name: str, **fields: Any) -> dict[str, Any]:
 def test_a_group_stays_together_and_an_unprotected_entry_is_loud(
     screens: Screens, tenants: Tenants
 ) -> None:
-    account, name = make_account(tenants, "to group"), symbol()
+    account = make_account(tenants, "to group")
+    name = symbol()
     entry = order(
         ENTRY,
         name,
@@ -205,7 +209,8 @@ def test_a_group_stays_together_and_an_unprotected_entry_is_loud(
 def test_a_bracket_goes_from_the_ticket_to_its_end_on_the_screen(
     screens: Screens, tenants: Tenants
 ) -> None:
-    account, name = make_account(tenants, "to bracket"), symbol()
+    account = make_account(tenants, "to bracket")
+    name = symbol()
     post_quote(tenants, name, "100")
     with screens(tenants.platform) as screen:
         page = screen.page
@@ -221,7 +226,8 @@ def test_a_bracket_goes_from_the_ticket_to_its_end_on_the_screen(
         ticket.get_by_text("With take profit at 108.90, stop loss at 90.").wait_for()
         ticket.get_by_text("Controls and limits let this pass.").wait_for()
         ticket.get_by_label("Quantity").press("Enter")
-        profit, loss = screen.row("Take profit"), screen.row("Stop loss")
+        profit = screen.row("Take profit")
+        loss = screen.row("Stop loss")
         profit.get_by_text("works as soon as its entry fills").wait_for()
         post_quote(tenants, name, "99")
         screen.row("Limit").get_by_text("Filled").wait_for()

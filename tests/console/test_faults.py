@@ -27,12 +27,10 @@ class Held:
     """Answers that the browser gets when the test lets them go."""
 
     def __init__(self, screen: Screen, pattern: str) -> None:
-        self.page, self.pattern, self.routes, self.is_released = (
-            screen.page,
-            pattern,
-            list[Any](),
-            False,
-        )
+        self.page = screen.page
+        self.pattern = pattern
+        self.routes = list[Any]()
+        self.is_released = False
         self.page.route(pattern, self._hold)
 
     def _hold(self, route: Any) -> None:

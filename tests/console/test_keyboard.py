@@ -18,7 +18,8 @@ class Keyboard:
     """Reaches an element with Tab only, as a person does who sees the focus."""
 
     def __init__(self, screen: Screen) -> None:
-        self.screen, self.page = screen, screen.page
+        self.screen = screen
+        self.page = screen.page
 
     def focused(self) -> tuple[str, str]:
         """The element with the focus and its name, as a screen reader reads it."""
@@ -74,7 +75,8 @@ def test_a_trader_works_by_keyboard_alone(screens: Screens, tenants: Tenants) ->
     make_account(tenants, "aaa keyboard")  # the first of the list by no rule: it is chosen below
     filled, resting = (f"K{uuid.uuid4().hex[:7].upper()}" for _ in range(2))
     with screens(tenants.platform) as screen:
-        keys, page = Keyboard(screen), screen.page
+        keys = Keyboard(screen)
+        page = screen.page
         screen.open()
         page.get_by_label("API key or user's token").wait_for()
         page.keyboard.type(tenants.callers["key_all"]["x-api-key"])  # the form has the focus

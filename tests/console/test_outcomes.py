@@ -29,14 +29,13 @@ def test_the_ticket_follows_its_order_and_a_notice_shows_others(
     screens: Screens, tenants: Tenants
 ) -> None:
     account = make_account(tenants, "to follow")
-    name, other = symbol(), symbol()
+    name = symbol()
+    other = symbol()
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
         choose(screen, account)
-        ticket, notice = (
-            screen.page.locator("form.ticket"),
-            screen.page.locator("footer.notice[aria-live=polite]"),
-        )
+        ticket = screen.page.locator("form.ticket")
+        notice = screen.page.locator("footer.notice[aria-live=polite]")
         outcome = ticket.locator(".outcome")
 
         screen.order(name, "99999999")
@@ -88,11 +87,13 @@ def test_a_broker_that_is_away_and_a_halt_are_seen_in_every_view(
     headers = tenants.callers["key_all"]
     body = {"name": "far away", "broker": "remote", "environment": "paper"}
     account = tenants.client.post("/v1/accounts", json=body, headers=headers).json()["id"]
-    name, trading = symbol(), make_account(tenants, "not halted")
+    name = symbol()
+    trading = make_account(tenants, "not halted")
     with screens(tenants.platform) as screen:
         screen.sign_in(bearer(tenants, "key_all"))
         choose(screen, account)
-        state, trouble = screen.page.locator(".connection"), screen.page.locator(".trouble")
+        state = screen.page.locator(".connection")
+        trouble = screen.page.locator(".trouble")
         ticket = screen.page.locator("form.ticket")
         state.get_by_text("No credential").wait_for()
         trouble.get_by_text("the broker wants a credential, and none is stored").wait_for()

@@ -147,7 +147,9 @@ def test_a_caller_can_read_who_it_is(tenants: Tenants) -> None:
         return shown
 
     acme = tenants.organization("org_acme")["id"]
-    key, admin, service = answered("key_live"), answered("admin"), answered("service_unnamed")
+    key = answered("key_live")
+    admin = answered("admin")
+    service = answered("service_unnamed")
     assert (key["principal_type"], key["environment"], key["organization_id"]) == (
         "API_KEY",
         "live",
@@ -215,7 +217,8 @@ def test_a_demo_link_gives_a_user_and_a_key_once(platform: Platform) -> None:
 )
 def test_a_demo_link_holds_for_a_minute(platform: Platform, moved_seconds: int) -> None:
     folder = Path(platform.environ["TRADING_INTENTS_DATA_DIR"]) / "console-links"
-    code, other = code_of(platform), code_of(platform)
+    code = code_of(platform)
+    other = code_of(platform)
     for file in folder.iterdir():
         os.utime(file, (time.time() + moved_seconds,) * 2)
     assert exchange(platform, code).status_code == 401
@@ -225,7 +228,8 @@ def test_a_demo_link_holds_for_a_minute(platform: Platform, moved_seconds: int) 
 
 
 def test_a_demo_link_is_used_once_by_many_at_once(platform: Platform) -> None:
-    code, tries = code_of(platform), 20
+    code = code_of(platform)
+    tries = 20
     together = threading.Barrier(tries)
 
     def use() -> int:

@@ -18,7 +18,8 @@ def test_a_signed_in_user_trades_by_a_session_key_until_signing_out(
     screens: Screens, tenants: Tenants
 ) -> None:
     account = make_account(tenants, "for people")
-    mine, others = symbol(), symbol()
+    mine = symbol()
+    others = symbol()
     send(tenants, account, others, "2")
     used: list[str] = []
     with screens(tenants.platform) as screen:

@@ -20,7 +20,8 @@ def post_quote(tenants: Tenants, name: str, price: str) -> None:
 
 
 def test_today_is_what_the_daily_loss_limit_counts(screens: Screens, tenants: Tenants) -> None:
-    account, name = make_account(tenants, "to lose"), symbol()
+    account = make_account(tenants, "to lose")
+    name = symbol()
     limits = {"max_daily_loss": "5", "timezone": "America/New_York"}
     controls = f"/v1/controls/accounts/{account}"
     assert (
@@ -71,7 +72,9 @@ def test_today_is_what_the_daily_loss_limit_counts(screens: Screens, tenants: Te
 
 
 def test_a_reason_is_read_whole_in_the_blotter(screens: Screens, tenants: Tenants) -> None:
-    account, name, other = make_account(tenants, "to explain"), symbol(), symbol()
+    account = make_account(tenants, "to explain")
+    name = symbol()
+    other = symbol()
     with screens(tenants.platform) as screen:
         page = screen.page
         screen.sign_in(bearer(tenants, "key_all"))

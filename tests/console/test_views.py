@@ -259,7 +259,8 @@ def test_the_operator_sees_metrics_and_the_outbox(screens: Screens, tenants: Ten
 
 def test_the_log_shows_actions_newest_first_and_checks_their_hashes(screen: Screen) -> None:
     screen.sign_in_to_demo()
-    first, second = symbol(), symbol()
+    first = symbol()
+    second = symbol()
     screen.order(first)
     screen.order(second)
     screen.view("Log")

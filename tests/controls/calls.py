@@ -12,7 +12,8 @@ class TradingClient:
     """One caller, and one account of theirs."""
 
     def __init__(self, tenants: Tenants, caller: str = "admin", **account: Any) -> None:
-        self.tenants, self.headers = tenants, tenants.callers[caller]
+        self.tenants = tenants
+        self.headers = tenants.callers[caller]
         self.account = made(tenants, caller, **account)["id"]
 
     def call(

@@ -28,7 +28,8 @@ class LossyAccount:
     """A paper account that holds 10 of a symbol which nobody else trades."""
 
     def __init__(self, tenants: Tenants, tables: Tables) -> None:
-        self.tenants, self.tables = tenants, tables
+        self.tenants = tenants
+        self.tables = tables
         self.symbol = f"L{uuid.uuid4().hex[:10].upper()}"
         self.trading_client: TradingClient = open_trading_client(tenants, tables)
         self.id = self.trading_client.account["id"]

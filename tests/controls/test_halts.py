@@ -99,7 +99,8 @@ def reasons(answer: Any) -> list[str]:
 
 
 def test_a_halted_account_refuses_new_orders_and_changes_until_it_is_resumed(firm: Tenants) -> None:
-    client, other = TradingClient(firm), TradingClient(firm)
+    client = TradingClient(firm)
+    other = TradingClient(firm)
     order = create(client).json()["intent_id"]
     eventually(lambda: status(client, order) == "NEW", WAIT_SECONDS)
     answer = halt(client, cancel_orders=False)

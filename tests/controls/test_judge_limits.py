@@ -30,8 +30,12 @@ SCOPES: dict[str, Any] = {
     "account": {"Account": "account"},
     "symbol": {"Symbol": {"account_id": "account", "symbol": "AAPL"}},
 }
-BUY, SELL, SHORT = OrderSide.BUY, OrderSide.SELL, OrderSide.SELL_SHORT
-ALL, OWN, ACCOUNT = ("organization", "account", "symbol"), ("account", "symbol"), ("account",)
+BUY = OrderSide.BUY
+SELL = OrderSide.SELL
+SHORT = OrderSide.SELL_SHORT
+ALL = ("organization", "account", "symbol")
+OWN = ("account", "symbol")
+ACCOUNT = ("account",)
 
 
 def order(side: OrderSide = BUY, quantity: str = "10", **changes: Any) -> AskedOrder:
@@ -53,7 +57,8 @@ def order(side: OrderSide = BUY, quantity: str = "10", **changes: Any) -> AskedO
 
 
 def replacing(side: OrderSide, old: str, new: str, filled: str = "0") -> AskedOrder:
-    left, larger = Decimal(old) - Decimal(filled), max(Decimal(old), Decimal(new)) - Decimal(filled)
+    left = Decimal(old) - Decimal(filled)
+    larger = max(Decimal(old), Decimal(new)) - Decimal(filled)
     return order(side, new, is_create=False, open_before=left, open_after=larger)
 
 

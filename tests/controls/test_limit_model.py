@@ -115,7 +115,9 @@ class Course:
     """A random course of one account, whose limits change on the way."""
 
     def __init__(self, tenants: Tenants, tables: Tables, chance: random.Random) -> None:
-        self.trader, self.tables, self.chance = LimitedTrader(tenants), tables, chance
+        self.trader = LimitedTrader(tenants)
+        self.tables = tables
+        self.chance = chance
         self.is_changed = False  # whether limits were the last that changed
         held = chance.choice([0, 5, 10, -5, -12])
         self.trader.book("100", "100")
@@ -125,20 +127,24 @@ class Course:
         self.model = Model(Decimal(held))
 
     def put_limits(self) -> None:
-        is_none, self.is_changed = self.chance.random() < 0.3, True
+        is_none = self.chance.random() < 0.3
+        self.is_changed = True
         for level in ("Organization", "Account", "Symbol"):
             fields = self.model.limits[level] = {} if is_none else random_limits(self.chance, level)
             if level == "Organization":
-                client, admin = self.trader.tenants.client, self.trader.client.headers
+                client = self.trader.tenants.client
+                admin = self.trader.client.headers
                 answer = client.put(f"{URL}/organization/limits", json=fields, headers=admin)
                 assert answer.status_code == 200, answer.text
             else:
                 self.trader.limit(level.lower(), **fields)
 
     def step(self) -> None:
-        intents, chance = list(self.model.open), self.chance.random()
+        intents = list(self.model.open)
+        chance = self.chance.random()
         if self.is_changed and intents:  # the first command after that is seldom a CREATE
-            chance, self.is_changed = 0.1 + chance / 2, False
+            chance = 0.1 + chance / 2
+            self.is_changed = False
         if chance < 0.08:
             self.put_limits()
         elif intents and chance < 0.2:

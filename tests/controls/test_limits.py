@@ -242,7 +242,8 @@ def test_limits_take_the_premium_entitlement(tenants: Tenants, level: str) -> No
 
 def test_a_closed_account_keeps_its_limits(trading_client: TradingClient) -> None:
     assert call(trading_client, "PUT", "account", FULL).status_code == 200
-    client, headers = trading_client.tenants.client, trading_client.headers
+    client = trading_client.tenants.client
+    headers = trading_client.headers
     assert (
         client.delete(f"/v1/accounts/{trading_client.account}", headers=headers).status_code == 204
     )

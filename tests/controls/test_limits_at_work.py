@@ -136,7 +136,8 @@ def test_limits_stay_in_force_when_the_plan_lapses(tenants: Tenants) -> None:
     account = client.post(
         "/v1/accounts", json={"name": "a", "broker": "paper", "environment": "paper"}, headers=admin
     ).json()["id"]
-    path, body = f"/v1/controls/accounts/{account}/limits", {"max_order_quantity": "1"}
+    path = f"/v1/controls/accounts/{account}/limits"
+    body = {"max_order_quantity": "1"}
     assert client.put(path, json=body, headers=key).status_code == 200
     tenants.platform.provision({"organizations": [document | {"entitlements": [], "api_keys": []}]})
     eventually(lambda: client.put(path, json=body, headers=key).status_code == 403, WAIT_SECONDS)

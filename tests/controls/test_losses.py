@@ -17,7 +17,8 @@ from trading_intents.prices.model import PriceRules
 
 PRICES = PriceRules(900, PaperSimulation(1))
 NOW = datetime(2026, 3, 9, 12, tzinfo=UTC)
-NEW_YORK, BERLIN = "America/New_York", "Europe/Berlin"
+NEW_YORK = "America/New_York"
+BERLIN = "Europe/Berlin"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from trading_intents.controls.limits.state.recent import (
 
 # Half a minute before New York's clocks go back.
 START = datetime(2026, 11, 1, 5, 59, 30, tzinfo=UTC)
-FIRST, SECOND = (1, "aa"), (2, "bb")
+FIRST = (1, "aa")
+SECOND = (2, "bb")
 
 
 @given(
@@ -31,7 +32,9 @@ FIRST, SECOND = (1, "aa"), (2, "bb")
 def test_it_counts_and_finds_what_a_list_of_all_orders_has(
     window_millis: int, steps: list[tuple[int, str]]
 ) -> None:
-    recent, accepted, now = RecentOrders(window_millis, START), list[tuple[datetime, str]](), START
+    recent = RecentOrders(window_millis, START)
+    accepted = list[tuple[datetime, str]]()
+    now = START
     for millis, terms in steps:
         now += timedelta(milliseconds=millis)
         since = now.replace(microsecond=0) - timedelta(seconds=59)
@@ -51,7 +54,8 @@ def test_it_counts_and_finds_what_a_list_of_all_orders_has(
 
 def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> None:
     memory: RecentByAccount = {}
-    now, second = START.isoformat(), str(int(START.timestamp()))
+    now = START.isoformat()
+    second = str(int(START.timestamp()))
     rows = [["create", "x", "a", now], ["second", "x", second, "2"], ["second", "y", second, "1"]]
     rows += [["account", "x", "false", "true"], ["account", "y", "false", "true"]]
     first = {"x": FIRST, "y": FIRST}
@@ -110,7 +114,8 @@ def test_a_clock_that_is_set_back_has_the_log_read_again() -> None:
 
 
 def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
-    recent, ahead = RecentOrders(0, START), START + timedelta(hours=1)
+    recent = RecentOrders(0, START)
+    ahead = START + timedelta(hours=1)
     recent.accept("", ahead)
     for second in range(600):
         recent.accept("", START + timedelta(seconds=second))

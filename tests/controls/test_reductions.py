@@ -27,8 +27,10 @@ class Trader:
     """One caller with an account of their own, and a symbol that nobody else trades."""
 
     def __init__(self, tenants: Tenants, caller: str = "key_all") -> None:
-        self.tenants, self.client = tenants, TradingClient(tenants, "admin")
-        self.headers, self.account = tenants.callers[caller], self.client.account
+        self.tenants = tenants
+        self.client = TradingClient(tenants, "admin")
+        self.headers = tenants.callers[caller]
+        self.account = self.client.account
         self.symbol = f"R{uuid.uuid4().hex[:12].upper()}"
         self.quote()
 
@@ -67,7 +69,8 @@ class Trader:
         payload = {"symbol": self.symbol, "order_side": "BUY", "spec": spec}
         body = json.dumps({"command": {"type": "CREATE", "payload": payload}})
         headers = self.headers | {"content-type": "application/json"}
-        address, numbers = httpx.URL(self.tenants.platform.url), iter(range(count))
+        address = httpx.URL(self.tenants.platform.url)
+        numbers = iter(range(count))
 
         def create(_: int) -> list[str]:
             created = []
@@ -139,7 +142,8 @@ def test_cancel_all_appends_a_cancel_for_each_open_order(trader: Trader) -> None
 def test_cancel_all_of_a_symbol_leaves_the_others(trader: Trader) -> None:
     other = f"{trader.symbol}.B"
     trader.quote(other)
-    mine, left = trader.create(limit="1"), trader.create(limit="1", symbol=other)
+    mine = trader.create(limit="1")
+    left = trader.create(limit="1", symbol=other)
     trader.until(left, "NEW")
     answer = trader.cancel_all({"symbol": trader.symbol.lower()})
     assert [each["intent_id"] for each in answer.json()["intents"]] == [mine]

@@ -19,7 +19,8 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database, Row, Tx
 from trading_intents.trading import Symbol
 
-ACCOUNTS, SYMBOLS_EACH = 60, 200
+ACCOUNTS = 60
+SYMBOLS_EACH = 200
 
 
 @dataclass
@@ -54,8 +55,10 @@ async def add_accounts(tenant: Tenant, count: int) -> None:
 
 
 async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tenant) -> None:
-    organization, (one, two, three) = tenant.organization, tenant.accounts
-    off, rule = Switch(True, "why"), TimeRule(time(9, 30), None, 500, "Europe/Berlin")
+    organization = tenant.organization
+    one, two, three = tenant.accounts
+    off = Switch(True, "why")
+    rule = TimeRule(time(9, 30), None, 500, "Europe/Berlin")
     async with database.service.transaction([organization]) as tx:
         await store.put_switch(tx, ControlScope(organization, two), off)
         await store.put_switch(tx, ControlScope(organization, one, Symbol("AAPL")), Switch(False))
@@ -101,7 +104,8 @@ class Explaining:
     """A transaction that plans a query instead of running it."""
 
     def __init__(self, tx: Tx) -> None:
-        self._tx, self.plan = tx, ""
+        self._tx = tx
+        self.plan = ""
 
     async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]:
         self.plan = "\n".join(

@@ -58,7 +58,8 @@ def get_organization(tenants: Tenants, caller: str = "admin") -> Any:
 
 
 def test_the_organizations_switch_holds_for_every_account(firm: Tenants) -> None:
-    trading_client, other = TradingClient(firm), TradingClient(firm)
+    trading_client = TradingClient(firm)
+    other = TradingClient(firm)
     assert code(get_organization(firm)) == (404, "not_found")
     assert code(put_organization(firm, {"manually_disabled": True}, **{"if-match": '"1"'})) == (
         412,
@@ -99,7 +100,8 @@ def test_the_organizations_switch_holds_for_every_account(firm: Tenants) -> None
 
 
 def test_an_accounts_switch_holds_for_that_account(tenants: Tenants) -> None:
-    trading_client, other = TradingClient(tenants), TradingClient(tenants)
+    trading_client = TradingClient(tenants)
+    other = TradingClient(tenants)
     assert code(trading_client.get("")) == (404, "not_found")
     answer = trading_client.call(
         "PUT", "", {"manually_disabled": True, "manual_reason": "model review"}

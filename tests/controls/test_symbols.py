@@ -263,7 +263,8 @@ def test_the_list_is_ascending_and_complete(
     tenants: Tenants, trading_client: TradingClient
 ) -> None:
     assert trading_client.get("/symbols").json() == {"data": [], "next_cursor": None}
-    manual, timed = ["B", "A/B", "A.B", "Z", "10"], ["B", "A:B", "A-B", "AA", "A_B"]
+    manual = ["B", "A/B", "A.B", "Z", "10"]
+    timed = ["B", "A:B", "A-B", "AA", "A_B"]
     puts = {symbol: trading_client.put(symbol.replace("/", "%2F")).json() for symbol in manual}
     patches = {symbol: trading_client.patch(symbol, {}).json() for symbol in timed}
     expected = [
@@ -271,7 +272,8 @@ def test_the_list_is_ascending_and_complete(
         for symbol in sorted({*manual, *timed})
     ]
     for limit in (1, 2, 3, 100):
-        seen, cursor = [], ""
+        seen = []
+        cursor = ""
         while True:
             page = trading_client.get(f"/symbols?limit={limit}{cursor}").json()
             seen += page["data"]

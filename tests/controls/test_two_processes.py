@@ -75,7 +75,8 @@ def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(
         assert other.reasons() == ["account_halted"]
         assert other.client.call("POST", "/resume").status_code == 200
         assert other.reasons() == []
-    path, admin = f"{URL}/organization", other.tenants.callers["admin"]
+    path = f"{URL}/organization"
+    admin = other.tenants.callers["admin"]
     for _ in range(rounds):
         assert (
             other.tenants.client.post(f"{path}/halt", json=body, headers=admin).status_code == 202

@@ -28,9 +28,12 @@ from trading_intents.errors import ValidationFailed
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol, parse_symbol
 
-NEW_YORK, BERLIN, UTC_NAME = "America/New_York", "Europe/Berlin", "UTC"
+NEW_YORK = "America/New_York"
+BERLIN = "Europe/Berlin"
+UTC_NAME = "UTC"
 AAPL = Symbol("AAPL")
-ORGANIZATION, ACCOUNT = OrganizationId(uuid4()), AccountId(uuid4())
+ORGANIZATION = OrganizationId(uuid4())
+ACCOUNT = AccountId(uuid4())
 ZONES = read_zones()
 # The others are limits.
 SWITCHES_AND_WINDOWS = list(Reason)[: list(Reason).index(Reason.OUTSIDE_TRADING_WINDOW) + 1]
@@ -139,7 +142,8 @@ def test_every_control_that_refuses_is_listed_widest_first() -> None:
     answered = evaluate(everything, AAPL, now)
     assert [t.reason for t in answered] == SWITCHES_AND_WINDOWS
     symbol = {"Symbol": {"account_id": str(ACCOUNT), "symbol": "AAPL"}}
-    organization, account = {"Organization": str(ORGANIZATION)}, {"Account": str(ACCOUNT)}
+    organization = {"Organization": str(ORGANIZATION)}
+    account = {"Account": str(ACCOUNT)}
     assert [t.scope for t in answered] == [
         organization,
         organization,
@@ -238,7 +242,9 @@ def test_a_window_opens_at_its_start_and_closes_at_its_end(
 
 @given(RULES, MOMENTS)
 def test_a_window_and_its_opposite_share_no_moment(rule: TimeRule, now: datetime) -> None:
-    start, end, zone = rule.trading_start, rule.trading_end, rule.timezone
+    start = rule.trading_start
+    end = rule.trading_end
+    zone = rule.timezone
     if start is not None and end is not None and start != end:
         assert (closed_at(rule, now) is None) != (
             closed_at(TimeRule(end, start, None, zone), now) is None

@@ -27,7 +27,9 @@ PACKAGES = (
     "systemd-sysv",
 )
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
-MAKE_SECONDS, BOOT_SECONDS, COMMAND_SECONDS = 900, 120, 300
+MAKE_SECONDS = 900
+BOOT_SECONDS = 120
+COMMAND_SECONDS = 300
 PIP_CONF = "[global]\nno-index = true\nfind-links = /srv/wheels\n"
 # Without a group of its own, a machine would share its units' groups with every other one, which
 # removes them.
@@ -132,7 +134,8 @@ class Network:
 
     def connect(self, node: str, address: str) -> Path:
         """Gives the namespace for the machine."""
-        inside, net = f"{self._name}-{node}", f"{self._name}-net"
+        inside = f"{self._name}-{node}"
+        net = f"{self._name}-net"
         self._ip("netns add", inside)
         self._namespaces.append(inside)
         self._ip(f"-n {inside} link set lo up")
@@ -158,7 +161,9 @@ class BareMachine:
     def __init__(
         self, root: Path, archive: Path, wheels: Path, dist: Path, network: Path | None = None
     ) -> None:
-        self.root, self._name, self._network = root, root.name, network
+        self.root = root
+        self._name = root.name
+        self._network = network
         self._groups = [where / f"{self._name}-{os.getpid()}" for where in systemd_hierarchies()]
         root.mkdir()
         check(["tar", "-xf", str(archive), "-C", str(root)], COMMAND_SECONDS)

@@ -18,7 +18,9 @@ from tests.tenants import EVERY_PERMISSION, PLENTY, key
 from tests.waiting import eventually
 from trading_intents.config import PREFIX
 
-START_SECONDS, COMMAND_SECONDS, STOP_SECONDS = 600, 120, 60
+START_SECONDS = 600
+COMMAND_SECONDS = 120
+STOP_SECONDS = 60
 LOAD = Path(__file__).with_name("cluster_load.py")
 PROGRAMS = ("etcd", "patroni", "haproxy", "ip", "openssl", "curl")
 
@@ -38,7 +40,8 @@ EXPECTED_ANSWERS = {
 
 class Cluster:
     def __init__(self, folder: Path, workers: int = 2, **settings: str) -> None:
-        self.folder, self.name = folder, f"t{os.getpid()}"  # beside others on this machine
+        self.folder = folder
+        self.name = f"t{os.getpid()}"  # beside others on this machine
         own = {"TRY_NAME": self.name, "TRY_DIR": str(folder), "WORKERS": str(workers)}
         self._environ = (
             os.environ | own | {PREFIX + name: value for name, value in settings.items()}

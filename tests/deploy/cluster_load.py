@@ -22,7 +22,8 @@ import httpx
 
 from trading_intents.stream import trading_pb2
 
-URL, GRPC = "https://10.0.0.10", "10.0.0.10:5051"
+URL = "https://10.0.0.10"
+GRPC = "10.0.0.10:5051"
 BACKOFF = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1000)]
 KINDS = "intent_action,broker_order,broker_trade,broker_position,balance,halt"
 SPEC = {"Market": {"quantity": "1"}}
@@ -31,7 +32,8 @@ BODY = {
 }
 ENDED = ("FILLED", "EXPIRED", "REJECTED", "CANCELLED")
 PAUSE_SECONDS = 0.05  # after an error
-ANSWER_SECONDS, QUIET_SECONDS = 10.0, 30.0
+ANSWER_SECONDS = 10.0
+QUIET_SECONDS = 30.0
 ENDS_SECONDS = 180.0  # for what was accepted
 
 
@@ -52,7 +54,8 @@ class Trader:
     async def submit(
         self, client: httpx.AsyncClient, caller: int, pause_seconds: float, over: asyncio.Event
     ) -> None:
-        path, headers = f"/v1/accounts/{self.account}/intents", {"x-api-key": self.key}
+        path = f"/v1/accounts/{self.account}/intents"
+        headers = {"x-api-key": self.key}
         for number in itertools.count():
             began_at = time.monotonic()
             if over.is_set():
@@ -127,10 +130,8 @@ class Trader:
 
     async def _events(self, client: httpx.AsyncClient) -> AsyncIterator[dict[str, Any]]:
         headers = {"x-api-key": self.key} | ({"last-event-id": self.cursor} if self.cursor else {})
-        path, limits = (
-            f"/v1/accounts/{self.account}/events?kinds={KINDS}",
-            httpx.Timeout(QUIET_SECONDS),
-        )
+        path = f"/v1/accounts/{self.account}/events?kinds={KINDS}"
+        limits = httpx.Timeout(QUIET_SECONDS)
         async with client.stream("GET", path, headers=headers, timeout=limits) as answer:
             self.streams[str(answer.status_code)] += 1
             if answer.status_code == 410:
@@ -159,10 +160,8 @@ def _seq(cursor: str) -> int:
 async def main(certificate: str, callers: int, pause_seconds: float, traders: list[Trader]) -> None:
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
-    context, limits = (
-        ssl.create_default_context(cafile=certificate),
-        httpx.Limits(max_connections=None),
-    )
+    context = ssl.create_default_context(cafile=certificate)
+    limits = httpx.Limits(max_connections=None)
     trusted = grpc.ssl_channel_credentials(Path(certificate).read_bytes())
     async with (
         httpx.AsyncClient(

@@ -23,8 +23,13 @@ from tests.deploy.test_try import FAULTS, QUICK
 from tests.waiting import eventually
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "7200"))
-ORDERS_A_SECOND, TRADERS, CALLERS, WORKERS = 200, 8, 5, 4
-SAMPLES, FAILOVERS, PAGES = 240, 8, 10
+ORDERS_A_SECOND = 200
+TRADERS = 8
+CALLERS = 5
+WORKERS = 4
+SAMPLES = 240
+FAILOVERS = 8
+PAGES = 10
 MAX_GROWTH = 1.25  # of the last quarter beside the second
 ROLES = {
     "API": ("api-1", "api-2"),
@@ -42,8 +47,13 @@ RATIOS = {"WAL kB an order": "log", "kB an order": "size"}
 # have no vacuum.
 LONG_SECONDS = 2400
 INFORMATIVE = ("oldest outbox row s", "dead rows", *RATIOS) if SECONDS < LONG_SECONDS else ()
-WIDTH, ROW, LEFT = 1000, 110, 190
-INK, FAINT, LINE, FAULT = "#202124", "#dadce0", "#1a73e8", "#c62828"
+WIDTH = 1000
+ROW = 110
+LEFT = 190
+INK = "#202124"
+FAINT = "#dadce0"
+LINE = "#1a73e8"
+FAULT = "#c62828"
 
 Sample = dict[str, float]
 
@@ -103,7 +113,9 @@ def soak(cluster: Cluster, picture: Path) -> bool:
     """Whether all is flat. Figures and picture are there whatever the check finds after them."""
     # PostgreSQL's own count of dead rows is each node's, and a guess.
     cluster.run("sql", "CREATE EXTENSION pgstattuple")
-    traders, samples, faults = cluster.provision(TRADERS), list[Sample](), list[float]()
+    traders = cluster.provision(TRADERS)
+    samples = list[Sample]()
+    faults = list[float]()
     began_at = time.monotonic()
     kinds = cycle(QUICK)
     with loaded(cluster, traders, CALLERS, TRADERS * CALLERS / ORDERS_A_SECOND) as load:
@@ -143,7 +155,9 @@ def derive(samples: list[Sample]) -> dict[str, list[float]]:
 
 def mean(samples: list[Sample], name: str) -> float:
     """Bytes for each of the orders between the first sample and the last."""
-    first, last, source = samples[0], samples[-1], RATIOS[name]
+    first = samples[0]
+    last = samples[-1]
+    source = RATIOS[name]
     return (last[source] - first[source]) / 1024 / max(1, last["orders"] - first["orders"])
 
 
@@ -168,10 +182,12 @@ def typical(samples: list[Sample], name: str) -> float:
 
 def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[float]) -> None:
     picture = Image.new("RGB", (WIDTH, 50 + ROW * len(series)), "white")
-    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(14)
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(14)
     pen.text((20, 15), title, INK, font)
     for number, (name, values) in enumerate(series.items()):
-        top, high = 50 + number * ROW, max(*values, 1e-9) * 1.1
+        top = 50 + number * ROW
+        high = max(*values, 1e-9) * 1.1
         pen.text((20, top + 30), f"{name}\n{values[-1]:.1f}", INK, font)
         pen.line((LEFT, top + ROW - 15, WIDTH - 20, top + ROW - 15), FAINT)
         for fault in faults:
@@ -187,7 +203,8 @@ def draw(path: Path, title: str, series: dict[str, list[float]], faults: list[fl
 
 
 def report(samples: list[Sample]) -> bool:
-    table, is_flat = Table("measure", "second quarter", "last quarter", "growth", "flat"), True
+    table = Table("measure", "second quarter", "last quarter", "growth", "flat")
+    is_flat = True
     quarter = max(3, len(samples) // 4)
     for name in derive(samples):
         second, last = (

@@ -28,7 +28,8 @@ ADDRESSES = {
     "front": "10.0.0.10",
 }
 HEALTHY = [("leader", "running"), ("replica", "streaming"), ("sync_standby", "streaming")]
-COME_SECONDS, BACK_SECONDS = 120, 90
+COME_SECONDS = 120
+BACK_SECONDS = 90
 
 
 def blocks(heading: str) -> list[str]:
@@ -197,7 +198,8 @@ def test_nobody_speaks_to_postgresql_without_tls(machines: Machines) -> None:
 
 
 def test_orders_go_on_after_a_switchover(machines: Machines) -> None:
-    before, bought = machines.leader(), machines.buy()
+    before = machines.leader()
+    bought = machines.buy()
     machines.run(before, f"{CLUSTER} switchover --force")
     machines.until_bought()
     assert machines.leader() != before
@@ -208,7 +210,8 @@ def test_orders_go_on_after_a_switchover(machines: Machines) -> None:
 def test_orders_go_on_after_the_primarys_machine_was_lost_and_it_comes_back(
     machines: Machines,
 ) -> None:
-    before, bought = machines.leader(), machines.buy()
+    before = machines.leader()
+    bought = machines.buy()
     machines.lose(before)
     machines.until_bought()
     assert bought in exported(machines)

@@ -223,7 +223,8 @@ class Containers:
     """Podman with a store and a network namespace of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self._namespace = folder, f"c{os.getpid()}"
+        self.folder = folder
+        self._namespace = f"c{os.getpid()}"
         for program in ("podman", "runc"):
             find(program, f"it is in the package {program}")
         check(["ip", "netns", "add", self._namespace], COMMAND_SECONDS)
@@ -297,7 +298,8 @@ def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(
 
 def test_compose_starts_an_api_and_a_worker_beside_a_postgresql(containers: Containers) -> None:
     """They share a network here, so the worker's port is another one."""
-    data, settings = "/var/lib/postgresql/15/main", "/etc/postgresql/15/main/postgresql.conf"
+    data = "/var/lib/postgresql/15/main"
+    settings = "/etc/postgresql/15/main/postgresql.conf"
     server = f"/usr/lib/postgresql/15/bin/postgres -D {data} -c config_file={settings} -c ssl=off"
     image = containers.run("podman images -q docker.io/library/python").strip()
     started = (

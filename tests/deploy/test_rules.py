@@ -18,7 +18,9 @@ from trading_intents.telemetry import BACKUP_MARK, Metrics
 pytestmark = pytest.mark.slow
 
 STEP_SECONDS = 15
-HEALTHY_STEPS, FAULTY_STEPS, HEALED_STEPS = 20, 20, 48  # an increase over ten minutes lasts as long
+HEALTHY_STEPS = 20
+FAULTY_STEPS = 20
+HEALED_STEPS = 48  # an increase over ten minutes lasts as long
 DAY_SECONDS = 86_400
 INSTANCE = "worker-1:8080"
 

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 # For writes after a switchover or the end of a primary's PostgreSQL, on a quiet machine.
 BAR_SECONDS = 5.0
 LIMIT_SECONDS = 20.0  # for the same on any machine
-CUT_SECONDS, LAG_SECONDS, LAGS = 15, (0.5, 3.0), 8
+CUT_SECONDS = 15
+LAG_SECONDS = (0.5, 3.0)
+LAGS = 8
 Fault = Callable[[Cluster], object]
 
 

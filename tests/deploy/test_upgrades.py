@@ -41,7 +41,8 @@ DOCUMENT = {
         {"external_id": "org_acme", "api_keys": [key("all", "paper", EVERY_PERMISSION)]}
     ]
 }
-CALLERS, ORDERS = 4, 40  # each at both processes in turn, before, during and after the migration
+CALLERS = 4
+ORDERS = 40  # each at both processes in turn, before, during and after the migration
 SECONDS_OF_ONE = 10.0
 # A REPLACE or CANCEL of an order that has ended; a process that starts or drains.
 EXPECTED = {409, 503}
@@ -171,7 +172,8 @@ def test_the_last_release_and_this_tree_serve_one_database(
     release: Path, empty: Urls, tmp_path: Path
 ) -> None:
     database = {"DATABASE_URL": empty.login.reveal(), "DATABASE_OWNER_URL": empty.owner.reveal()}
-    folder, settings = tmp_path / "data", database | PLENTY
+    folder = tmp_path / "data"
+    settings = database | PLENTY
     environ = release_environ(release, folder, settings)
     with serving_release(environ) as old:
         applied = subprocess.run(
@@ -243,7 +245,8 @@ def ask_with_key(account: str, headers: dict[str, str], key: str) -> httpx.Respo
 
 
 def read_all(url: str, headers: dict[str, str]) -> list[dict[str, Any]]:
-    found, query = list[dict[str, Any]](), {"limit": "100"}
+    found = list[dict[str, Any]]()
+    query = {"limit": "100"}
     while True:
         page = httpx.get(url, params=query, headers=headers).json()
         found += page["data"]

@@ -33,10 +33,12 @@ class StatementCost:
 
     def add(self, reported: dict[str, Any]) -> None:
         plan = reported["Plan"]
-        rows, blocks = _rows(plan), plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        rows = _rows(plan)
+        blocks = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
         self.blocks = max(self.blocks, blocks)
         if rows >= self.rows:
-            self.rows, self.plan = rows, "\n".join(_lines(plan))
+            self.rows = rows
+            self.plan = "\n".join(_lines(plan))
 
 
 def _rows(plan: dict[str, Any]) -> float:

@@ -262,7 +262,9 @@ async def executing(
 ) -> AsyncIterator[Execution]:
     """One worker, with connections of its own. `integration` replaces the venue's, `others` are
     beside it."""
-    log, clock, counted = make_log(level), clock or SystemClock(), metrics or Metrics()
+    log = make_log(level)
+    clock = clock or SystemClock()
+    counted = metrics or Metrics()
 
     login = in_process.urls.login
     async with (

@@ -78,7 +78,8 @@ def assert_true_group(group: Sequence[OrderHistory], bust_reopens: bool = True) 
 
 
 def _assert_true_order(book: OrderHistory, seen: OrderView) -> None:
-    row, name = book.row, f"order {book.row.order_id}"
+    row = book.row
+    name = f"order {book.row.order_id}"
     is_replaced = len(history_of(book)[0].versions) > 1
     # A REPLACE that is confirmed once the order is over no longer changes what it shows, nor does
     # the end of an entry what a leg shows that had ended.

@@ -92,7 +92,8 @@ class History:
     async def add_orders(self, made: list[Listed]) -> None:
         """An action and its order each."""
         owned = (self.account, self.organization)
-        actions, orders = [], []
+        actions = []
+        orders = []
         for row in made:
             record = f'{{"seq":{row.seq}}}'
             actions.append(
@@ -124,7 +125,8 @@ class History:
         self.orders += made
 
     async def add_trades(self, made: list[Listed], republished: Callable[[Listed], bool]) -> None:
-        one, none = Decimal(1), Decimal(0)
+        one = Decimal(1)
+        none = Decimal(0)
         rows = [
             (
                 *(
@@ -186,7 +188,8 @@ def random_orders(
 
 def random_trades(chance: Random, count: int, step_seconds: float) -> list[Listed]:
     """Their seqs are the organization's: others' events are between them."""
-    seq, made = 0, []
+    seq = 0
+    made = []
     for at in random_times(chance, count, step_seconds):
         seq += chance.randint(1, 5)
         made.append(Listed(seq, at, uuid.uuid4()))

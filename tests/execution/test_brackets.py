@@ -31,7 +31,8 @@ class Group:
     """An order and its legs, at a symbol of its own."""
 
     def __init__(self, client: TradingClient) -> None:
-        self.client, self.symbol = client, uuid4().hex[:12].upper()
+        self.client = client
+        self.symbol = uuid4().hex[:12].upper()
         self.ids: dict[str, str] = {}
 
     def quote(self, bid: str, ask: str, size: str = "500") -> None:

@@ -14,7 +14,9 @@ from trading_intents.brokers.port import EventKind as E
 from trading_intents.intents.writing.record import LinkedRecord
 
 LISTS = ("intents", "orders", "trades", "positions")
-CSV, JSON, PROBLEM = "text/csv; charset=utf-8", "application/json", "application/problem+json"
+CSV = "text/csv; charset=utf-8"
+JSON = "application/json"
+PROBLEM = "application/problem+json"
 
 
 def get(
@@ -43,19 +45,19 @@ async def test_a_page_as_csv_has_the_values_of_its_json(
     shown: Books, api_platform: ApiOnlyPlatform, path: str
 ) -> None:
     (account,) = shown.accounts
-    sent, sold = (
-        await shown.create("10", limit="187.50", reference='my, "17"'),
-        await shown.create("4", side="SELL"),
-    )
+    sent = await shown.create("10", limit="187.50", reference='my, "17"')
+    sold = await shown.create("4", side="SELL")
     await shown.record(
         reported(E.CANCELLED, sent, at=1),
         fill(sent, "e1", "12", "187.25", at=2, fee="0.1"),
         fill(sold, "e2", "4", "12"),
     )
-    listed, answer = None, None
+    listed = None
+    answer = None
     # The price of a position moves.
     while answer is None or listed != api_platform.read(account, path)["data"]:
-        listed, answer = api_platform.read(account, path)["data"], get(api_platform, account, path)
+        listed = api_platform.read(account, path)["data"]
+        answer = get(api_platform, account, path)
     header, *lines = answer.content.decode().split("\r\n")
     names = header.split(",")
     assert [name for name in names if name in listed[0]] == list(listed[0])
@@ -152,7 +154,8 @@ async def test_links_lead_through_all_pages_with_their_query(
     made = [str((await shown.create("10", reference="a b&c")).order_id) for _ in range(5)]
     asked = httpx.URL(f"http://platform/v1/accounts/{shown.accounts[0]}/orders")
     query = {"state": "OPEN", "client_reference_id": "a b&c", "limit": "2", "order": "desc"}
-    answer, seen = get(api_platform, shown.accounts[0], "orders", **query), list[str]()
+    answer = get(api_platform, shown.accounts[0], "orders", **query)
+    seen = list[str]()
     while True:
         seen += [row["order_id"] for row in rows_of(answer)]
         if "link" not in answer.headers:
@@ -182,6 +185,7 @@ async def test_errors_stay_problems(shown: Books, api_platform: ApiOnlyPlatform)
 async def test_other_answers_are_json_whatever_is_accepted(
     shown: Books, api_platform: ApiOnlyPlatform
 ) -> None:
-    sent, (account,) = await shown.create("10"), shown.accounts
+    sent = await shown.create("10")
+    (account,) = shown.accounts
     for path in (f"orders/{sent.order_id}", f"intents/{sent.order_id}/actions", "balances"):
         assert get(api_platform, account, path).headers["content-type"] == JSON

@@ -39,7 +39,8 @@ class Recorder:
         return [tuple(row) for row in rows]
 
     async def set_market(self, price: str, cash: str, equity: str) -> None:
-        owner, (account, *_) = self.books.owner, self.books.accounts
+        owner = self.books.owner
+        account, *_ = self.books.accounts
         await owner.execute("UPDATE accounts SET broker = 'other'")  # where no price walks
         await owner.execute("DELETE FROM reference_prices")
         await owner.execute(
@@ -57,10 +58,8 @@ async def test_what_changed_is_recorded_in_every_resolution(books: Books) -> Non
     recorder = Recorder(books)
     await recorder.record()
     assert await recorder.points("1m") == [], "nothing ever changed"
-    order, sold = (
-        await books.create("10", limit="100"),
-        await books.create("4", side="SELL", limit="100"),
-    )
+    order = await books.create("10", limit="100")
+    sold = await books.create("4", side="SELL", limit="100")
     await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
     await recorder.set_market("90", "9000", "9900")
     await recorder.record()

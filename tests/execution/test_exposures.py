@@ -81,7 +81,8 @@ class Check:
     """The periodic comparison, with its own metrics and log."""
 
     def __init__(self, database: Database) -> None:
-        self.metrics, self.log = Metrics(), StringIO()
+        self.metrics = Metrics()
+        self.log = StringIO()
         log = make_log("error", self.log)
         self._check = ExposureCheck(database.worker, SystemClock(), self.metrics, log)
 
@@ -95,7 +96,8 @@ class Check:
 async def test_a_check_removes_symbols_of_which_nothing_is_open(
     books: Books, database: Database
 ) -> None:
-    check, order = Check(database), await books.create("5")
+    check = Check(database)
+    order = await books.create("5")
     assert await check.run() == 0
     assert await exposure(books) == (1, "5", "0")
     await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "5"))
@@ -130,7 +132,8 @@ async def test_an_exposure_that_differs_is_set_right_with_an_alert(
 async def test_an_exposure_of_nothing_is_set_right_with_an_alert(
     books: Books, database: Database
 ) -> None:
-    check, order = Check(database), await books.create("10", limit="10")
+    check = Check(database)
+    order = await books.create("10", limit="10")
     await books.record(reported(E.REJECTED, order, "r"))
     await books.owner.execute("UPDATE exposures SET open_orders = 1")
     assert await check.run() == 1
@@ -142,7 +145,8 @@ async def test_a_correction_counts_what_commits_while_it_waits(
 ) -> None:
     """A transaction has changed an order and its exposure, and commits after the difference was
     found."""
-    check, order = Check(database), await books.create("10", limit="10")
+    check = Check(database)
+    order = await books.create("10", limit="10")
     await books.owner.execute("UPDATE exposures SET open_orders = 9")
     recorder = await asyncpg.connect(urls.owner.reveal())
     async with recorder.transaction():
@@ -198,15 +202,18 @@ class RandomCourse:
     """Commands, and a broker's possible reports, in any order and however often."""
 
     def __init__(self, books: Books, seed: int) -> None:
-        self.books, self.chance = books, random.Random(seed)
+        self.books = books
+        self.chance = random.Random(seed)
         self.orders: list[Sent] = []
         self.replaces: dict[Sent, list[Sent]] = {}
         self.reported: list[Any] = []
 
     async def step(self, number: int) -> None:
-        books, chance = self.books, self.chance
+        books = self.books
+        chance = self.chance
         if not self.orders or chance.random() < 0.3:
-            sides, symbols = ("BUY", "SELL", "SELL_SHORT"), ("AAPL", "MSFT")
+            sides = ("BUY", "SELL", "SELL_SHORT")
+            symbols = ("AAPL", "MSFT")
             amount = f"{chance.randrange(1, 100)}.{chance.randrange(1, 10)}"
             self.orders.append(
                 await books.create(
@@ -216,10 +223,8 @@ class RandomCourse:
             return
         order = chance.choice(self.orders)
         row = await books.order(order)
-        is_open, free = (
-            row["finished_at"] is None,
-            row["pending_replace_seq"] is None and not row["cancel_requested"],
-        )
+        is_open = row["finished_at"] is None
+        free = row["pending_replace_seq"] is None and not row["cancel_requested"]
         kind = chance.choice(("replace", "cancel", "report", "report", "report", "limits"))
         if kind == "replace" and is_open and free:
             replaced = await books.replace(order, str(chance.randrange(1, 150)), "10")
@@ -232,11 +237,13 @@ class RandomCourse:
             await self._report(order, number)
 
     async def _report(self, order: Sent, number: int) -> None:
-        chance, last = self.chance, self.replaces.get(order, [order])[-1]
+        chance = self.chance
+        last = self.replaces.get(order, [order])[-1]
         if self.reported and chance.random() < 0.2:
             await self.books.record(chance.choice(self.reported))
             return
-        execution, amount = f"e{number}", f"{chance.randrange(1, 40)}.5"
+        execution = f"e{number}"
+        amount = f"{chance.randrange(1, 40)}.5"
         events = [
             reported(E.ACCEPTED, order, f"a{number}"),
             fill(order, execution, amount),
@@ -264,7 +271,8 @@ async def test_after_any_course_of_events_the_orders_say_the_same(
     urls: Urls, database: Database, seed: int
 ) -> None:
     async with open_books(urls, database) as books:
-        course, check = RandomCourse(books, seed), Check(database)
+        course = RandomCourse(books, seed)
+        check = Check(database)
         for number in range(STEPS):
             await course.step(number)
             await assert_true_exposures(database)

@@ -96,7 +96,8 @@ async def test_a_session_whose_adapter_is_cancelled_is_opened_again(
 
 
 async def test_a_command_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
-    metrics, venue = Metrics(), CancelledVenue("submit")
+    metrics = Metrics()
+    venue = CancelledVenue("submit")
     async with (
         open_in_process(urls, venue=venue) as in_process,
         executing(in_process, metrics=metrics),
@@ -107,7 +108,8 @@ async def test_a_command_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> No
 
 
 async def test_a_look_up_whose_adapter_is_cancelled_is_unknown(urls: Urls) -> None:
-    metrics, venue = Metrics(), CancelledVenue("lookup")
+    metrics = Metrics()
+    venue = CancelledVenue("lookup")
     async with (
         open_in_process(urls, venue=venue) as in_process,
         executing(in_process, metrics=metrics),
@@ -166,7 +168,8 @@ async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_ses
 async def test_the_reason_for_which_the_paper_market_ended_is_logged(
     urls: Urls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    look, failures = PaperBroker._look_at_market, list[PaperBroker]()
+    look = PaperBroker._look_at_market
+    failures = list[PaperBroker]()
 
     async def fail_once(self: PaperBroker) -> None:
         if not failures:

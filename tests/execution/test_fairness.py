@@ -77,7 +77,8 @@ async def time_create_and_cancel(
 ) -> tuple[float, float]:
     """Seconds until a CREATE is acknowledged, and until a CANCEL has ended it, in the middle one of
     some rounds."""
-    creates, cancels = [], []
+    creates = []
+    cancels = []
     for _ in range(ROUNDS):
         began = time.monotonic()
         intent = await in_process.create(account=account)
@@ -192,7 +193,8 @@ async def test_what_another_transaction_holds_delays_nobody_else(urls: Urls, hel
         await in_process.until_status(mine, "NEW")
         theirs = await other.create()
         await other.until_status(theirs, "NEW")
-        my_id, their_id = await in_process.coid(mine), await other.coid(theirs)
+        my_id = await in_process.coid(mine)
+        their_id = await other.coid(theirs)
         holder = await asyncpg.connect(urls.owner.reveal())
         async with holder.transaction():
             where = {"stream_heads": "organization_id = $1", "orders": "order_id = $1"}[held]
@@ -238,7 +240,8 @@ class HangingSession(VenueSession):
 
 
 async def test_a_broker_that_opens_no_session_delays_no_other_brokers(urls: Urls) -> None:
-    hanging, other = HangingVenue("paper"), FakeVenue("other")
+    hanging = HangingVenue("paper")
+    other = FakeVenue("other")
     async with (
         open_in_process(urls, accounts=2 * MAX_OPENING, venue=hanging) as in_process,
         executing(in_process, others=[other.integration]),

@@ -89,10 +89,8 @@ async def test_an_order_that_was_accepted_late_is_found(urls: Urls) -> None:
         await in_process.create()
         # Recorded without a new version of the rules: the writer decides as one that read before
         # the halt's commit.
-        owner, organization = (
-            in_process.in_process_writer.owner,
-            in_process.in_process_writer.organization,
-        )
+        owner = in_process.in_process_writer.owner
+        organization = in_process.in_process_writer.organization
         await owner.execute("UPDATE organizations SET name = 'y'")
         await owner.execute("SET session_replication_role = replica")
         await owner.execute(

@@ -36,7 +36,8 @@ async def create_in_all(in_process: InProcessExecution, orders: int) -> None:
 async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
     venue = FakeVenue("paper", calls_at_once=ORDERS)
     async with open_in_process(urls, accounts=2, venue=venue) as in_process:
-        owner, most = in_process.in_process_writer.owner, 0
+        owner = in_process.in_process_writer.owner
+        most = 0
         await create_in_all(in_process, ORDERS)
         await owner.execute(SLOW_RECORDER)
         async with executing(in_process):
@@ -88,7 +89,9 @@ async def test_accounts_take_turns_when_there_are_more_than_may_be_in_flight(
     """All orders are there, whichever came first, before the broker answers the two that keep them
     waiting."""
     monkeypatch.setattr(dispatcher, "SLOW_SECONDS", 60.0)
-    venue, accounts, rounds = OrderOfArrival(), 5, 3
+    venue = OrderOfArrival()
+    accounts = 5
+    rounds = 3
     async with (
         open_in_process(urls, accounts=accounts, venue=venue) as in_process,
         executing(in_process) as execution,

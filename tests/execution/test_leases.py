@@ -66,7 +66,8 @@ async def until_renewed(in_process: InProcessExecution, times: int) -> None:
 async def check_worked(in_process: InProcessExecution, execution: Execution) -> None:
     """Each account has its lease and its one session, and shows it; a CREATE and a CANCEL get
     through."""
-    leases, owner = execution.leases, in_process.in_process_writer.owner
+    leases = execution.leases
+    owner = in_process.in_process_writer.owner
 
     async def are_equal() -> bool:
         rows = await owner.fetch("SELECT account_id, worker_id, token FROM leases")
@@ -88,7 +89,8 @@ async def check_worked(in_process: InProcessExecution, execution: Execution) -> 
 
 async def test_a_worker_is_woken_for_the_organizations_of_its_accounts(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
-        organization, leases = str(in_process.in_process_writer.organization), execution.leases
+        organization = str(in_process.in_process_writer.organization)
+        leases = execution.leases
         await in_process.until_true(lambda: len(leases.sessions) == 1)
         assert [leases.has_organization(each) for each in (organization, str(uuid4()))] == [
             True,
@@ -167,7 +169,8 @@ async def test_a_lease_that_was_taken_unanswered_while_the_old_session_closes_is
         lost,
     ):
         await until_connection(in_process, "connected")
-        owner, before = in_process.in_process_writer.owner, execution.leases.worker_id
+        owner = in_process.in_process_writer.owner
+        before = execution.leases.worker_id
         await owner.execute("UPDATE workers SET expires_at = clock_timestamp()")
         await in_process.until_true(lambda: execution.leases.worker_id != before)
         lost.is_on = True

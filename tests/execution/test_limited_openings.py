@@ -81,7 +81,8 @@ class LimitedAccount:
 async def open_limited(
     urls: Urls, database: Database, tells_positions: bool
 ) -> AsyncIterator[LimitedAccount]:
-    log, venue = make_log("critical"), FakeVenue("fake", tells_positions=tells_positions)
+    log = make_log("critical")
+    venue = FakeVenue("fake", tells_positions=tells_positions)
     async with (
         open_in_process(urls, venue=venue) as in_process,
         open_signals(urls.login, log) as signals,
@@ -146,7 +147,8 @@ async def test_a_price_that_the_report_of_an_opening_carries_is_no_result_of_tod
 async def test_the_first_price_of_an_opening_is_no_result_of_today(limited: LimitedAccount) -> None:
     """The report has an average price, and the symbol none: it counts nothing that day, and from
     the next day on."""
-    in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
+    in_process = limited.in_process
+    owner = limited.in_process.in_process_writer.owner
     await limited.put(max_daily_loss=D(100))
     in_process.venue.positions = (report("AAPL", "10", "p1", "100"),)
     async with executing(in_process):
@@ -181,7 +183,8 @@ async def test_our_own_result_stays_when_the_opening_comes_later(
 
 
 async def test_an_opening_begins_a_day_that_nobody_has_judged(limited: LimitedAccount) -> None:
-    in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
+    in_process = limited.in_process
+    owner = limited.in_process.in_process_writer.owner
     await put_price(in_process, "AAPL", "50")
     await limited.put(max_daily_loss=D(100))
     await owner.execute("UPDATE daily_baselines SET day = day - 1, halted = true")
@@ -196,7 +199,8 @@ async def test_a_limit_that_is_set_meanwhile_counts_the_opening_too(
     limited: LimitedAccount,
 ) -> None:
     """Its baseline is recorded, and not committed, when the opening is about to be set."""
-    in_process, owner = limited.in_process, limited.in_process.in_process_writer.owner
+    in_process = limited.in_process
+    owner = limited.in_process.in_process_writer.owner
     organization = OrganizationId(in_process.in_process_writer.organization)
     await put_price(in_process, "AAPL", "50")
     in_process.venue.positions = (report("AAPL", "10", "p1", "100"),)

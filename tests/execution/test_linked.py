@@ -17,7 +17,8 @@ from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.storage.database import Database
 from trading_intents.trading import EXITS, Leg
 
-E, F = EventKind, FactKind
+E = EventKind
+F = FactKind
 
 
 @pytest.fixture

@@ -117,7 +117,8 @@ async def test_a_cancel_before_the_send_ends_the_group(trading: InProcessExecuti
 async def test_a_cancel_waits_until_the_broker_names_the_leg(trading: InProcessExecution) -> None:
     """For longer than an order that is no leg would be waited for, and without an attempt."""
     orders = await create_group(trading)
-    trading.venue.names_legs, trading.venue.accepts_legs = True, False
+    trading.venue.names_legs = True
+    trading.venue.accepts_legs = False
     async with executing(trading, attempt_limit=2):
         await until_shown(trading, orders, "NEW", "PENDING_NEW", "PENDING_NEW")
         await trading.cancel(orders[1])
@@ -165,7 +166,8 @@ async def test_legs_are_found_where_answer_and_stream_are_lost(
     trading: InProcessExecution, names_legs: bool
 ) -> None:
     orders = await create_group(trading)
-    trading.venue.names_legs, trading.venue.is_mute = names_legs, True
+    trading.venue.names_legs = names_legs
+    trading.venue.is_mute = True
     trading.venue.acts.append(Act.DROP)
     async with executing(trading):
         await trading.until_status(orders[0], "NEW")
@@ -176,7 +178,8 @@ async def test_legs_are_found_where_answer_and_stream_are_lost(
 async def test_an_entry_that_nothing_protects_is_flagged_by_the_worker(
     trading: InProcessExecution,
 ) -> None:
-    orders, metrics = await create_group(trading), Metrics()
+    orders = await create_group(trading)
+    metrics = Metrics()
     async with executing(trading, metrics=metrics):
         await until_shown(trading, orders, "NEW", "NEW", "NEW")
         trading.fill(await trading.coid(orders[0]))

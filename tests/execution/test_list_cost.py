@@ -32,8 +32,10 @@ from trading_intents.storage.database import Database, open_database
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.web.paging import Page
 
-STEP_SECONDS, LIMIT = 5.0, 50
-RARE_EVERY, OPEN_ROWS = 1_000, 20
+STEP_SECONDS = 5.0
+LIMIT = 50
+RARE_EVERY = 1_000
+OPEN_ROWS = 20
 MAX_SEARCHED = 2 * 2 * 20  # two bounds, by halves; the log's ends; what is around a bound
 MAX_BLOCKS_PER_ROW = 8  # of an index and of the table, for a row that is read
 PRICES = PriceRules(900, PaperSimulation(1))
@@ -61,7 +63,8 @@ class ExplainingTx:
     """Explains every statement before it is run, planned as the transaction plans."""
 
     def __init__(self, tx: Any, cost: Cost) -> None:
-        self._tx, self._cost = tx, cost
+        self._tx = tx
+        self._cost = cost
 
     async def _explain(self, query: str, *args: Any) -> None:
         await self._tx.execute(f"PREPARE explained AS {query}")
@@ -99,7 +102,8 @@ def literal(value: Any) -> str:
 
 class ExplainingPool:
     def __init__(self, database: Database) -> None:
-        self._pool, self.cost = database.service, Cost()
+        self._pool = database.service
+        self.cost = Cost()
 
     @contextlib.asynccontextmanager
     async def transaction(self, *args: Any, **more: Any) -> AsyncIterator[ExplainingTx]:
@@ -142,7 +146,8 @@ async def fill(urls: Urls, rows: int) -> History:
             organization,
         )
         await owner.execute("INSERT INTO account_heads VALUES ($1, $2)", account, organization)
-        history, chance = History(owner, account, organization), Random(1)
+        history = History(owner, account, organization)
+        chance = Random(1)
         made = random_orders(chance, rows, STEP_SECONDS, [S.FILLED, S.FILLED, S.CANCELLED])
         await history.add_orders([_with_status(row, rows) for row in made])
         trades = random_trades(chance, rows, STEP_SECONDS)
@@ -205,7 +210,8 @@ def range_of(lists: LongLists, part: str, is_descending: bool) -> tuple[TimeRang
 
 def check(pool: ExplainingPool, pages: int, name: str) -> None:
     """`pages`: how many are merged."""
-    cost, allowed = pool.cost, pages * (LIMIT + 1) + MAX_SEARCHED
+    cost = pool.cost
+    allowed = pages * (LIMIT + 1) + MAX_SEARCHED
     assert cost.rows <= allowed, f"{name}: {cost.rows} rows\n" + "\n".join(cost.plans)
     assert cost.blocks <= allowed * MAX_BLOCKS_PER_ROW, (
         f"{name}: {cost.blocks} blocks\n" + "\n".join(cost.plans)
@@ -230,7 +236,9 @@ async def test_a_page_of_orders_reads_little_more_than_it_shows(long_lists: Long
 async def test_a_page_of_actions_or_trades_reads_little_more_than_it_shows(
     long_lists: LongLists,
 ) -> None:
-    account, intent, trades = long_lists.account, long_lists.middle.id, long_lists.history.trades
+    account = long_lists.account
+    intent = long_lists.middle.id
+    trades = long_lists.history.trades
     trade = trades[len(trades) // 2]
     for part, is_descending in EVERYWHERE:
         times, after = range_of(long_lists, part, is_descending)

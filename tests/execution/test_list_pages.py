@@ -27,8 +27,10 @@ from trading_intents.brokers.port import EventKind as E
 from trading_intents.clock import TimeRange, rfc3339
 from trading_intents.orders.model import OrderState, OrderStatus, state_of
 
-ROWS, STEP_SECONDS = 300, 2.0
-WALKS, MANY_WALKS = 25, 40
+ROWS = 300
+STEP_SECONDS = 2.0
+WALKS = 25
+MANY_WALKS = 40
 Query = dict[str, Any]
 Between = Callable[[], Awaitable[None]]
 
@@ -137,7 +139,8 @@ def random_filter(chance: Random, rows: list[Listed]) -> tuple[Query, Callable[[
         statuses = set(chance.sample(STATUSES, chance.randint(1, 5)))
         query["status"] = ",".join(chance.sample(sorted(statuses), len(statuses)))
     state = chance.choice((*OrderState, None, None, None))
-    symbol, reference = chance.choice((None, None, "AAPL")), chance.choice((None, None, "a"))
+    symbol = chance.choice((None, None, "AAPL"))
+    reference = chance.choice((None, None, "a"))
     named = {"state": state, "symbol": symbol, "client_reference_id": reference}
     query |= {name: value for name, value in named.items() if value is not None}
 
@@ -182,7 +185,8 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
 
     async def append() -> None:
         if len(history.actions) < 80:
-            last, trade = history.actions[-1], history.trades[-1]
+            last = history.actions[-1]
+            trade = history.trades[-1]
             at = START + timedelta(days=1, seconds=last.seq)
             await history.add_orders(
                 [Listed(last.seq + 1, at, uuid.uuid4(), "AAPL", OrderStatus.NEW)]
@@ -233,10 +237,8 @@ async def test_a_cursor_belongs_to_its_filters(
     chance = Random(7)
     await history.add_orders(random_orders(chance, 9, STEP_SECONDS, [OrderStatus.FILLED]))
     await history.add_trades(random_trades(chance, 9, STEP_SECONDS), lambda row: False)
-    day, later = (
-        {"created_after": "2026-03-02T00:00:00Z"},
-        {"created_before": "2026-03-03T00:00:00Z"},
-    )
+    day = {"created_after": "2026-03-02T00:00:00Z"}
+    later = {"created_before": "2026-03-03T00:00:00Z"}
     queries: list[Query] = [{}, day, later, day | later, {"order": "desc"}, day | {"order": "desc"}]
     if path == "orders":
         queries += [
@@ -317,7 +319,8 @@ async def test_bounds_in_the_wrong_order_are_refused(
     list_platform: ApiOnlyPlatform, history: History
 ) -> None:
     await history.add_orders(random_orders(Random(10), 3, STEP_SECONDS, STATUSES))
-    first, second = rfc3339(START), rfc3339(START + timedelta(microseconds=1))
+    first = rfc3339(START)
+    second = rfc3339(START + timedelta(microseconds=1))
     for path in ("intents", "orders", "trades"):
         answer = list_platform.get(
             history.account, path, created_after=second, created_before=first

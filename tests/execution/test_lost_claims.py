@@ -44,7 +44,8 @@ class LostClaim:
     `is_mute`."""
 
     def __init__(self, verdict: Verdict, is_mute: bool = False) -> None:
-        self.verdict, self.is_mute = verdict, is_mute
+        self.verdict = verdict
+        self.is_mute = is_mute
         self.claims = self.questions = 0
 
     def look(self, data: bytes) -> Verdict:
@@ -112,7 +113,8 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)
     lost = LostClaim(Verdict.CUT_UNANSWERED, is_mute=True)
     async with losing_a_claim(urls, lost) as (in_process, execution, orders):
-        owner, sessions = in_process.in_process_writer.owner, execution.leases.sessions
+        owner = in_process.in_process_writer.owner
+        sessions = execution.leases.sessions
         await in_process.until_true(lambda: outcomes == [None])
         await in_process.until_true(
             lambda: not any(session.in_flight for session in sessions.values())

@@ -119,7 +119,8 @@ async def test_a_worker_that_was_stopped_while_it_claimed_may_be_stopped_again(u
 async def test_a_worker_that_cannot_give_a_lease_back_stops_and_frees_all(urls: Urls) -> None:
     async with executing_through(urls, accounts=2) as (in_process, first, lost):
         await in_process.until_true(lambda: len(first.leases.sessions) == 2)
-        lost.is_on, lost.statement = True, GIVE_BACK
+        lost.is_on = True
+        lost.statement = GIVE_BACK
         async with executing(in_process) as second:
             await in_process.until_true(lambda: lost.count > 0)
             try:

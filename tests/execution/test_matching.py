@@ -75,7 +75,8 @@ async def test_a_brokers_id_that_is_used_again_is_the_later_orders(books: Books)
     old = await books.create("10")
     await books.record(reported(E.ACCEPTED, old, broker_order_id="1"), fill(old, "e1", "10"))
     await books.record(fill(None, "stray", "7", broker_order_id="2"))
-    new, newer = await books.create("10"), await books.create("10")
+    new = await books.create("10")
+    newer = await books.create("10")
     await books.record(reported(E.ACCEPTED, new, broker_order_id="1"))
     await books.record(reported(E.ACCEPTED, newer, broker_order_id="2"))
     await books.record(fill(None, "e2", "3", broker_order_id="1"))
@@ -139,7 +140,8 @@ async def test_a_transaction_that_fails_leaves_nothing(books: Books) -> None:
 
 
 async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) -> None:
-    sent, bare = await books.create("10"), await books.create("10")
+    sent = await books.create("10")
+    bare = await books.create("10")
     accepted = reported(E.ACCEPTED, sent, broker_order_id="b1", at=1)
     answer = CommandResult(outcome=Outcome.ACKED, broker_order_id="b1", updates=(accepted,))
     own = answer_facts(sent.order_id, CommandKind.SUBMIT, sent.client_order_id, answer)
@@ -158,7 +160,8 @@ async def test_an_acceptance_that_an_answer_has_twice_is_one_fact(books: Books) 
 
 
 async def test_an_acceptance_is_kept_whose_event_has_the_key_of_another_order(books: Books) -> None:
-    first, second = await books.create("10"), await books.create("10")
+    first = await books.create("10")
+    second = await books.create("10")
     await books.record(reported(E.ACCEPTED, first, "same"))
     await books.record(
         reported(E.ACCEPTED, second, "same"), own=(ours(second, F.ACCEPTED, broker_order_id="b2"),)

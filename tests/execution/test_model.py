@@ -53,7 +53,9 @@ STALE_AFTER_2, STALE_AFTER_60 = (
 )
 STRICT = AppliedLimits(TradingLimits(max_order_quantity=Decimal("9.9")))
 NO_SHORTS = AppliedLimits(symbol=TradingLimits(allow_short=False, max_position_quantity=Decimal(1)))
-CREATE, REPLACE, CANCEL = CommandKind.SUBMIT, CommandKind.REPLACE, CommandKind.CANCEL
+CREATE = CommandKind.SUBMIT
+REPLACE = CommandKind.REPLACE
+CANCEL = CommandKind.CANCEL
 CONTEXT = SendContext(
     command=CREATE,
     order_id=ORDER,
@@ -163,7 +165,8 @@ def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> No
 
 
 def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:
-    create, cancel = decide(CONTEXT), decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
+    create = decide(CONTEXT)
+    cancel = decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
     assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)
@@ -182,9 +185,13 @@ def snapshot(*kinds: EventKind) -> OrderSnapshot:
     )
 
 
-WORKING, OVER = snapshot(EventKind.ACCEPTED), snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
-AWAY, GONE, NEVER_SENT = LookupUnknown("x"), Absent(), Absent(never_sent=True)
-DURABLE, OPEN_ONLY = LookupKind.DURABLE, LookupKind.OPEN_ONLY
+WORKING = snapshot(EventKind.ACCEPTED)
+OVER = snapshot(EventKind.ACCEPTED, EventKind.CANCELLED)
+AWAY = LookupUnknown("x")
+GONE = Absent()
+NEVER_SENT = Absent(never_sent=True)
+DURABLE = LookupKind.DURABLE
+OPEN_ONLY = LookupKind.OPEN_ONLY
 IN_DOUBT = UnresolvedOrder("UNKNOWN", False, False, True, False, False, None, None, False, 0, None)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
@@ -287,7 +294,8 @@ def test_five_failures_in_half_a_minute_open_the_breaker() -> None:
 
 def test_a_budget_is_never_exceeded_and_keeps_some_for_cancels() -> None:
     budget = Budget(60)
-    now, sent = 0.0, list[float]()
+    now = 0.0
+    sent = list[float]()
     while now < 300:
         wait = budget.wait_seconds(False, now)
         if wait == 0:

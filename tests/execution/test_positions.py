@@ -39,7 +39,8 @@ async def test_many_symbols_are_booked_in_one_transaction(books: Books) -> None:
 
 
 async def test_trades_are_booked_as_they_were_reported_whatever_their_orders(books: Books) -> None:
-    bought, sold = await books.create("20"), await books.create("10", side="SELL")
+    bought = await books.create("20")
+    sold = await books.create("10", side="SELL")
     await books.record(
         fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "15"), fill(bought, "e3", "10", "20")
     )
@@ -51,7 +52,8 @@ async def test_a_bust_sums_up_a_long_history_again(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recording, "REBOOK_PAGE", 3)
-    bought, sold = await books.create("70"), await books.create("5", side="SELL")
+    bought = await books.create("70")
+    sold = await books.create("5", side="SELL")
     await books.record(*(fill(bought, f"e{index}", "10", str(index + 1)) for index in range(7)))
     await books.record(fill(sold, "s1", "5", "10"))
     await books.record(
@@ -136,7 +138,8 @@ async def test_a_symbol_that_was_never_held_or_traded_has_no_position(books: Boo
 
 
 async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) -> None:
-    metrics, out = Metrics(), StringIO()
+    metrics = Metrics()
+    out = StringIO()
     odd = ["AAA\x1fBBB", "\x1e", "A\nB", "<b>", "\u202eX", "K" * 300, "A\ud800", "A\0"]
     events = [counted("2", f"p{index}", symbol) for index, symbol in enumerate(odd)]
     log_recorded(
@@ -150,7 +153,8 @@ async def test_a_position_of_what_is_no_symbol_is_left_out_loudly(books: Books) 
 
 
 async def test_a_difference_is_logged_and_counted_once(books: Books) -> None:
-    metrics, out = Metrics(), StringIO()
+    metrics = Metrics()
+    out = StringIO()
     log = make_log("warning", out)
 
     async def record(*events: BrokerEvent) -> float | None:

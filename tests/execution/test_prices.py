@@ -14,7 +14,9 @@ from trading_intents.prices.store import write_prices
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import Environment, Symbol
 
-POSTED, TRADE, QUOTE = PriceSource.POSTED, PriceSource.TRADE, PriceSource.QUOTE
+POSTED = PriceSource.POSTED
+TRADE = PriceSource.TRADE
+QUOTE = PriceSource.QUOTE
 
 
 async def stored(books: Books, symbol: str = "AAPL") -> tuple[Decimal, str, datetime] | None:

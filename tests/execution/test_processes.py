@@ -96,10 +96,8 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         worker_processes.worker(),
     ):
         until_connected(worker_processes)
-        stale, other = (
-            worker_processes.submit(create(limit("5", "1"))),
-            worker_processes.submit(create(limit("5", "1"), symbol="MSFT")),
-        )
+        stale = worker_processes.submit(create(limit("5", "1")))
+        other = worker_processes.submit(create(limit("5", "1"), symbol="MSFT"))
         eventually(lambda: worker_processes.statuses() == {"NEW": 2}, SETTLED_SECONDS)
         worker_processes.submit(replace(stale, limit("6", "1")))
         eventually(lambda: worker_processes.statuses() == {"NEW": 2}, SETTLED_SECONDS)
@@ -111,7 +109,8 @@ def test_the_platform_cancels_what_has_worked_too_long(urls: Urls, tmp_path: Pat
         eventually(
             lambda: worker_processes.statuses() == {"NEW": 1, "CANCELLED": 1}, SETTLED_SECONDS
         )
-        order, records = worker_processes.orders()[stale], worker_processes.actions(stale)
+        order = worker_processes.orders()[stale]
+        records = worker_processes.actions(stale)
         assert [(record["action_type"], record["principal_type"]) for record in records] == [
             ("CREATE", "API_KEY"),
             ("REPLACE", "API_KEY"),

@@ -135,7 +135,8 @@ async def test_an_order_has_the_contracts_fields(
 async def test_a_trade_and_a_position_have_the_contracts_fields(
     shown: Books, api_platform: ApiOnlyPlatform
 ) -> None:
-    bought, sold = await shown.create("10", reference="in"), await shown.create("4", side="SELL")
+    bought = await shown.create("10", reference="in")
+    sold = await shown.create("4", side="SELL")
     await shown.record(
         fill(bought, "e1", "10", "10.50", at=1, fee="0.10"), fill(sold, "e2", "4", "12")
     )
@@ -279,7 +280,8 @@ async def test_a_filter_that_can_mean_nothing_is_refused(
 async def test_a_cursor_belongs_to_its_list(
     shown: Books, api_platform: ApiOnlyPlatform, path: str
 ) -> None:
-    first, second = await shown.create("10"), await shown.create("10", symbol="MSFT")
+    first = await shown.create("10")
+    second = await shown.create("10", symbol="MSFT")
     await shown.record(fill(first, "e1", "1"), fill(second, "e2", "1"))
     (account,) = shown.accounts
     page = api_platform.read(account, path, limit=1)

@@ -280,7 +280,8 @@ async def test_a_busted_trade_stays_with_nothing(books: Books) -> None:
 
 
 async def test_a_corrected_trade_has_its_new_numbers(books: Books) -> None:
-    bought, sold = await books.create("10"), await books.create("5", side="SELL")
+    bought = await books.create("10")
+    sold = await books.create("5", side="SELL")
     await books.record(fill(bought, "e1", "10", "10"), fill(sold, "e2", "5", "12"))
     assert (await books.position())["realized_pnl"] == D(10)
     correction = reported(
@@ -353,7 +354,8 @@ async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(
     books: Books,
 ) -> None:
     odd = "\0\x1e\ud800\n"
-    taken, refused = await books.create("10"), await books.create("10")
+    taken = await books.create("10")
+    refused = await books.create("10")
     acked = CommandResult(outcome=Outcome.ACKED, broker_order_id=f"b{odd}")
     rejected = CommandResult(outcome=Outcome.REJECTED, message=f"no{odd}")
     for sent, result in ((taken, acked), (refused, rejected)):
@@ -370,7 +372,8 @@ async def test_answers_and_names_of_orders_that_no_database_takes_stop_nothing(
 
 
 async def test_an_execution_under_another_orders_key_raises_an_alert(books: Books) -> None:
-    first, second = await books.create("10"), await books.create("10")
+    first = await books.create("10")
+    second = await books.create("10")
     await books.record(fill(first, "e1", "4"))
     recorded = await books.record(fill(second, "e1", "4"))
     assert [order_id for _, order_id in recorded.conflicts] == [str(second.order_id)]
@@ -382,7 +385,8 @@ async def test_an_execution_under_another_orders_key_raises_an_alert(books: Book
 async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books) -> None:
     """As from a venue that begins to count again: its second order has lost something, the first
     has not."""
-    metrics, out = Metrics(), StringIO()
+    metrics = Metrics()
+    out = StringIO()
 
     async def record(*events: BrokerEvent) -> float | None:
         log_recorded(await books.record(*events), make_log("error", out), metrics)
@@ -390,7 +394,8 @@ async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books
             "ti_execution_alerts_total", {"kind": "conflicting_execution"}
         )
 
-    first, second = await books.create("10"), await books.create("10")
+    first = await books.create("10")
+    second = await books.create("10")
     await record(
         reported(E.ACCEPTED, first, "1"),
         reported(E.FILL, first, "2", exec_id="x2", quantity="4", price="10"),
@@ -406,8 +411,10 @@ async def test_whatever_comes_under_a_used_key_raises_an_alert_once(books: Books
 
 
 async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) -> None:
-    first, second = await books.create("10", limit="10"), await books.create("10", limit="10")
-    larger, dearer = await books.replace(first, "20", "10"), await books.replace(second, "10", "11")
+    first = await books.create("10", limit="10")
+    second = await books.create("10", limit="10")
+    larger = await books.replace(first, "20", "10")
+    dearer = await books.replace(second, "10", "11")
     await books.record(fill(first, "e1", "10"), fill(second, "e2", "10"))
     before = await books.order(second)
     assert await status(books, first) == await status(books, second) == ("FILLED", "10", [])
@@ -425,7 +432,8 @@ async def test_a_late_replace_changes_no_final_order_in_silence(books: Books) ->
 async def test_an_execution_that_comes_again_with_other_numbers_raises_an_alert(
     books: Books,
 ) -> None:
-    metrics, out = Metrics(), StringIO()
+    metrics = Metrics()
+    out = StringIO()
 
     async def record(*events: BrokerEvent) -> float | None:
         log_recorded(await books.record(*events), make_log("error", out), metrics)
@@ -461,7 +469,8 @@ async def test_executions_whose_odd_ids_look_alike_stay_two(books: Books) -> Non
 
 
 async def test_the_day_of_a_position_is_the_trades_own(books: Books) -> None:
-    bought, sold = await books.create("10"), await books.create("10", side="SELL")
+    bought = await books.create("10")
+    sold = await books.create("10", side="SELL")
     await books.record(fill(bought, "e1", "10", "10"), fill(sold, "e2", "10", "12"))
     row = await books.position()
     assert (row["day"], row["day_pnl"]) == (datetime.now(UTC).date(), D(20))
@@ -470,7 +479,8 @@ async def test_the_day_of_a_position_is_the_trades_own(books: Books) -> None:
 
 
 async def test_a_venues_clock_that_runs_ahead_moves_no_day(books: Books) -> None:
-    bought, sold = await books.create("10"), await books.create("10", side="SELL")
+    bought = await books.create("10")
+    sold = await books.create("10", side="SELL")
     ahead = fill(bought, "e1", "5", "10", venue_time=datetime(2226, 1, 1, tzinfo=UTC))
     await books.record(ahead, fill(sold, "e2", "5", "12"))
     row = await books.position()

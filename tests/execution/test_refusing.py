@@ -101,7 +101,8 @@ async def test_what_waited_longer_than_the_maximum_age_is_not_sent(urls: Urls) -
 
 async def test_a_symbol_can_shorten_the_maximum_age(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
-        old, other = await in_process.create(), await in_process.create(symbol="MSFT")
+        old = await in_process.create()
+        other = await in_process.create(symbol="MSFT")
         await limit_age(in_process, 2_000)
         await make_older(in_process, 3)
         async with executing(in_process):
@@ -128,7 +129,8 @@ async def test_while_the_broker_is_away_only_what_needs_no_broker_is_settled(url
         in_process.venue.is_away = True
         old = await in_process.create()
         await make_older(in_process, 31)
-        cancelled, young = await in_process.create(), await in_process.create()
+        cancelled = await in_process.create()
+        young = await in_process.create()
         await in_process.cancel(cancelled)
         async with executing(in_process):
             assert (await in_process.until_status(old, "EXPIRED"))["reason"] == "stale"
@@ -147,7 +149,8 @@ async def test_while_the_broker_is_away_only_what_needs_no_broker_is_settled(url
 
 async def test_an_order_that_worked_too_long_is_cancelled(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
-        stale, other = await in_process.create(), await in_process.create(symbol="MSFT")
+        stale = await in_process.create()
+        other = await in_process.create(symbol="MSFT")
         for intent in (stale, other):
             await in_process.until_status(intent, "NEW")
         await make_older(in_process, 61)

@@ -65,7 +65,8 @@ async def until_open(it: InProcessExecution, intent: Any) -> Any:
 async def test_an_order_that_was_given_up_and_arrives_late_is_cancelled(
     urls: Urls, filled: str
 ) -> None:
-    metrics, venue = Metrics(), FakeVenue("paper", unique_order_ids=False)
+    metrics = Metrics()
+    venue = FakeVenue("paper", unique_order_ids=False)
     async with open_in_process(urls, venue=venue) as it, executing(it, metrics=metrics):
         it.venue.acts.append(Act.LOSE)
         intent = await it.create()

@@ -52,11 +52,9 @@ async def age(books: Books, table: str, column: str) -> None:
 async def test_working_orders_and_open_positions_are_retained_and_others_for_an_hour(
     books: Books,
 ) -> None:
-    working, done, sold = (
-        await books.create("10"),
-        await books.create("10"),
-        await books.create("10", side="SELL", symbol="MSFT"),
-    )
+    working = await books.create("10")
+    done = await books.create("10")
+    sold = await books.create("10", side="SELL", symbol="MSFT")
     bought = await books.create("10", symbol="MSFT")
     await books.record(
         reported(E.ACCEPTED, working),

@@ -359,7 +359,8 @@ async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order
     urls: Urls,
 ) -> None:
     async with open_in_process(urls) as in_process:
-        unsent, sent = await in_process.create(), await in_process.create()
+        unsent = await in_process.create()
+        sent = await in_process.create()
         await in_process.in_process_writer.owner.execute(
             """
             UPDATE outbox SET status = 'processing', attempts = 10, claim_token = gen_random_uuid(),
@@ -411,7 +412,8 @@ async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answe
     ended."""
     monkeypatch.setattr(session, "LOOKUP_SECONDS", 60.0)  # it waits until the test lets it go
     async with open_in_process(urls) as in_process, executing(in_process):
-        owner, venue = in_process.in_process_writer.owner, in_process.venue
+        owner = in_process.in_process_writer.owner
+        venue = in_process.venue
 
         async def reader_waits() -> bool:
             await owner.execute("SELECT pg_stat_clear_snapshot()")

@@ -36,7 +36,9 @@ async def until_connection(
 
 async def set_credential(in_process: InProcessExecution, secret: str) -> None:
     """As the account's API and the handler of its event leave it."""
-    owner, account, credential = in_process.in_process_writer.owner, in_process.account, uuid4()
+    owner = in_process.in_process_writer.owner
+    account = in_process.account
+    credential = uuid4()
     await owner.execute("DELETE FROM sealed_secrets")
     await owner.execute("DELETE FROM credentials")
     await owner.execute(
@@ -192,7 +194,8 @@ async def test_a_reconcile_now_and_then_hurries_no_look_up(urls: Urls) -> None:
         await in_process.in_process_writer.owner.execute(
             "UPDATE orders SET lookups = 3, lookup_due_at = clock_timestamp() + interval '1 hour'"
         )
-        before, reconciled = await in_process.order(intent), in_process.venue.snapshots
+        before = await in_process.order(intent)
+        reconciled = in_process.venue.snapshots
         await in_process.until_true(lambda: in_process.venue.snapshots > reconciled + 2)
         after = await in_process.order(intent)
         assert (after["lookups"], after["lookup_due_at"]) == (3, before["lookup_due_at"])
@@ -275,7 +278,8 @@ async def test_a_credential_that_worked_is_tried_until_it_works_again(
 ) -> None:
     """All the while it is shown as refused, also when it is just being tried."""
     monkeypatch.setattr(session, "REFUSED_PAUSES_SECONDS", (0.01, 0.02))
-    shown, open_session = list[str](), VenueSession.open
+    shown = list[str]()
+    open_session = VenueSession.open
     async with open_in_process(urls) as in_process, executing(in_process) as execution:
         await until_connection(in_process, "connected")
         (opened,) = execution.leases.sessions.values()
@@ -427,7 +431,8 @@ async def test_accounts_are_spread_over_workers_and_free_when_one_stops(urls: Ur
 async def test_a_worker_whose_lease_ran_out_starts_over_under_another_name(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process) as first:
         await in_process.until_true(lambda: holders(first) == [1])
-        name, opened = first.leases.worker_id, next(iter(first.leases.sessions.values()))
+        name = first.leases.worker_id
+        opened = next(iter(first.leases.sessions.values()))
         await in_process.in_process_writer.owner.execute(
             "UPDATE workers SET expires_at = clock_timestamp()"
         )

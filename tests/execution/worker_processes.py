@@ -198,7 +198,9 @@ class Mortals:
     def __init__(
         self, worker_processes: WorkerProcesses, number: int, pauses: bool = False
     ) -> None:
-        self._processes, self._number, self._pauses = worker_processes, number, pauses
+        self._processes = worker_processes
+        self._number = number
+        self._pauses = pauses
         self.over = threading.Event()
         self.released = threading.Event()
         self.living: dict[int, Platform] = {}

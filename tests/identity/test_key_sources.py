@@ -30,7 +30,9 @@ from trading_intents.identity.tokens import (
 )
 from trading_intents.telemetry import Log
 
-ED, EC, RSA = ed25519_key("ed"), p256_key("ec"), rsa_key("rsa")
+ED = ed25519_key("ed")
+EC = p256_key("ec")
+RSA = rsa_key("rsa")
 
 
 @pytest.fixture
@@ -101,10 +103,8 @@ async def test_a_caller_that_goes_away_does_not_take_the_keys_from_others(
     issuer: Issuer, source: JwksSource
 ) -> None:
     issuer.open.clear()
-    impatient, patient = (
-        asyncio.create_task(source.find("ed")),
-        asyncio.create_task(source.find("ed")),
-    )
+    impatient = asyncio.create_task(source.find("ed"))
+    patient = asyncio.create_task(source.find("ed"))
     await asyncio.sleep(0)
     impatient.cancel()
     issuer.open.set()
@@ -195,7 +195,8 @@ async def test_a_compressed_bomb_is_never_unpacked(issuer: Issuer, source: JwksS
 
 
 async def test_a_redirect_is_not_followed(issuer: Issuer, source: JwksSource) -> None:
-    issuer.status, issuer.headers = 302, {"location": issuer.url + "/elsewhere"}
+    issuer.status = 302
+    issuer.headers = {"location": issuer.url + "/elsewhere"}
     with pytest.raises(Unavailable):
         await source.find("ed")
     assert issuer.paths == ["/jwks"]

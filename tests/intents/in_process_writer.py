@@ -94,7 +94,9 @@ async def open_in_process_writer(
 ) -> AsyncIterator[InProcessWriter]:
     """`login` may lead through a proxy; the owner's way is always clear. The accounts are of the
     integration, else of the paper broker."""
-    log, metrics, clock = make_log("critical"), Metrics(), SystemClock()
+    log = make_log("critical")
+    metrics = Metrics()
+    clock = SystemClock()
     async with (
         open_owner(owner_url) as owner,
         open_pools(login, POOL_SIZE, metrics) as database,
@@ -117,7 +119,8 @@ async def open_in_process_writer(
 
 
 async def furnish(owner: asyncpg.Connection) -> tuple[UUID, UUID]:
-    organization, key = uuid4(), uuid4()
+    organization = uuid4()
+    key = uuid4()
     await owner.execute(
         "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
         organization,

@@ -272,7 +272,9 @@ def test_what_cannot_be_verified_is_said_in_a_line(tenants: Tenants, tmp_path: P
 def test_all_accounts_are_verified_and_each_damaged_one_named(
     tenants: Tenants, open_client: OpenClient, forger: Tables
 ) -> None:
-    good, cut, edited = open_client(), open_client(), open_client()
+    good = open_client()
+    cut = open_client()
+    edited = open_client()
     for trading_client in (good, cut, edited):
         trading_client.accepted(create())
         trading_client.accepted(create())

@@ -184,7 +184,8 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
     local: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits after the batch has begun, and before it reads the positions."""
-    read, names = LimitTracking.needs, (str(local.accounts[0]), str(local.organization))
+    read = LimitTracking.needs
+    names = (str(local.accounts[0]), str(local.organization))
     opening = f"""
         INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity, open_cost, opening_quantity,
                                opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10, 1000, 10, 100);

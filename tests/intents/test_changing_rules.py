@@ -68,7 +68,8 @@ async def pair(
 async def change_rules(
     local: InProcessWriter, expected: ExpectedRules, chance: random.Random
 ) -> None:
-    account, symbol = chance.choice(local.accounts), chance.choice(SYMBOLS)
+    account = chance.choice(local.accounts)
+    symbol = chance.choice(SYMBOLS)
     if chance.random() < 0.3:
         expected.losses[account] = chance.choice((0, 49, 50))
         await local.owner.execute(
@@ -107,21 +108,22 @@ def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) ->
 async def test_each_order_is_judged_by_the_rules_that_hold(
     pair: tuple[InProcessWriter, InProcessWriter], seed: int
 ) -> None:
-    chance, local = random.Random(seed), pair[0]
-    expected, outcomes = ExpectedRules(local.organization), Counter[bool]()
+    chance = random.Random(seed)
+    local = pair[0]
+    expected = ExpectedRules(local.organization)
+    outcomes = Counter[bool]()
     for _ in range(STEPS):
         if chance.random() < 0.3:
             await change_rules(local, expected, chance)
         writer = chance.choice(pair)
         if chance.random() < 0.03:
             writer.writer._dependencies.pipeline.close()
-        orders, refused = list[Submission](), list[set[str]]()
+        orders = list[Submission]()
+        refused = list[set[str]]()
         for _ in range(chance.choice((1, 2, 8))):
-            account, symbol, quantity = (
-                chance.choice(local.accounts),
-                chance.choice(SYMBOLS),
-                chance.randint(1, 4),
-            )
+            account = chance.choice(local.accounts)
+            symbol = chance.choice(SYMBOLS)
+            quantity = chance.randint(1, 4)
             orders.append(create(local, account, symbol, quantity))
             refused.append(expected.reasons(account, symbol, quantity))
             expected.open[account, symbol] += not refused[-1]

@@ -168,7 +168,8 @@ async def test_a_commit_that_never_arrives_is_given_up(
 ) -> None:
     """The server knows that nothing was recorded each time; but what ends it whenever it commits
     must not go on."""
-    cut.left, cut.choose = 100, lambda: Verdict.CUT_UNSENT
+    cut.left = 100
+    cut.choose = lambda: Verdict.CUT_UNSENT
     outcome = await asyncio.wait_for(
         in_process_writer.submit(in_process_writer.create(in_process_writer.accounts[0])), 10
     )
@@ -192,7 +193,9 @@ async def test_a_commit_whose_end_stays_unknown_is_answered_as_unknown(
     """Nobody can be asked for three seconds: it may be recorded or not, and the answer says just
     that."""
     await in_process_writer.writer.submit(in_process_writer.create(in_process_writer.accounts[0]))
-    cut.left, cut.is_last, cut.after = 1, True, after
+    cut.left = 1
+    cut.is_last = True
+    cut.after = after
     async with asyncio.timeout(ANSWER_LIMIT_SECONDS):
         outcome = await in_process_writer.submit(
             in_process_writer.create(in_process_writer.accounts[0])

@@ -63,7 +63,8 @@ AAPL = Symbol("AAPL")
 LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
 KEPT = structs.replace(LIMIT, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
-REPLACE, CANCEL = Replace(INTENT, LIMIT), Cancel(INTENT)
+REPLACE = Replace(INTENT, LIMIT)
+CANCEL = Cancel(INTENT)
 NONE_SET = Controls(MINE, ACCOUNT)
 WITHOUT_REPLACE = Capabilities(
     "slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ()
@@ -297,10 +298,8 @@ times = st.none() | st.sampled_from(TimeInForce)
 @st.composite
 def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
     kind = draw(st.sampled_from(OrderKind))
-    has_limit, has_stop = (
-        kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT),
-        kind in (OrderKind.STOP, OrderKind.STOP_LIMIT),
-    )
+    has_limit = kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
+    has_stop = kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
     time_in_force = draw(st.sampled_from(TimeInForce) if timed else times)
     return Spec(
         kind,
@@ -312,7 +311,8 @@ def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
 
 
 symbols = st.sampled_from([AAPL, Symbol("BTC/USD")])
-sides, routes = st.sampled_from(OrderSide), st.sampled_from(RouteStrategy)
+sides = st.sampled_from(OrderSide)
+routes = st.sampled_from(RouteStrategy)
 commands = st.one_of(
     st.builds(Create, symbols, sides, routes, specs()),
     st.builds(Replace, uuids, specs()),

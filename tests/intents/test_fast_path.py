@@ -173,13 +173,12 @@ async def compare(
 ) -> list[int]:
     """The same requests, all the quick way or all the handler's: answers, metrics and limits are
     the same."""
-    fast, slow = Ways(outcome, *limited), Ways(outcome, *limited)
+    fast = Ways(outcome, *limited)
+    slow = Ways(outcome, *limited)
     statuses = []
     for asked in (headers, headers, {}):
-        first, second = (
-            await fast.ask(body, asked, fast=True),
-            await slow.ask(body, asked, fast=False),
-        )
+        first = await fast.ask(body, asked, fast=True)
+        second = await slow.ask(body, asked, fast=False)
         assert shown(first) == shown(second)
         statuses.append(first.status)
     assert fast.counted() == slow.counted()

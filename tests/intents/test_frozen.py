@@ -83,7 +83,10 @@ class Market:
     def __init__(
         self, frozen: Platform, serving: Platform, proxy: FaultProxy, tables: Tables
     ) -> None:
-        self.frozen, self.serving, self.proxy, self.tables = frozen, serving, proxy, tables
+        self.frozen = frozen
+        self.serving = serving
+        self.proxy = proxy
+        self.tables = tables
         account = {"name": "a", "broker": "paper", "environment": "paper"}
         self.callers: dict[str, tuple[Headers, str]] = {}
         for name in ("one", "other"):

@@ -117,10 +117,8 @@ async def test_a_lock_of_one_organization_keeps_no_other_waiting(
         assert await recorded(
             in_process_writer, [in_process_writer.create(in_process_writer.accounts[0]), *others]
         )
-    cancel, create = (
-        in_process_writer.cancel(in_process_writer.accounts[0], made.intent_id),
-        in_process_writer.create(in_process_writer.accounts[0]),
-    )
+    cancel = in_process_writer.cancel(in_process_writer.accounts[0], made.intent_id)
+    create = in_process_writer.create(in_process_writer.accounts[0])
     needs = cancel if lock in ("the order", "the row of the queue") else create
     transaction = holder.transaction()
     await transaction.start()
@@ -153,7 +151,8 @@ async def test_a_limits_count_that_is_held_keeps_no_other_organization_waiting(
     in_process_writer: InProcessWriter, holder: asyncpg.Connection
 ) -> None:
     """A transaction that records a fill of a limited account holds its count of open orders."""
-    limited, others = in_process_writer.accounts[0], await creates_of(in_process_writer, 3)
+    limited = in_process_writer.accounts[0]
+    others = await creates_of(in_process_writer, 3)
     await in_process_writer.owner.execute(
         "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
         """ VALUES ($1, $2, '{"max_open_orders": 3}', true)""",
@@ -202,7 +201,8 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
         in_process_writer.create(in_process_writer.accounts[0])
     )
     theirs = await in_process_writer.writer.submit(other)
-    log, pipeline = make_log("critical"), Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
+    log = make_log("critical")
+    pipeline = Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformActions(
             BatchDependencies(pipeline, brokers(), id_text_maker(), SystemClock(), PRICES), signals
@@ -270,7 +270,8 @@ async def test_a_caller_who_leaves_while_his_command_waits_takes_it_with_him(
 
 
 async def test_a_lock_that_is_found_as_the_last_waits_end_is_waited_for() -> None:
-    free, written = asyncio.Event(), list[PendingSubmission]()
+    free = asyncio.Event()
+    written = list[PendingSubmission]()
 
     async def attempt(_: Pipeline, batch: list[PendingSubmission]) -> list[PendingSubmission]:
         await free.wait()
@@ -281,7 +282,8 @@ async def test_a_lock_that_is_found_as_the_last_waits_end_is_waited_for() -> Non
         await free.wait()
         waits.add("one more", [pending("one more")])
 
-    pipeline, clock = Pipeline(Secret("postgresql://nowhere"), WORKER_ROLE), SystemClock()
+    pipeline = Pipeline(Secret("postgresql://nowhere"), WORKER_ROLE)
+    clock = SystemClock()
     waits = lock_waits.LockWaits(pipeline, attempt, lambda *_: None, clock)
     for number in range(lock_waits.MAX_CONNECTIONS):
         waits.add(str(number), [pending(str(number))])

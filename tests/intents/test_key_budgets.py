@@ -365,10 +365,8 @@ async def test_callers_at_once_on_two_accounts_and_processes_never_pass_one_too_
     tenants: Tenants, second: Platform, open_client: OpenClient, name: str
 ) -> None:
     fields, allowed = RACES[name]
-    budget, other = (
-        await asyncio.to_thread(open_budget, tenants, open_client),
-        await asyncio.to_thread(open_client),
-    )
+    budget = await asyncio.to_thread(open_budget, tenants, open_client)
+    other = await asyncio.to_thread(open_client)
     await asyncio.to_thread(lambda: budget.set(**fields))
     paths = [
         f"{url}{each}"
@@ -455,7 +453,8 @@ def test_a_budget_that_another_transaction_holds_delays_its_own_orders_only(
         answers: list[int] = []
         waiting.start()
         for _ in range(5):
-            path, other = budget.trader.url, tenants.callers["key_all"]
+            path = budget.trader.url
+            other = tenants.callers["key_all"]
             assert tenants.client.post(path, json=order(), headers=other).status_code == 202
         assert budget.trader.submit(cancel(intent_id)).status_code == 202, "a CANCEL gets through"
         assert answers == []

@@ -118,7 +118,8 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
 async def test_an_account_with_many_open_orders_is_judged_without_reading_them(
     local: InProcessWriter,
 ) -> None:
-    account, orders = local.accounts[0], 300
+    account = local.accounts[0]
+    orders = 300
     assert (
         codes(await local.submit_all([local.create(account) for _ in range(orders)]))
         == ["recorded"] * orders
@@ -142,7 +143,8 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
 ) -> None:
     """Rows that were deleted would be counted."""
     async with open_in_process_writer(new_urls.login, new_urls.owner) as local:
-        first, symbols = str(local.accounts[0]), 400
+        first = str(local.accounts[0])
+        symbols = 400
         await local.owner.execute(
             "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
             " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
@@ -198,7 +200,8 @@ async def test_a_connection_lost_before_the_commit_was_sent_records_each_order_o
     first = local.accounts[0]
     await set_limits(local, first, local.organization)
     assert codes([await local.submit(local.create(first)) for _ in range(2)]) == ["recorded"] * 2
-    append, lost = PipelineRequest.append_statements, list[PipelineRequest]()
+    append = PipelineRequest.append_statements
+    lost = list[PipelineRequest]()
 
     def lose_once(
         request: PipelineRequest, statements: Sequence[Statement], more: bool = False

@@ -310,16 +310,15 @@ def test_a_price_of_another_environment_or_of_long_ago_is_no_reference_price(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
     trading_client = open_client(caller="key_live", environment="live", broker="remote")
-    symbol, admin = f"E{uuid.uuid4().hex[:10].upper()}", tenants.callers["admin"]
+    symbol = f"E{uuid.uuid4().hex[:10].upper()}"
+    admin = tenants.callers["admin"]
     path = level_path("account", trading_client.account["id"])
     assert (
         tenants.client.put(path, json={"max_order_notional": "100"}, headers=admin).status_code
         == 200
     )
-    order, unknown = (
-        create(market("1"), symbol=symbol),
-        [("no_reference_price", "100", symbol, "Account")],
-    )
+    order = create(market("1"), symbol=symbol)
+    unknown = [("no_reference_price", "100", symbol, "Account")]
     post_price(tenants, symbol, "1")
     assert triggered(trading_client, order) == unknown, "a paper price"
     body = {"price": "101", "environment": "live"}

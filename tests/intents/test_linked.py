@@ -23,8 +23,10 @@ from tests.intents.linked_orders import BOTH, SHORT, bracket, orders, pair, plac
 from tests.tenants import Tenants
 
 PAYLOAD = "/command/payload"
-EXITS, PAIR = f"{PAYLOAD}/exits", f"{PAYLOAD}/one_cancels_other"
-PROFIT, LOSS = f"{EXITS}/take_profit/limit_price", f"{EXITS}/stop_loss/stop_price"
+EXITS = f"{PAYLOAD}/exits"
+PAIR = f"{PAYLOAD}/one_cancels_other"
+PROFIT = f"{EXITS}/take_profit/limit_price"
+LOSS = f"{EXITS}/stop_loss/stop_price"
 
 
 def test_one_post_appends_the_entry_and_its_exits_with_consecutive_seqs(
@@ -183,7 +185,8 @@ def test_each_leg_has_its_events_in_the_stream(trading_client: TradingClient) ->
     events = trading_client.events()
     assert len(events) == 6
     for index, part in enumerate(parts):
-        action, order = events[2 * index].intent_action, events[2 * index + 1].broker_order
+        action = events[2 * index].intent_action
+        order = events[2 * index + 1].broker_order
         for message in (action, order):
             assert (
                 message.HasField("leg")
@@ -220,7 +223,8 @@ def test_a_replayed_key_answers_the_same_legs_and_appends_nothing(
         bracket(take_profit={"limit_price": "199"}), idempotency_key="once"
     )
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_conflict")
-    entry, leg = first.json()["intent_id"], first.json()["legs"][0]["intent_id"]
+    entry = first.json()["intent_id"]
+    leg = first.json()["legs"][0]["intent_id"]
     cancelled = trading_client.submit(cancel(entry), idempotency_key="ended")
     repeated = trading_client.submit(cancel(entry), idempotency_key="ended")
     assert repeated.json() == cancelled.json() == {"intent_id": entry, "seq": 4}

@@ -25,7 +25,8 @@ from tests.platform import Platform
 from tests.raw_http import RawHttp
 from tests.tenants import Tenants
 
-WRITERS, READERS = 8, 3
+WRITERS = 8
+READERS = 3
 PAUSE_SECONDS = 0.02  # at the end of the log: leaves the machine to the writers
 ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
 
@@ -273,7 +274,9 @@ def write(url: str, trading_client: TradingClient, count: int) -> list[tuple[int
 def follow(url: str, trading_client: TradingClient, over: threading.Event) -> list[tuple[int, str]]:
     """By cursor alone. A last page has none, so it is asked for again, and what was seen of it is
     passed over."""
-    cursor, seen, of_page = None, list[tuple[int, str]](), 0
+    cursor = None
+    seen = list[tuple[int, str]]()
+    of_page = 0
     with RawHttp(url, trading_client.headers) as line:
         while True:
             was_over = over.is_set()
@@ -282,7 +285,8 @@ def follow(url: str, trading_client: TradingClient, over: threading.Event) -> li
             seen += [(record["seq"], record["intent_id"]) for record in page["data"][of_page:]]
             of_page = len(page["data"])
             if page["next_cursor"]:
-                cursor, of_page = page["next_cursor"], 0
+                cursor = page["next_cursor"]
+                of_page = 0
             elif was_over:
                 return seen
             else:
@@ -293,7 +297,8 @@ def follow(url: str, trading_client: TradingClient, over: threading.Event) -> li
 def test_readers_miss_nothing_and_see_nothing_twice_while_eight_write(
     trading_client: TradingClient, second: Platform, actions: int
 ) -> None:
-    urls, over = (str(trading_client.client.base_url), second.url), threading.Event()
+    urls = (str(trading_client.client.base_url), second.url)
+    over = threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS) as threads:
         reading = [
             threads.submit(follow, urls[n % 2], trading_client, over) for n in range(READERS)

@@ -146,7 +146,9 @@ def test_cancels_are_served_while_the_other_submits_are_limited(limited: Platfor
     headers, url = trader(limited)
     first = limited.client.post(url, json=create(limit()), headers=headers)
     assert first.status_code == 202, first.text
-    intent, over, codes = first.json()["intent_id"], threading.Event(), Counter[int]()
+    intent = first.json()["intent_id"]
+    over = threading.Event()
+    codes = Counter[int]()
 
     def flood() -> None:
         with QuickClient(limited.url, headers=headers, timeout=10) as client:

@@ -68,8 +68,10 @@ async def cancel_of(local: InProcessWriter, account: int) -> Submission:
 async def test_a_lost_commit_is_of_unknown_outcome(
     local: InProcessWriter, urls: Urls, verdict: Verdict
 ) -> None:
-    cancel, cut = await cancel_of(local, 0), CutAtCommit()
-    cut.left, cut.choose = 1, lambda: verdict
+    cancel = await cancel_of(local, 0)
+    cut = CutAtCommit()
+    cut.left = 1
+    cut.choose = lambda: verdict
     with proxied(urls.login, cut.look) as (_, login):
         async with open_actions(login) as actions:
             with pytest.raises(OutcomeUnknown):

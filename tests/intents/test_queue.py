@@ -110,7 +110,8 @@ def test_whatever_an_organization_takes_the_next_one_has_room() -> None:
 
 
 def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
-    queue, answers = SubmissionQueue(), list[Outcome]()
+    queue = SubmissionQueue()
+    answers = list[Outcome]()
     put = fill(queue, "a")
     for each in put:
         each.answer = answers.append
@@ -121,7 +122,8 @@ def test_a_command_that_nobody_waits_for_takes_no_room() -> None:
 
 
 def test_a_command_whose_caller_left_while_it_was_tried_is_not_put_back() -> None:
-    queue, answers = SubmissionQueue(), list[Outcome]()
+    queue = SubmissionQueue()
+    answers = list[Outcome]()
     queue.put(pending("a", answer=answers.append))
     batch = queue.take(1)
     batch[0].abandon()
@@ -144,7 +146,9 @@ async def test_a_flood_of_one_organization_keeps_no_other_waiting(
 ) -> None:
     """A command behind thousands of another organization is in the first batch all the same."""
     async with open_in_process_writer(urls.login, urls.owner) as in_process_writer:
-        other, answered, done = await other_create(in_process_writer), list[str](), asyncio.Event()
+        other = await other_create(in_process_writer)
+        answered = list[str]()
+        done = asyncio.Event()
         account = in_process_writer.accounts[0]
         made = await in_process_writer.writer.submit(in_process_writer.create(account))
         flood = (

@@ -60,10 +60,13 @@ async def test_what_either_process_accepts_counts_in_both(
     if seed == 3:
         # All that others wrote is read apart.
         monkeypatch.setattr(statements, "MAX_READ_ACTIONS", 0)
-    first, chance = pair[0], random.Random(seed)
+    first = pair[0]
+    chance = random.Random(seed)
     accepted: dict[int, str] = {}
     for _ in range(STEPS):
-        writer, quantity, what = chance.choice(pair), chance.randint(1, 45), chance.random()
+        writer = chance.choice(pair)
+        quantity = chance.randint(1, 45)
+        what = chance.random()
         if what < 0.1:
             outcome = await writer.submit(create(first, UNWRITABLE))
             assert codes([outcome]) == [
@@ -198,7 +201,8 @@ async def read(owner: asyncpg.Connection, account: UUID, known: tuple[int, str])
 async def test_the_log_is_read_back_for_a_minute_and_no_further(urls: Urls, seed: int) -> None:
     chance = random.Random(seed)
     async with open_in_process_writer(urls.login, urls.owner) as local:
-        account, owner = local.accounts[0], local.owner
+        account = local.accounts[0]
+        owner = local.owner
         ages = sorted(
             (chance.choice([1, 40, 70, 4_000]) * chance.random() for _ in range(300)), reverse=True
         )

@@ -92,9 +92,11 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     in_process_writer: InProcessWriter, urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection ends between the reads and the writes, and meanwhile the order is filled."""
-    account, read = in_process_writer.accounts[0], read_state
+    account = in_process_writer.accounts[0]
+    read = read_state
     made = await in_process_writer.writer.submit(in_process_writer.create(account))
-    log, pipeline = make_log("critical"), Pipeline(urls.login, WORKER_ROLE)
+    log = make_log("critical")
+    pipeline = Pipeline(urls.login, WORKER_ROLE)
 
     async def read_and_lose(*arguments: Any) -> Any:
         state = await read(*arguments)
@@ -125,7 +127,8 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(
 ) -> None:
     """A standby that had not got the last change takes over: its next change gets the same number.
     A batch that meets a held lock opens the new connection and reads no rules on it."""
-    account, owner = in_process_writer.accounts[0], in_process_writer.owner
+    account = in_process_writer.accounts[0]
+    owner = in_process_writer.owner
     disable = """
         INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled) VALUES ($1, $2, $3, true)
     """

@@ -107,7 +107,8 @@ def test_live_trading_needs_its_plan_but_a_cancel_does_not(
 
     def entitle(*entitlements: str) -> None:
         """As the operator's command does; a submit reads it in its own transaction."""
-        wanted, organization = list(entitlements), trading_client.account["organization_id"]
+        wanted = list(entitlements)
+        organization = trading_client.account["organization_id"]
         tables.execute(
             "UPDATE organizations SET entitlements = $1::text[] WHERE id = $2::text::uuid",
             wanted,
@@ -240,7 +241,8 @@ def test_an_organizations_control_stops_all_its_accounts_and_outlives_the_plan(
 ) -> None:
     clients = [open_client(caller="plain_key", admin="plain_admin") for _ in range(2)]
     intent = clients[0].accepted(create(limit()))["intent_id"]
-    url, headers = "/v1/controls/organization", halted.callers["plain_admin"]
+    url = "/v1/controls/organization"
+    headers = halted.callers["plain_admin"]
     # The process may remember for 800 ms that the organization has no plan.
     while (
         answer := halted.client.put(url, json={"manually_disabled": True}, headers=headers)
@@ -277,11 +279,13 @@ def test_checks_run_in_their_documented_order(
         caller="plain_live", admin="plain_admin", broker="remote", environment="live"
     )
     paper = open_client(broker="remote")
-    url, unknown = f"/v1/accounts/{paper.account['id']}/intents", str(uuid.uuid4())
+    url = f"/v1/accounts/{paper.account['id']}/intents"
+    unknown = str(uuid.uuid4())
     change_account(tenants, paper, disabled=True)
     control(tenants, f"accounts/{paper.account['id']}")
     good = {"content-type": "application/json"}
-    nonsense, broken = b'{"command": 1}', b"{"
+    nonsense = b'{"command": 1}'
+    broken = b"{"
     unoffered = create(stop(time_in_force="EXT"))
 
     def answered(

@@ -290,7 +290,8 @@ def test_a_cancel_makes_its_intents_waiting_rows_due(trading_client: TradingClie
 def test_an_account_with_open_orders_stays_open(
     tenants: Tenants, trading_client: TradingClient
 ) -> None:
-    url, admin = f"/v1/accounts/{trading_client.account['id']}", tenants.callers["admin"]
+    url = f"/v1/accounts/{trading_client.account['id']}"
+    admin = tenants.callers["admin"]
     intent = trading_client.accepted(create())["intent_id"]
     for status in OPEN_STATUSES:
         trading_client.set_order(intent, status)
@@ -303,7 +304,8 @@ def test_an_account_with_open_orders_stays_open(
 def test_a_credential_stays_while_orders_are_open(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    trading_client, admin = open_client(broker="remote"), tenants.callers["admin"]
+    trading_client = open_client(broker="remote")
+    admin = tenants.callers["admin"]
     url = f"/v1/accounts/{trading_client.account['id']}/credentials"
     (credential,) = tenants.client.get(url, headers=admin).json()["data"]
     intent = trading_client.accepted(create())["intent_id"]

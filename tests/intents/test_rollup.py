@@ -145,7 +145,8 @@ async def add(database: Database, entries: list[StatsEntry], is_rolled: bool = T
 
 def random_actions(seed: int, count: int) -> list[tuple[str, str, datetime]]:
     """In the order of their time, many at the edges of windows and buckets."""
-    chance, now = random.Random(seed), datetime.now(UTC)
+    chance = random.Random(seed)
+    now = datetime.now(UTC)
     moments = []
     for _ in range(count):
         back = timedelta(minutes=chance.choice((70, 1_500, MINUTES_BACK)) * chance.random())
@@ -178,10 +179,8 @@ async def test_every_window_is_exact_whatever_is_rolled_up(
         found = await read(database, book, window)
         start = datetime.fromisoformat(found.start)
         inside = [(kind, symbol) for kind, symbol, at in actions if at >= start]
-        types, symbols = (
-            Counter(kind for kind, _ in inside),
-            Counter(symbol for _, symbol in inside),
-        )
+        types = Counter(kind for kind, _ in inside)
+        symbols = Counter(symbol for _, symbol in inside)
         assert {kind: getattr(found.actions, kind) for kind in TYPES} == {
             kind: types[kind] for kind in TYPES
         }
@@ -297,7 +296,8 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
 @pytest.mark.parametrize("seed", range(20))
 def test_the_buckets_of_a_window_follow_each_other_from_its_start_on(seed: int) -> None:
     chance = random.Random(seed)
-    window, now = chance.choice(list(Window)), ORIGIN + timedelta(seconds=chance.randrange(10**9))
+    window = chance.choice(list(Window))
+    now = ORIGIN + timedelta(seconds=chance.randrange(10**9))
     start = begin(window, now)
     ranges = cover(start, WINDOWS_SECONDS[window][1])
     assert [first for _, first, _ in ranges] == [start, *(past for _, _, past in ranges[:-1])]

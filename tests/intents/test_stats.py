@@ -168,6 +168,7 @@ def test_stats_of_another_tenant_are_not_found(
 
 
 def test_each_account_has_its_own_counts(open_client: OpenClient) -> None:
-    first, second = open_client(), open_client()
+    first = open_client()
+    second = open_client()
     first.accepted(create())
     assert (stats(first)["actions"]["total"], stats(second)["actions"]["total"]) == (1, 0)

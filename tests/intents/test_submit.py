@@ -411,7 +411,8 @@ def test_one_transaction_writes_all_of_it(trading_client: TradingClient) -> None
 def test_events_of_an_organization_are_numbered_without_a_gap(
     trading_client: TradingClient, open_client: OpenClient
 ) -> None:
-    other, organization = open_client(), trading_client.account["organization_id"]
+    other = open_client()
+    organization = trading_client.account["organization_id"]
     trading_client.accepted(create())
     last = "SELECT max(seq) FROM stream_events WHERE organization_id = $1::text::uuid"
     first = trading_client.tables.value(last, organization) + 1

@@ -22,7 +22,8 @@ from trading_intents.intents.writing.queue import CANCEL_RESERVE, MAX_WAITING
 from trading_intents.storage.grouped import has_committed
 from trading_intents.telemetry import make_log
 
-ANSWER_SECONDS, RETURN_SECONDS = 3.0, 5.0
+ANSWER_SECONDS = 3.0
+RETURN_SECONDS = 5.0
 LEAVERS = 500
 TRAP = """
     CREATE FUNCTION trap() RETURNS trigger LANGUAGE plpgsql AS
@@ -237,10 +238,8 @@ async def test_an_account_that_stays_held_does_not_fail_one_that_comes_free(
 async def test_a_full_line_refuses_all_but_cancels_and_then_those_too(urls: Urls) -> None:
     async with open_in_process_writer(urls.login, urls.owner, run=False) as in_process_writer:
         account = in_process_writer.accounts[0]
-        create, cancel = (
-            in_process_writer.create(account),
-            in_process_writer.cancel(account, str(uuid4())),
-        )
+        create = in_process_writer.create(account)
+        cancel = in_process_writer.cancel(account, str(uuid4()))
 
         def line_up(submission: Submission, count: int) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(in_process_writer.submit(submission)) for _ in range(count)]
@@ -360,11 +359,9 @@ async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(
     to_come = str(
         int(await in_process_writer.owner.fetchval("SELECT pg_current_xact_id()::text")) + 1_000_000
     )
-    pool, organizations, log = (
-        in_process_writer.pool,
-        [in_process_writer.organization],
-        make_log("critical"),
-    )
+    pool = in_process_writer.pool
+    organizations = [in_process_writer.organization]
+    log = make_log("critical")
 
     async def committed(transaction_id: str, ref: ActionRef | None) -> bool | None:
         proof = find_action(ref) if ref else None

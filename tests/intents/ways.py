@@ -99,16 +99,17 @@ class Ways:
     def __init__(
         self, outcome: Outcome | None, rates: dict[Bucket, Rate], shared: dict[Bucket, Rate]
     ) -> None:
-        self.metrics, clock, keys = Metrics(), ManualClock(), KnownKeys()
+        self.metrics = Metrics()
+        clock = ManualClock()
+        keys = KnownKeys()
         self.fast_answers = 0
         plenty = dict.fromkeys(Bucket, Rate(100, 100))
         self.limits = Limits(plenty | rates, plenty | shared, clock, self.metrics.rate_limited)
         self.writer = ScriptedWriter(outcome)
-        gate, callers = (
-            Gate(RULES["submit_intent"], cast(Callers, keys), frozenset()),
-            cast(Callers, keys),
-        )
-        accounts, writer = cast(Accounts, NoAccounts()), cast(Writer, self.writer)
+        gate = Gate(RULES["submit_intent"], cast(Callers, keys), frozenset())
+        callers = cast(Callers, keys)
+        accounts = cast(Accounts, NoAccounts())
+        writer = cast(Writer, self.writer)
         route = submit_route(gate, callers, accounts, writer, self.limits)
         self.app = App(
             [route], self.limits, ClientAddress(()), clock, self.metrics, make_log("critical")

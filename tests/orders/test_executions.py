@@ -8,7 +8,8 @@ from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact, FactKind
 from trading_intents.orders.model import OrderStatus
 
-E, S = EventKind, OrderStatus
+E = EventKind
+S = OrderStatus
 
 
 def rows(
@@ -20,7 +21,8 @@ def rows(
 
 
 def test_a_jump_of_the_cumulative_quantity_is_stood_in_for() -> None:
-    first, third = fill("e1", "10", "5", cum="10"), fill("e3", "10", "7", cum="30")
+    first = fill("e1", "10", "5", cum="10")
+    third = fill("e3", "10", "7", cum="30")
     assert rows(first, third) == [
         ("e1", D(10), D(5)),
         ("gap:o1:20", D(10), D(7)),
@@ -29,20 +31,16 @@ def test_a_jump_of_the_cumulative_quantity_is_stood_in_for() -> None:
 
 
 def test_a_stand_in_keeps_its_name_as_later_fills_come() -> None:
-    first, third, fourth = (
-        fill("e1", "10", cum="10"),
-        fill("e3", "10", cum="30"),
-        fill("e4", "10", cum="40"),
-    )
+    first = fill("e1", "10", cum="10")
+    third = fill("e3", "10", cum="30")
+    fourth = fill("e4", "10", cum="40")
     assert [row[0] for row in rows(first, third, fourth)] == ["e1", "gap:o1:20", "e3", "e4"]
 
 
 def test_the_real_execution_replaces_its_stand_in() -> None:
-    first, second, third = (
-        fill("e1", "10", cum="10"),
-        fill("e2", "10", "9", cum="20"),
-        fill("e3", "10", cum="30"),
-    )
+    first = fill("e1", "10", cum="10")
+    second = fill("e2", "10", "9", cum="20")
+    third = fill("e3", "10", cum="30")
     assert [row[0] for row in rows(first, second, third)] == ["e1", "e2", "e3"]
 
 
@@ -108,7 +106,8 @@ def test_each_trade_counts_up_to_the_filled_quantity() -> None:
 
 
 def test_a_busted_fill_is_gone_and_its_counts_leave_no_gap() -> None:
-    first, second = fill("e1", "10", cum="10", at=1), fill("e2", "10", cum="20", at=2)
+    first = fill("e1", "10", cum="10", at=1)
+    second = fill("e2", "10", cum="20", at=2)
     assert rows(first, second, bust("e1", at=3, cum="10")) == [("e2", D(10), D(10))]
     third = fill("e3", "10", "11", cum="20", at=4)
     assert [row[0] for row in rows(first, second, bust("e1", at=3), third)] == ["e2", "e3"]

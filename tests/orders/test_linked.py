@@ -49,7 +49,8 @@ class Play:
     def start(self) -> None:
         low, middle, high = sorted(self.chance.sample(range(95, 106), 3))
         size = self.chance.randint(1, 40)
-        profit, loss = f"profit {high}", f"loss {low}"
+        profit = f"profit {high}"
+        loss = f"loss {low}"
         text = self.chance.choice(
             [
                 f"buy {size} {self.chance.choice(['market', f'limit {middle}'])} day with {profit},{loss}",
@@ -78,7 +79,8 @@ class Play:
         return f"{bid}x{self.chance.randint(1, 20)} {bid + self.chance.randint(0, 2)}x{self.chance.randint(1, 20)}"
 
     def step(self) -> None:
-        book, number = self.market.book, self.chance.choice(list(self.versions))
+        book = self.market.book
+        number = self.chance.choice(list(self.versions))
         order = book.orders.get(number)
         match self.chance.choices(("quote", "later", "cancel", "replace"), (20, 6, 1, 4))[0]:
             case "quote":
@@ -172,8 +174,11 @@ def test_a_group_is_as_the_venue_has_it(seed: int) -> None:
     check(play)
 
 
-C, T, S = "C", "T", "S"  # the entry, its take profit, its stop loss, or the stop beside it
-E, F = EventKind, FactKind
+C = "C"
+T = "T"
+S = "S"  # the entry, its take profit, its stop loss, or the stop beside it
+E = EventKind
+F = FactKind
 
 
 def group(*facts: Fact, kinds: Sequence[Leg] = EXITS) -> list[OrderView]:

@@ -95,7 +95,8 @@ def test_a_position_that_was_held_before_us_is_closed_at_its_own_cost(
 def test_a_days_result_starts_again_at_midnight_in_utc() -> None:
     late = datetime(2026, 3, 2, 23, 59, 59, 999_999, tzinfo=UTC)
     midnight = late + timedelta(microseconds=1)
-    today, tomorrow = date(2026, 3, 2), date(2026, 3, 3)
+    today = date(2026, 3, 2)
+    tomorrow = date(2026, 3, 3)
     held = from_trades([Booking(OrderSide.BUY, D(10), D(10), None, NOON)], FLAT)
     position = from_trades([Booking(OrderSide.SELL, D(1), D(12), None, late)], held)
     assert (position.daily_pnl(today), position.daily_pnl(tomorrow)) == (D(2), D(0))

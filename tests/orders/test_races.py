@@ -39,7 +39,9 @@ from trading_intents.orders.model import (
 from trading_intents.orders.store import CommandRow
 from trading_intents.trading import ActionType
 
-E, F, S = EventKind, FactKind, OrderStatus
+E = EventKind
+F = FactKind
+S = OrderStatus
 
 
 def test_a_cancel_that_crosses_a_full_fill_was_too_late() -> None:
@@ -121,10 +123,8 @@ def test_after_a_refused_replace_the_last_confirmed_version_stands(refusal: Fact
 
 
 def test_a_replace_that_happened_after_all_beats_its_refusal() -> None:
-    refused, replaced = (
-        reported(E.REPLACE_REJECTED, coid="R", reason="no"),
-        reported(E.REPLACED, coid="R", replaces="C"),
-    )
+    refused = reported(E.REPLACE_REJECTED, coid="R", reason="no")
+    replaced = reported(E.REPLACED, coid="R", replaces="C")
     seen = view(refused, replaced, terms=terms("100", "80"))
     assert (seen.quantity, seen.confirmed.seq, seen.reason) == (D(80), 2, None)
 
@@ -141,10 +141,8 @@ def test_a_replace_of_unknown_outcome_stays_pending() -> None:
 
 def test_chains_of_replaces_end_at_the_last_one_confirmed() -> None:
     chain = terms("100", "80", "60")
-    first, second = (
-        reported(E.REPLACED, coid="R", replaces="C"),
-        reported(E.REPLACED, coid="R2", replaces="R", broker="b3"),
-    )
+    first = reported(E.REPLACED, coid="R", replaces="C")
+    second = reported(E.REPLACED, coid="R2", replaces="R", broker="b3")
     seen = view(reported(E.ACCEPTED, broker="b1"), first, second, terms=chain)
     assert (seen.confirmed.client_order_id, seen.quantity, seen.broker_order_id) == (
         "R2",
@@ -251,7 +249,8 @@ def test_the_same_execution_under_another_key_is_ignored_too() -> None:
 
 
 def test_of_two_conflicting_executions_the_first_seen_is_kept() -> None:
-    one, other = fill("e1", "40"), fill("e1", "50")
+    one = fill("e1", "40")
+    other = fill("e1", "50")
     for pair, kept in (([one, other], D(40)), ([other, one], D(50))):
         seen = derive(terms(), arrived(pair), PendingCommands())
         assert (seen.filled_quantity, seen.flags) == (kept, (OrderFlag.CONFLICTING_EXECUTION,))
@@ -259,7 +258,8 @@ def test_of_two_conflicting_executions_the_first_seen_is_kept() -> None:
 
 
 def test_a_conflict_is_remembered_where_only_the_first_is_stored() -> None:
-    one, other = fill("e1", "40"), fill("e1", "50")
+    one = fill("e1", "40")
+    other = fill("e1", "50")
     assert admit({}, one) is one
     assert admit({one.key: one}, one) is None
     conflict = admit({one.key: one}, other)
@@ -322,7 +322,8 @@ def test_a_final_order_that_was_shown_changes_only_with_a_flag() -> None:
 
 
 def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
-    both, pending = terms("10", "20"), PendingCommands(replace="R")
+    both = terms("10", "20")
+    pending = PendingCommands(replace="R")
     filled = view(reported(E.ACCEPTED), fill("e1", "10", coid="C"), terms=both, pending=pending)
     replaced = reported(E.REPLACED, coid="R", replaces="C")
     after = view(
@@ -333,7 +334,8 @@ def test_a_filled_order_that_a_late_replace_opens_again_says_so() -> None:
 
 
 def test_a_late_replace_and_its_end_together_are_what_they_are_one_after_the_other() -> None:
-    both, pending = terms("10", "20"), PendingCommands(replace="R")
+    both = terms("10", "20")
+    pending = PendingCommands(replace="R")
     facts = [
         reported(E.ACCEPTED),
         fill("e1", "10", coid="C"),
@@ -369,7 +371,8 @@ def test_a_refusal_for_a_duplicate_id_is_no_rejection() -> None:
 
 
 def test_an_order_that_we_did_not_send_has_no_owner() -> None:
-    account_id, order_id = id_text(UUID(int=1)), id_text(UUID(int=2))
+    account_id = id_text(UUID(int=1))
+    order_id = id_text(UUID(int=2))
     sent = [
         CommandRow(
             account_id=account_id,

@@ -7,11 +7,17 @@ from trading_intents.brokers.port import CommandResult, EventKind, Outcome
 from trading_intents.orders.facts import CommandKind, Fact, FactKind, outcome_kind, own_fact
 from trading_intents.orders.model import OrderState, OrderStatus, PendingCommands
 
-E, F, S = EventKind, FactKind, OrderStatus
-SENT, UNCERTAIN = ours(F.SENT), ours(F.UNCERTAIN, reason="answer lost")
-ACCEPTED, CANCELLED, EXPIRED = reported(E.ACCEPTED), reported(E.CANCELLED), reported(E.EXPIRED)
+E = EventKind
+F = FactKind
+S = OrderStatus
+SENT = ours(F.SENT)
+UNCERTAIN = ours(F.UNCERTAIN, reason="answer lost")
+ACCEPTED = reported(E.ACCEPTED)
+CANCELLED = reported(E.CANCELLED)
+EXPIRED = reported(E.EXPIRED)
 REJECTED = reported(E.REJECTED, reason="no such symbol")
-PART, WHOLE = fill("e1", "40"), fill("e2", "100")
+PART = fill("e1", "40")
+WHOLE = fill("e2", "100")
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,9 @@ async def claim_intents(
         {str(lane): free for lane, free in free_slots.items()}, "true", limit, LIMIT, token
     )
     async with pool.transaction(plans="by_key") as tx:
-        lanes, slots, after = (
-            list(free_slots),
-            list(free_slots.values()),
-            after_lane or UUID(FIRST_LANE),
-        )
+        lanes = list(free_slots)
+        slots = list(free_slots.values())
+        after = after_lane or UUID(FIRST_LANE)
         await tx.execute(claiming.sql, lanes, slots, limit, LIMIT, token, after)
         rows = await tx.fetch(
             "SELECT lane, id FROM outbox WHERE claim_token = $1 ORDER BY id", token

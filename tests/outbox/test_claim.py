@@ -97,7 +97,8 @@ async def test_lanes_share_a_batch_evenly(pool: Pool) -> None:
     )
     claimed = [lane for lane, _ in await claim_intents(pool, dict.fromkeys(lanes, 100), limit=20)]
     assert [claimed.count(lane) for lane in lanes] == [5, 5, 5, 5]
-    after, in_turn = None, []
+    after = None
+    in_turn = []
     for _ in lanes:  # more lanes than a batch takes
         [(after, _)] = await claim_intents(
             pool, dict.fromkeys(lanes, 100), limit=1, after_lane=after
@@ -135,7 +136,8 @@ async def test_a_claim_is_taken_back_after_five_seconds(
 async def test_rows_of_one_order_key_wait_for_each_other_and_for_nobody_else(
     pool: Pool, table: Table
 ) -> None:
-    one, other = uuid.uuid4(), uuid.uuid4()
+    one = uuid.uuid4()
+    other = uuid.uuid4()
     await put_rows(pool, *(new_row(order_key=key) for key in (one, one, other, one)))
     ids = [row["id"] for row in await table.rows()]
     first = await claim_rows(pool)
@@ -196,7 +198,8 @@ async def test_a_claim_takes_no_more_than_asked_whatever_the_statistics_say(
 
 async def test_a_claim_of_intents_changes_no_index(pool: Pool) -> None:
     """So that it costs one row version, and not an entry in each of four indexes as well."""
-    lane, count = uuid.uuid4(), 50
+    lane = uuid.uuid4()
+    count = 50
     await put_rows(pool, *(new_row(INTENT, Queue.INTENTS, lane=lane) for _ in range(count)))
     claiming = claim_in_turn({str(lane): count}, "true", count, LIMIT, uuid.uuid4())
     async with pool.transaction(plans="by_key") as tx:

@@ -209,7 +209,8 @@ async def test_the_database_refuses_a_row_that_makes_no_sense(
 
 
 async def test_the_service_sees_and_puts_only_its_organizations_rows(database: Database) -> None:
-    mine, yours = uuid.uuid4(), uuid.uuid4()
+    mine = uuid.uuid4()
+    yours = uuid.uuid4()
     await put_rows(database.service, new_row(organization_id=mine), new_row(organization_id=yours))
     for organizations, seen in (([mine], 1), ([mine, yours], 2), ([uuid.uuid4()], 0), ([], 0)):
         async with database.service.transaction(organizations) as tx:

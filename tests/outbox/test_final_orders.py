@@ -12,7 +12,8 @@ from trading_intents.storage.database import Database
 
 
 async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> int:
-    account_id, organization_id = uuid4(), uuid4()
+    account_id = uuid4()
+    organization_id = uuid4()
     await owner.execute(
         """
         INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,
@@ -44,10 +45,8 @@ async def test_a_row_of_a_finished_order_is_not_retried(
     database: Database, owner_url: Secret, status: str
 ) -> None:
     owner = await asyncpg.connect(owner_url.reveal())
-    finished, working = (
-        await failed_row(owner, uuid4(), status),
-        await failed_row(owner, uuid4(), "NEW"),
-    )
+    finished = await failed_row(owner, uuid4(), status)
+    working = await failed_row(owner, uuid4(), "NEW")
     with pytest.raises(IntentClosed, match=f"row {finished} .*{status}"):
         await operators.retry(database.worker, [working, finished], "ada", "try again")
     assert await owner.fetchval("SELECT count(*) FROM outbox WHERE status = 'failed'") == 2, (

@@ -88,7 +88,9 @@ class Watch:
     true."""
 
     def __init__(self, database: Database, table: Table, rows: int) -> None:
-        self._database, self._table, self._rows = database, table, rows
+        self._database = database
+        self._table = table
+        self._rows = rows
         self._final: dict[int, str] = {}
 
     async def over(self) -> bool:

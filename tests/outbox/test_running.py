@@ -22,7 +22,9 @@ LONG_SECONDS = 1000.0
 
 
 async def test_no_more_rows_are_claimed_than_there_are_slots(pool: Pool, table: Table) -> None:
-    running, most, claimed = 0, 0, asyncio.Event()
+    running = 0
+    most = 0
+    claimed = asyncio.Event()
     gate = asyncio.Event()
 
     async def handle(row: ClaimedRow) -> Outcome:
@@ -118,7 +120,8 @@ async def claiming(worker: Worker, table: Table) -> AsyncIterator[None]:
 async def test_stopping_waits_for_what_runs_and_gives_back_what_was_not_started(
     pool: Pool, table: Table
 ) -> None:
-    entered, go_on = asyncio.Event(), asyncio.Event()
+    entered = asyncio.Event()
+    go_on = asyncio.Event()
     started: list[int] = []
 
     async def handle(row: ClaimedRow) -> Outcome:

@@ -63,7 +63,8 @@ async def test_a_signal_that_names_organizations_wakes_whom_it_concerns(
     database_url: Secret,
 ) -> None:
     async with listening(database_url) as (near, _), listening(database_url) as (far, all_bell):
-        ours, known = Bell(), {"a"}
+        ours = Bell()
+        known = {"a"}
         far.subscribe(CHANNEL, ours.ring, known.__contains__)
         near.subscribe(CHANNEL, ours.ring, known.__contains__)
         near.notify(CHANNEL, ["b"])

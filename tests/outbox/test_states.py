@@ -122,7 +122,8 @@ class Outbox(RuleBasedStateMachine):
         """The rows that changed are compared with the table of moves."""
         after = {row["id"]: row for row in self.run(self.table.rows())}
         for row_id in self.before.keys() | after.keys():
-            old, new = self.before.get(row_id), after.get(row_id)
+            old = self.before.get(row_id)
+            new = after.get(row_id)
             if old is None or new is None or changed(old, new):
                 taken = (old and Status(old["status"]), move, new and Status(new["status"]))
                 fresh = (None, Move.PUT, Status.PENDING)

@@ -67,7 +67,9 @@ async def test_a_success_and_the_handlers_writes_are_one_transaction(
 async def test_writes_are_undone_when_the_claim_was_lost_meanwhile(
     pool: Pool, table: Table, effects: Callable[[], Awaitable[list[int]]]
 ) -> None:
-    entered, go_on, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    entered = asyncio.Event()
+    go_on = asyncio.Event()
+    ended = asyncio.Event()
 
     async def handle(row: ClaimedRow) -> Outcome:
         entered.set()
@@ -153,7 +155,8 @@ async def test_a_handler_that_releases_gets_its_attempt_back(pool: Pool, table: 
 
 @pytest.mark.deadline
 async def test_a_handler_is_cut_before_its_claim_looks_dead(pool: Pool, table: Table) -> None:
-    cut, claims = asyncio.Event(), list[datetime]()
+    cut = asyncio.Event()
+    claims = list[datetime]()
 
     async def handle(row: ClaimedRow) -> Outcome:
         claims.append(await table.connection.fetchval("SELECT claimed_at FROM outbox"))

@@ -33,7 +33,8 @@ def market_of(trading_client: TradingClient, symbol: str) -> tuple[Any, ...]:
 def test_a_position_is_valued_at_the_reference_price(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     assert market_of(trading_client, symbol) == ("11", "55", "0")
@@ -50,7 +51,8 @@ def test_a_position_is_valued_at_the_reference_price(
 def test_a_short_position_gains_when_the_price_falls(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "SELL_SHORT", "4")
     post_quote(tenants, symbol, "8", "8.5")
@@ -60,7 +62,8 @@ def test_a_short_position_gains_when_the_price_falls(
 def test_an_old_price_values_a_position_and_says_its_age(
     tenants: Tenants, tables: Tables, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     before = position(trading_client, symbol)
@@ -80,7 +83,8 @@ def test_an_old_price_values_a_position_and_says_its_age(
 def test_a_symbol_that_never_had_a_price_has_no_market_fields(
     tables: Tables, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client(broker="remote")
+    symbol = new_symbol()
+    trading_client = open_client(broker="remote")
     tables.execute(
         "INSERT INTO positions (account_id, organization_id, symbol, quantity, received_at)"
         " SELECT id, organization_id, $2, 5, now() FROM accounts WHERE id = $1::text::uuid",
@@ -94,7 +98,8 @@ def test_a_symbol_that_never_had_a_price_has_no_market_fields(
 def test_prices_make_no_position_events(
     tenants: Tenants, tables: Tables, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     before = [

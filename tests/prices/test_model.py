@@ -22,8 +22,12 @@ from trading_intents.trading import Environment, Symbol
 
 NOW = datetime(2026, 3, 4, 15, 30, 0, 100_000, tzinfo=UTC)
 RULES = PriceRules(900, PaperSimulation(7))
-POSTED, TRADE, QUOTE = PriceSource.POSTED, PriceSource.TRADE, PriceSource.QUOTE
-SIMULATED, PAPER, LIVE = PriceMarket.SIMULATED, PriceMarket.PAPER, PriceMarket.LIVE
+POSTED = PriceSource.POSTED
+TRADE = PriceSource.TRADE
+QUOTE = PriceSource.QUOTE
+SIMULATED = PriceMarket.SIMULATED
+PAPER = PriceMarket.PAPER
+LIVE = PriceMarket.LIVE
 AAPL = Symbol("AAPL")
 WALK = "walk"
 

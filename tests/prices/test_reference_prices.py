@@ -163,7 +163,8 @@ def test_on_paper_the_quotes_middle_counts(tenants: Tenants) -> None:
 def test_the_newest_of_quote_trade_and_posted_counts(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, trading_client = new_symbol(), open_client()
+    symbol = new_symbol()
+    trading_client = open_client()
     post_quote(tenants, symbol, "10", "11")
     trade(trading_client, symbol, "BUY", "5")
     assert price_of(tenants, symbol) == ("11", "trade")
@@ -228,7 +229,8 @@ def test_a_paper_list_has_the_symbols_with_posted_quotes(tenants: Tenants) -> No
 
 
 def test_one_symbol_more_than_allowed_is_refused(tenants: Tenants, tables: Tables) -> None:
-    symbol, organization = new_symbol(), tenants.organization("org_other")["id"]
+    symbol = new_symbol()
+    organization = tenants.organization("org_other")["id"]
     tables.execute(
         """
         INSERT INTO reference_prices (organization_id, environment, symbol, price, source, as_of)

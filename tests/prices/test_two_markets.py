@@ -28,7 +28,9 @@ def reasons(client: TradingClient, symbol: str, price: str) -> list[str]:
 def test_a_collar_at_a_real_brokers_paper_account_knows_nothing_of_the_simulator(
     tenants: Tenants, open_client: OpenClient
 ) -> None:
-    symbol, simulated, real = new_symbol(), open_client(), open_client(broker="remote")
+    symbol = new_symbol()
+    simulated = open_client()
+    real = open_client(broker="remote")
     for client in (simulated, real):
         url = f"/v1/controls/accounts/{client.account['id']}/limits"
         answer = client.client.put(url, json={"price_collar_bps": 100}, headers=client.headers)
@@ -53,8 +55,10 @@ def test_a_collar_at_a_real_brokers_paper_account_knows_nothing_of_the_simulator
 def test_a_list_is_of_an_accounts_market(
     tenants: Tenants, open_client: OpenClient, tables: Tables
 ) -> None:
-    simulated, real = open_client(), open_client(broker="remote")
-    only_quoted, only_real = new_symbol(), new_symbol()
+    simulated = open_client()
+    real = open_client(broker="remote")
+    only_quoted = new_symbol()
+    only_real = new_symbol()
     post_quote(tenants, only_quoted, "10", "11")
     tables.execute(
         "INSERT INTO reference_prices VALUES ($1::text::uuid, 'paper', $2, 7, 'trade', now())",

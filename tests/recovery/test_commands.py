@@ -105,7 +105,8 @@ class BackedUp:
 @pytest.fixture(scope="module")
 def backed_up(warm_original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BackedUp]:
     home = tmp_path_factory.mktemp("backed-up")
-    folder, made = copy_folder(warm_original, home / "data"), list[Path]()
+    folder = copy_folder(warm_original, home / "data")
+    made = list[Path]()
     with serving(folder, ROLES="api") as platform:
         account = DemoAccount(platform, folder)
         for options in ((), ("--incremental",), ("--incremental",)):
@@ -127,7 +128,8 @@ def test_the_metrics_show_when_the_last_backup_was_made(backed_up: BackedUp) -> 
 def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
     warm: Path, tmp_path: Path, in_flight: int
 ) -> None:
-    backups, folder = tmp_path / "backups", tmp_path / "restored"
+    backups = tmp_path / "backups"
+    folder = tmp_path / "restored"
     with serving(warm, ROLES="api") as platform:
         account = DemoAccount(platform, warm)
         placed = {account.order() for _ in range(in_flight)}
@@ -248,7 +250,8 @@ def test_a_damaged_backup_is_refused_before_anything_is_changed(
 def test_an_increment_without_its_base_and_an_empty_folder_are_refused(
     backed_up: BackedUp, tmp_path: Path
 ) -> None:
-    backups, environ = tmp_path / "backups", environment(tmp_path / "restored", {})
+    backups = tmp_path / "backups"
+    environ = environment(tmp_path / "restored", {})
     assert "no complete backup in" in run_command(environ, "restore", str(backups)).stderr
     full, increment, _ = backed_up.made
     backed_up.copy(increment, backups)
@@ -276,7 +279,8 @@ def test_a_platform_does_not_start_beside_a_restore_that_was_killed(
 def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
     backed_up: BackedUp, tmp_path: Path, kills: int
 ) -> None:
-    folder, backups = tmp_path / "restored", str(backed_up.backups)
+    folder = tmp_path / "restored"
+    backups = str(backed_up.backups)
     environ = environment(folder, {})
     began = time.monotonic()
     assert run_command(environ, "restore", backups).returncode == 0
@@ -299,7 +303,9 @@ def test_a_restore_that_is_killed_leaves_nothing_or_marked_data(
 def test_what_a_killed_restore_left_is_removed_though_a_program_of_it_still_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, remove, calls = tmp_path / "restoring", shutil.rmtree, list[Path]()
+    folder = tmp_path / "restoring"
+    remove = shutil.rmtree
+    calls = list[Path]()
     folder.mkdir()
 
     def remove_all_but_what_comes_late(path: Path, ignore_errors: bool) -> None:

@@ -45,17 +45,16 @@ class Trader:
 
     def __init__(self, platform: Platform, proxy: FaultProxy) -> None:
         (made,) = platform.provision({"organizations": [ORGANIZATION]})["organizations"]
-        self.platform, self.proxy = platform, proxy
+        self.platform = platform
+        self.proxy = proxy
         self.headers = {"x-api-key": made["api_keys"][0]["api_key"]}
         self.path = f"/v1/accounts/{made['accounts'][0]['id']}"
         eventually(lambda: self.submit("opened") == 202, LIMIT_SECONDS)
 
     def submit(self, name: str, spec: str = "market") -> int:
         payload = {"symbol": "AAPL", "order_side": "BUY", "spec": SPECS[spec]}
-        body, headers = (
-            {"command": {"type": "CREATE", "payload": payload}},
-            self.headers | {"idempotency-key": name},
-        )
+        body = {"command": {"type": "CREATE", "payload": payload}}
+        headers = self.headers | {"idempotency-key": name}
         return self.platform.client.post(
             f"{self.path}/intents", json=body, headers=headers
         ).status_code
@@ -79,7 +78,8 @@ class Trader:
 @pytest.fixture
 def folders(cluster: Path, tmp_path: Path) -> Iterator[tuple[Path, Path]]:
     """Of a server, and of one that takes over from it."""
-    primary, standby = copy_folder(cluster, tmp_path / "primary"), tmp_path / "standby"
+    primary = copy_folder(cluster, tmp_path / "primary")
+    standby = tmp_path / "standby"
     open_cluster(primary, "").allow_base_backups()
     standby.mkdir(mode=0o700)
     for file in primary.glob(PASSWORDS):

@@ -141,7 +141,8 @@ async def wait_for_a_replace(in_process: InProcessExecution, intent: UUID) -> No
 async def test_a_restore_with_a_hundred_orders_in_flight_sends_none_of_them_again(
     warm: Path, tmp_path: Path
 ) -> None:
-    environ, venue = environment(warm, {}), FakeVenue("paper")
+    environ = environment(warm, {})
+    venue = FakeVenue("paper")
     with server(warm) as urls:
         async with opened(urls, venue) as in_process:
             orders = await put_on_the_way(in_process)

@@ -25,7 +25,8 @@ STANDING = "SELECT organization_id, reason, cancel_orders FROM halts WHERE resum
 
 async def two_organizations(urls: Urls) -> tuple[asyncpg.Connection, UUID, UUID]:
     owner = await asyncpg.connect(urls.owner.reveal())
-    (one, _), (other, _) = await furnish(owner), await furnish(owner)
+    one, _ = await furnish(owner)
+    other, _ = await furnish(owner)
     return owner, one, other
 
 
@@ -40,10 +41,8 @@ async def test_a_halt_that_stood_stays_and_the_others_are_resumed(
     urls: Urls, database: Database
 ) -> None:
     owner, stopped, other = await two_organizations(urls)
-    admin, scope = (
-        HaltPrincipal(HaltPrincipalType.USER, "admin"),
-        HaltScope(OrganizationId(stopped)),
-    )
+    admin = HaltPrincipal(HaltPrincipalType.USER, "admin")
+    scope = HaltScope(OrganizationId(stopped))
     async with database.worker.transaction() as tx:
         await start_halt(tx, uuid4(), scope, HaltTerms("model review"), admin)
     await mark_restored(database.worker, "op", "restored")

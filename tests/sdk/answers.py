@@ -32,7 +32,8 @@ class CannedAnswers:
     """`asked` are the requests, in order; after the last answer it is repeated."""
 
     def __init__(self, *answers: Answer | Callable[[httpx.Request], httpx.Response]) -> None:
-        self.answers, self.asked = list(answers), list[httpx.Request]()
+        self.answers = list(answers)
+        self.asked = list[httpx.Request]()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request)

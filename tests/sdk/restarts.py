@@ -45,7 +45,9 @@ class RestartedPlatform:
     stop."""
 
     def __init__(self, folder: Path, kills: Sequence[bool], **settings: str) -> None:
-        self.port, self._folder, self._kills = free_port(), folder, kills
+        self.port = free_port()
+        self._folder = folder
+        self._kills = kills
         self._settings = PLENTY | PATIENT | {"HTTP_PORT": str(self.port)} | settings
         self._is_due = [threading.Event() for _ in kills]
         self._finished = threading.Event()

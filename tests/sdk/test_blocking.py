@@ -54,7 +54,8 @@ def test_what_is_written_by_hand_has_the_same_methods(kind: type, wrapped: type)
     names = {name for name in vars(wrapped) if not name.startswith("_")} - {"aclose"}
     assert names == {name for name in vars(kind) if not name.startswith("_")} - {"close"}
     for name in names:
-        own, other = getattr(kind, name), getattr(wrapped, name)
+        own = getattr(kind, name)
+        other = getattr(wrapped, name)
         assert inspect.getdoc(own) == inspect.getdoc(other)
         if inspect.isfunction(own):
             assert [*inspect.signature(own).parameters.values()] == [
@@ -208,13 +209,15 @@ def test_closing_ends_what_other_threads_wait_for(
         TradingClient(tenants.platform.url, api_key=api_key) as client,
     ):
         other = client.account(account.id)
-        stream, idle = other.events(), other.events()
+        stream = other.events()
+        idle = other.events()
         next(stream)
         resting = other.buy("ACME", 1, limit=1)
         assert any(
             event.order.order_status == "NEW" for event in stream if isinstance(event, OrderEvent)
         )
-        reading, unread = pool.submit(list, stream), pool.submit(list, idle)
+        reading = pool.submit(list, stream)
+        unread = pool.submit(list, idle)
         waiting = pool.submit(resting.wait, "FILLED")
         stream.close()
         assert reading.result(LIMIT_SECONDS) == []

@@ -77,7 +77,8 @@ def test_a_users_token_and_a_service_account_can_call(tenants: Tenants) -> None:
 
 
 async def test_tokens_are_kept_and_renewed_before_they_end() -> None:
-    issued, now = [0], [1000.0]
+    issued = [0]
+    now = [1000.0]
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/oauth/token":
@@ -93,7 +94,8 @@ async def test_tokens_are_kept_and_renewed_before_they_end() -> None:
             },
         )
 
-    answers, credentials = CannedAnswers(answer), ClientCredentials("me", SECRET)
+    answers = CannedAnswers(answer)
+    credentials = ClientCredentials("me", SECRET)
     async with answers.client(credentials=credentials) as client:
         credentials.bind(client._transport.fetch_token, lambda: now[0])
         for at in (0, 800, 839, 841, 1600):

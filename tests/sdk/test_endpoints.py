@@ -23,7 +23,8 @@ from trading_intents_client.asynchronous.market import AsyncMarket
 from trading_intents_client.asynchronous.organization import AsyncOrganization
 from trading_intents_client.asynchronous.platform import AsyncPlatform
 
-A, S = "01a1dd48-1c89-7959-a22f-872cdfc4739d", "AAPL"
+A = "01a1dd48-1c89-7959-a22f-872cdfc4739d"
+S = "AAPL"
 Call = Callable[[AsyncTradingClient], Awaitable[Any]]
 # One call of each method that asks the platform something, by the class and the method's name.
 CALLS: dict[str, Call] = {
@@ -154,7 +155,8 @@ def example_of(operation: dict[str, Any]) -> httpx.Response:
 
 async def ask(name: str, described: dict[str, Any]) -> tuple[str, Any, Any]:
     """The endpoint that a method calls, the example that it got, and what it made of it."""
-    endpoints, example = set(described), httpx.Response(404)
+    endpoints = set(described)
+    example = httpx.Response(404)
 
     def answer(request: httpx.Request) -> httpx.Response:
         nonlocal example

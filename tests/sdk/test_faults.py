@@ -43,7 +43,8 @@ class FaultyNetwork:
     """A network that fails requests by chance."""
 
     def __init__(self, chance: random.Random) -> None:
-        self._chance, self.faults = chance, 0
+        self._chance = chance
+        self.faults = 0
 
     def __call__(self, data: bytes) -> Verdict | bytes:
         if self._chance.random() >= FAULT_SHARE:

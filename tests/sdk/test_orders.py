@@ -81,7 +81,8 @@ class CountingTransport(httpx.AsyncHTTPTransport):
     """Counts the streams that are opened, and the orders that were read. The server's own count of
     streams falls only some time after one was closed."""
 
-    streams, reads = 0, 0
+    streams = 0
+    reads = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.streams += request.url.path.endswith("/events")

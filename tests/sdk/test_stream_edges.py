@@ -247,7 +247,8 @@ def test_events_from_after_a_blocking_stream_was_entered_are_delivered(account: 
 async def test_the_cursor_is_that_of_the_last_delivered_event() -> None:
     """A program that keeps it when it is cancelled must not pass over an event that it has not
     seen."""
-    loop, readers = asyncio.get_running_loop(), list[asyncio.Future[Event]]()
+    loop = asyncio.get_running_loop()
+    readers = list[asyncio.Future[Event]]()
 
     async def connect(cursor: str | None) -> AsyncIterator[Event]:
         # It runs after the event has come, and before the reader does.

@@ -56,7 +56,9 @@ class Account:
     """An account whose stream and order are what a test says."""
 
     def __init__(self, order: OrderRecord) -> None:
-        self.order, self.events, self.reads = order, asyncio.Queue[Event](), 0
+        self.order = order
+        self.events = asyncio.Queue[Event]()
+        self.reads = 0
         self.events.put_nowait(PrimedEvent(kind="broker_position", cursor="c0"))
         self.waits = OrderWaits(self.stream, self.read)
 

@@ -25,8 +25,10 @@ class OldDatabase:
     """A database that lacks this migration, with an account."""
 
     def __init__(self, urls: Urls, owner: asyncpg.Connection) -> None:
-        self.urls, self.owner = urls, owner
-        self.organization, self.account = uuid4(), uuid4()
+        self.urls = urls
+        self.owner = owner
+        self.organization = uuid4()
+        self.account = uuid4()
 
     async def furnish(self) -> None:
         await self.owner.execute(
@@ -54,7 +56,8 @@ class OldDatabase:
         count: int = 1,
         **more: object,
     ) -> None:
-        columns, values = [*more], [*more.values()]
+        columns = [*more]
+        values = [*more.values()]
         await connection.execute(
             f"""
             INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,

@@ -43,7 +43,9 @@ TENANT_TABLE = """
     GRANT SELECT, INSERT ON notes TO ti_service;
 """
 HOLD_LIMIT_SECONDS = 5
-A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
+A = UUID(int=1)
+B = UUID(int=2)
+C = UUID(int=3)
 
 
 @pytest.fixture(autouse=True)
@@ -275,7 +277,9 @@ async def never_healthy(pool: Pool) -> None:
 async def test_many_callers_on_a_cold_pool_share_what_the_first_made(
     urls: Urls, metrics: Metrics
 ) -> None:
-    callers, all_hold, holding = 10, asyncio.Event(), 0
+    callers = 10
+    all_hold = asyncio.Event()
+    holding = 0
     open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
 
     async def use() -> None:

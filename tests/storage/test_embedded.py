@@ -187,7 +187,8 @@ async def test_postgres_killed_at_any_moment_of_its_start_is_back(
 ) -> None:
     process = start(data_dir, "--loop", loop)
     url = process.until("url")["owner_url"]
-    log, moments = data_dir / "postgres.log", random.Random(1)
+    log = data_dir / "postgres.log"
+    moments = random.Random(1)
 
     async def is_ready_again() -> bool:
         return log.read_text().count("ready to accept connections") > starts

@@ -38,7 +38,9 @@ def test_a_removed_item_is_not_taken_and_a_taken_one_is_not_removed() -> None:
 
 
 async def test_one_caller_goes_on_in_each_iteration_of_the_loop_and_groups_in_turn() -> None:
-    turns, went_on, iterations = LoopTurns[str](), list[tuple[str, int]](), 0
+    turns = LoopTurns[str]()
+    went_on = list[tuple[str, int]]()
+    iterations = 0
 
     async def work(group: str) -> None:
         await turns.take(group)

@@ -70,7 +70,8 @@ async def test_who_leaves_while_its_batch_runs_holds_up_nobody(item: int) -> Non
     assert await asyncio.wait_for(group.put(2), 5) == 20
 
 
-READ, WRITE = Statement("SELECT count(*) FROM notes"), Statement("INSERT INTO notes VALUES (1)")
+READ = Statement("SELECT count(*) FROM notes")
+WRITE = Statement("INSERT INTO notes VALUES (1)")
 
 
 async def test_nothing_is_written_once_the_connection_with_the_locks_is_lost(urls: Urls) -> None:

@@ -44,14 +44,16 @@ class Outcomes:
     longest_gap_seconds: float = 0.0  # between two confirmed commits
 
     def confirm(self, n: int) -> None:
-        before, self.confirmed_at = self.confirmed_at, time.monotonic()
+        before = self.confirmed_at
+        self.confirmed_at = time.monotonic()
         self.longest_gap_seconds = max(self.longest_gap_seconds, self.confirmed_at - before)
         self.confirmed.add(n)
 
 
 async def prepared(process: ServerProcess) -> tuple[Secret, Secret]:
     said = process.until("url")
-    owner, login = Secret(said["owner_url"]), Secret(said["url"])
+    owner = Secret(said["owner_url"])
+    login = Secret(said["url"])
     await migrate(owner, login, make_log("warning"))
     await query(owner.reveal(), "CREATE TABLE IF NOT EXISTS t (n integer PRIMARY KEY)")
     await query(owner.reveal(), "GRANT SELECT, INSERT ON t TO ti_service")
@@ -103,7 +105,8 @@ async def more_confirmed(outcomes: Outcomes, count: int) -> None:
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.chaos)])
 async def test_kills_under_load_lose_nothing(data_dir: Path, start: Start, kills: int) -> None:
     owner, login = await prepared(start(data_dir, "--loop", "uvloop"))
-    outcomes, numbers = Outcomes(), itertools.count()
+    outcomes = Outcomes()
+    numbers = itertools.count()
 
     async def is_alive() -> bool:
         with contextlib.suppress(OSError, ValueError):  # the file is away, or half written

@@ -222,7 +222,8 @@ async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(
     with proxied(urls.login) as (proxy, url):
         pipeline = Pipeline(url, SERVICE_ROLE)
         answered = len(await run(pipeline, asked))
-        passed, lost = 0, 0
+        passed = 0
+        lost = 0
         while True:
             await run(pipeline, asked)  # prepared
             await asyncio.to_thread(proxy.cut_after, passed, gently=True)

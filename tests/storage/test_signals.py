@@ -49,7 +49,8 @@ async def test_a_listener_goes_on_after_the_last_words_of_a_server(urls: Urls) -
 
 
 async def test_a_listener_goes_on_after_an_answer_that_is_no_answer(urls: Urls) -> None:
-    called, answered = asyncio.Event(), list[bytes]()
+    called = asyncio.Event()
+    answered = list[bytes]()
 
     def answer_once(data: bytes) -> Verdict | bytes:
         if b"LISTEN" not in data or answered:

@@ -27,7 +27,8 @@ async def settled() -> None:
 
 
 async def test_a_peek_reads_nothing_that_is_not_there_and_renews_what_ages() -> None:
-    clock, source = ManualClock(), Source()
+    clock = ManualClock()
+    source = Source()
     recent = TtlCache[str, int](clock, 0.8, 10)
     assert recent.get_cached("k", source.read) is None
     assert source.reads == 0
@@ -47,7 +48,8 @@ async def test_a_peek_reads_nothing_that_is_not_there_and_renews_what_ages() -> 
 
 
 async def test_an_age_counts_from_before_the_read() -> None:
-    clock, source = ManualClock(), Source()
+    clock = ManualClock()
+    source = Source()
     recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)
@@ -63,7 +65,8 @@ async def test_an_age_counts_from_before_the_read() -> None:
 
 
 async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
-    clock, source = ManualClock(), Source()
+    clock = ManualClock()
+    source = Source()
     recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)
@@ -80,7 +83,8 @@ async def test_a_slow_renewal_does_not_replace_a_later_read() -> None:
 
 
 async def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
-    clock, source = ManualClock(), Source()
+    clock = ManualClock()
+    source = Source()
     recent = TtlCache[str, int](clock, 0.8, 10)
     await recent.get("k", source.read)
     clock.advance(0.5)

@@ -19,7 +19,8 @@ from trading_intents.storage.database import (
 )
 from trading_intents.telemetry import Metrics, make_log
 
-A, B = UUID(int=1), UUID(int=2)
+A = UUID(int=1)
+B = UUID(int=2)
 LIMIT_SECONDS = 10
 
 

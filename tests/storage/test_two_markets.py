@@ -24,7 +24,8 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(
         shutil.copy(path, tmp_path)
     await migrate(empty.owner, empty.login, LOG, tmp_path)
     owner = await asyncpg.connect(empty.owner.reveal())
-    organization, accounts = uuid4(), {broker: uuid4() for broker in ("paper", "alpaca")}
+    organization = uuid4()
+    accounts = {broker: uuid4() for broker in ("paper", "alpaca")}
     await owner.execute(
         "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
         organization,

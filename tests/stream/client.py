@@ -13,7 +13,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 60.0
-ORDER, POSITION, TRADE, ACTION, BALANCE, HALT = 1, 2, 3, 4, 5, 6
+ORDER = 1
+POSITION = 2
+TRADE = 3
+ACTION = 4
+BALANCE = 5
+HALT = 6
 ALL = (ORDER, POSITION, TRADE, ACTION)
 PRIMED = 2
 NEW = 1  # PENDING_NEW, as every order is placed

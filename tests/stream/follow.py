@@ -69,7 +69,8 @@ class Reader:
         reading: bool = True,
         caller: str = "",
     ) -> None:
-        self._platform, self._reading = api_platform, reading
+        self._platform = api_platform
+        self._reading = reading
         request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
         organization = OrganizationRecord(
             organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC)
@@ -135,13 +136,16 @@ class ApiOnlyPlatform:
     def __init__(
         self, database: Database, retained: Retained | None = None, pool: Pool | None = None
     ) -> None:
-        self._database, self.gate = database, OpenGate()
-        log, self.metrics = make_log("error"), Metrics()
+        self._database = database
+        self.gate = OpenGate()
+        log = make_log("error")
+        self.metrics = Metrics()
         self.hub = Hub(pool or database.stream, 10_000, 0, SystemClock(), self.metrics, log)
         states = dict.fromkeys(
             (EventType.BROKER_ORDER, EventType.BROKER_POSITION), retained or _nothing
         )
-        gate, accounts = cast(Gate, self.gate), cast(Accounts, None)
+        gate = cast(Gate, self.gate)
+        accounts = cast(Accounts, None)
         self.streams = Streams(database.stream, self.hub, accounts, gate, states, log)
 
     async def append(self, events: Sequence[Event], wake: bool = True) -> None:

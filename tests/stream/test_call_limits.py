@@ -27,11 +27,15 @@ from trading_intents.stream.grpc.calls import FIRST_MESSAGE_SECONDS, Context, re
 from trading_intents.stream.hub import TRANSPORTS, Hub, Session
 from trading_intents.telemetry import Metrics, make_log
 
-MAX_STREAMS, STREAMS_PER_ORGANIZATION = 3, 2
+MAX_STREAMS = 3
+STREAMS_PER_ORGANIZATION = 2
 NO_ID = "01a1ddf6-8899-707d-b118-000000000000"
 CALLS_PER_CONNECTION = 250
-PUBLIC_CALLS, PUBLIC_CALLS_PER_CONNECTION = 200, 4
-HEADERS_FRAME, RST_STREAM_FRAME, SETTINGS_FRAME = 1, 3, 4
+PUBLIC_CALLS = 200
+PUBLIC_CALLS_PER_CONNECTION = 4
+HEADERS_FRAME = 1
+RST_STREAM_FRAME = 3
+SETTINGS_FRAME = 4
 MAX_CONCURRENT_STREAMS = 3
 METHODS = ("/trading.TradingService/SubscribeEvents", "/trading.TradingService/StreamEvents")
 
@@ -170,7 +174,8 @@ def test_a_connection_holds_a_limited_number_of_calls(small: Platform) -> None:
             for n in range(many)
         )
         wire.sendall(b"".join(calls))
-        settings, ended = dict[int, int](), set[int]()
+        settings = dict[int, int]()
+        ended = set[int]()
         while len(ended) < many - PUBLIC_CALLS_PER_CONNECTION:
             head = answers.read(9)
             payload = answers.read(int.from_bytes(head[:3], "big"))

@@ -26,7 +26,8 @@ from trading_intents.web.server import table
 
 LIMIT_SECONDS = 10
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-MAX_CONNECTIONS, FEW_DESCRIPTORS = 4, 256
+MAX_CONNECTIONS = 4
+FEW_DESCRIPTORS = 256
 LIMITED = """
 import resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv.pop(1)),) * 2)
@@ -144,7 +145,8 @@ def test_streams_of_one_organization_leave_connections_to_the_others(
         host, port = addresses["http"].removeprefix("http://").split(":")
         statuses: Counter[bytes] = Counter()
         for number in range(FEW_DESCRIPTORS // 2):
-            source, key = (f"127.0.0.{2 + number % 2}", 0), made["api_keys"][number % 2]["api_key"]
+            source = (f"127.0.0.{2 + number % 2}", 0)
+            key = made["api_keys"][number % 2]["api_key"]
             wire = stack.enter_context(
                 socket.create_connection((host, int(port)), LIMIT_SECONDS, source)
             )

@@ -41,7 +41,8 @@ def bearer(
     platform: Platform, user: str, organization: str, behind_seconds: float = 0.0
 ) -> Headers:
     """A token as the platform itself makes them, some time ago."""
-    folder, clock = Path(platform.environ[f"{PREFIX}DATA_DIR"]), Clock(behind_seconds)
+    folder = Path(platform.environ[f"{PREFIX}DATA_DIR"])
+    clock = Clock(behind_seconds)
     settings = Settings(data_dir=folder)
     provider = EmbeddedProvider(settings, load_issuer(settings), clock, id_maker(clock))
     return {

@@ -32,7 +32,8 @@ from trading_intents.telemetry import Metrics, make_log
 LIFE_SECONDS = (0.3, 1.5)
 RUN_SECONDS = 300.0
 # Large events fill windows and lines in less time.
-EVENT_BYTES, LARGE_EVENTS = 8_000, 2_500
+EVENT_BYTES = 8_000
+LARGE_EVENTS = 2_500
 MAX_GROWTH_BYTES = 200 * 1024 * 1024
 SAME_ID = """
     INSERT INTO accounts (id, organization_id, name, broker, environment)
@@ -57,8 +58,12 @@ class Killed:
     """A stream process that is killed (-9) and started again, at another port each time."""
 
     def __init__(self, folder: Path, settings: dict[str, str], kills: int) -> None:
-        self._folder, self._settings, self._planned = folder, settings, kills
-        self.address, self.kills, self.over = "", 0, threading.Event()
+        self._folder = folder
+        self._settings = settings
+        self._planned = kills
+        self.address = ""
+        self.kills = 0
+        self.over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -83,10 +88,13 @@ class Faithful:
     """An organization-wide client that resumes after every end."""
 
     def __init__(self, killed: Killed, caller: dict[str, str]) -> None:
-        self._killed, self._caller, self._cursor = killed, caller, ""
+        self._killed = killed
+        self._caller = caller
+        self._cursor = ""
         self.seen: list[Any] = []
         self.ends: set[str] = set()
-        self.subscribed, self.over = threading.Event(), threading.Event()
+        self.subscribed = threading.Event()
+        self.over = threading.Event()
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -209,7 +217,8 @@ def test_readers_that_stop_cost_the_others_nothing(
     clients = [Client(stream.grpc) for _ in range(count)]
     request = subscribe("", (ACTION,)).SerializeToString()
     followers = [client.send(caller, request, RUN_SECONDS).subscribed() for client in clients]
-    stopped, reading = followers[:stops], followers[stops:]
+    stopped = followers[:stops]
+    reading = followers[stops:]
     got: list[list[int]] = [[] for _ in reading]
 
     def read(index: int) -> None:
@@ -218,7 +227,8 @@ def test_readers_that_stop_cost_the_others_nothing(
             if len(got[index]) == LARGE_EVENTS:
                 return
 
-    before, most = rss_bytes(stream.process.pid), 0
+    before = rss_bytes(stream.process.pid)
+    most = 0
     threads = [threading.Thread(target=read, args=(index,)) for index in range(len(reading))]
     threads.append(
         threading.Thread(
@@ -234,7 +244,8 @@ def test_readers_that_stop_cost_the_others_nothing(
     assert all(numbers == list(range(1, LARGE_EVENTS + 1)) for numbers in got)
     assert most < MAX_GROWTH_BYTES, most
     for follower in stopped:
-        numbers, last = [], ""
+        numbers = []
+        last = ""
         try:
             for event in follower:
                 numbers.append(event.intent_action.seq)

@@ -101,10 +101,8 @@ def test_a_symbol_narrows_orders_of_a_named_account_in_any_case(
         trading_client.headers, trading_client.account["id"], (ORDER, ACTION), instrument_key="msft"
     ).subscribed()
     wide = client.follow(trading_client.headers, "", (ORDER,), instrument_key="MSFT").subscribed()
-    (apple,), (microsoft,) = (
-        submit(trading_client, 1, symbol="AAPL"),
-        submit(trading_client, 1, symbol="MSFT"),
-    )
+    (apple,) = submit(trading_client, 1, symbol="AAPL")
+    (microsoft,) = submit(trading_client, 1, symbol="MSFT")
     seen = [(kind_of(event), body_of(event).intent_id) for event in narrow.take(3)]
     assert seen == [
         ("intent_action", apple),

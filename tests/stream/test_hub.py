@@ -103,10 +103,8 @@ async def test_whoever_joins_or_resumes_in_the_midst_misses_nothing(
 async def test_a_reader_that_stops_is_ended_and_can_resume(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    stopped, reader = (
-        Reader(api_platform, organization, reading=False),
-        Reader(api_platform, organization),
-    )
+    stopped = Reader(api_platform, organization, reading=False)
+    reader = Reader(api_platform, organization)
     another = Reader(api_platform, organization)
     for one in (stopped, reader, another):
         await one.subscribe()
@@ -125,10 +123,8 @@ async def test_a_reader_that_stops_is_ended_and_can_resume(
 async def test_a_reader_that_is_too_many_bytes_behind_is_ended(
     api_platform: ApiOnlyPlatform, organization: OrganizationId
 ) -> None:
-    stopped, reader = (
-        Reader(api_platform, organization, reading=False),
-        Reader(api_platform, organization),
-    )
+    stopped = Reader(api_platform, organization, reading=False)
+    reader = Reader(api_platform, organization)
     another = await Reader(api_platform, organization).subscribe()
     for one in (stopped, reader):
         await one.subscribe()
@@ -274,7 +270,9 @@ class FlakyPool:
     """A database that is away for a while."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool, self.away, self.refused = pool, False, asyncio.Event()
+        self._pool = pool
+        self.away = False
+        self.refused = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def transaction(self, *args: Any, **kwargs: Any) -> AsyncIterator[Tx]:

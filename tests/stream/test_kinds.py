@@ -121,10 +121,8 @@ def test_an_unknown_kind_is_refused(
 def test_an_organizations_halt_reaches_every_scope_and_environment(
     tenants: Tenants, tables: Tables, client: Client, open_client: OpenClient
 ) -> None:
-    paper, stranger = (
-        open_client().account,
-        open_client(admin="other_admin", caller="other_key").account,
-    )
+    paper = open_client().account
+    stranger = open_client(admin="other_admin", caller="other_key").account
     callers = tenants.callers
     followers = [
         client.follow(callers["key_all"], "", (HALT,)).subscribed(),
@@ -154,7 +152,8 @@ def test_an_organizations_halt_reaches_every_scope_and_environment(
 def test_an_accounts_halt_and_balance_stay_in_its_scope(
     tenants: Tenants, tables: Tables, client: Client, open_client: OpenClient
 ) -> None:
-    one, other = open_client().account, open_client().account
+    one = open_client().account
+    other = open_client().account
     await_first_balance(tables, one, other)
     narrow = client.follow(tenants.callers["key_all"], one["id"], (HALT, BALANCE)).subscribed()
     live = client.follow(tenants.callers["key_live"], "", (HALT, BALANCE)).subscribed()
@@ -184,7 +183,10 @@ def test_balances_and_halts_are_not_primed(
 async def test_a_page_keeps_the_organizations_events_in_their_order(
     database: Database, organizations: list[OrganizationId]
 ) -> None:
-    organization, one, other, third = organizations[0], uuid4(), uuid4(), uuid4()
+    organization = organizations[0]
+    one = uuid4()
+    other = uuid4()
+    third = uuid4()
     accounts: list[UUID] = [one, organization, other, one, organization, other]
     events = [
         Event(

@@ -31,7 +31,9 @@ from trading_intents.stream.model import Event, EventType, cursor_field
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import Environment
 
-WRITERS, TRANSACTIONS, PAGE = 8, 40, 50
+WRITERS = 8
+TRANSACTIONS = 40
+PAGE = 50
 EPOCH = UUID(int=7)
 
 

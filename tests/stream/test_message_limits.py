@@ -29,8 +29,10 @@ from trading_intents.storage.database import Tx
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Metrics
 
-BURST, PER_SECOND = 20, 20
-CALLS, FLOOD = 3, 200
+BURST = 20
+PER_SECOND = 20
+CALLS = 3
+FLOOD = 200
 POOL_SIZE = 10  # as by default
 
 Limited = Callable[[str], Platform]
@@ -68,7 +70,8 @@ class Flood:
     """A call that sends its messages without waiting, and counts the answers."""
 
     def __init__(self, platform: Platform, key: str, command: str) -> None:
-        self._client, self.answers = Client(platform.grpc), 0
+        self._client = Client(platform.grpc)
+        self.answers = 0
         self._wire = Wire(self._client, {"x-api-key": key})
         for _ in range(FLOOD):
             getattr(self._wire, command)()
@@ -106,7 +109,8 @@ def test_a_flood_is_answered_at_the_pace_of_the_limit_and_others_meanwhile(
     secrets = itertools.cycle(one["api_key"] for one in flooding["api_keys"])
     platform = limited("RATE_LIMIT_READS" if keys == 1 else "RATE_LIMIT_ORGANIZATION_READS")
     with contextlib.closing(Client(platform.grpc)) as client:
-        before, began = refused(platform, limit), time.monotonic()
+        before = refused(platform, limit)
+        began = time.monotonic()
         floods = [Flood(platform, next(secrets), command) for _ in range(CALLS)]
         eventually(lambda: refused(platform, limit) > before, LIMIT_SECONDS)
         other = Wire(client, {"x-api-key": bystander["api_keys"][0]["api_key"]})
@@ -115,7 +119,8 @@ def test_a_flood_is_answered_at_the_pace_of_the_limit_and_others_meanwhile(
             other.expect_status("subscribed")
             other.unsubscribe()
             other.expect_status("unsubscribed")
-        answers, passed_seconds = sum(flood.answers for flood in floods), time.monotonic() - began
+        answers = sum(flood.answers for flood in floods)
+        passed_seconds = time.monotonic() - began
         assert answers <= BURST + PER_SECOND * passed_seconds
         for flood in floods:
             flood.stop()
@@ -151,7 +156,8 @@ async def test_the_reads_of_one_organization_leave_room_for_anothers(
     database_url: Secret, organizations: list[OrganizationId], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy, other = organizations[:2]
-    read, reading = event_log.read_head, asyncio.Event()
+    read = event_log.read_head
+    reading = asyncio.Event()
 
     async def read_head(tx: Tx, organization_id: OrganizationId) -> tuple[UUID, int]:
         if organization_id == busy:

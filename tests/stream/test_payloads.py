@@ -30,11 +30,9 @@ def names(enum: Any) -> st.SearchStrategy[str]:
     )
 
 
-sides, kinds, venues = (
-    names(trading_pb2.OrderSide),
-    names(trading_pb2.OrderType),
-    names(trading_pb2.OrderVenue),
-)
+sides = names(trading_pb2.OrderSide)
+kinds = names(trading_pb2.OrderType)
+venues = names(trading_pb2.OrderVenue)
 times_in_force = names(trading_pb2.TimeInForce)
 ENUMS = {
     "action_type": trading_pb2.IntentActionType,

@@ -97,7 +97,9 @@ async def test_the_pages_of_a_priming_are_of_one_moment(
 async def test_a_large_state_is_primed_a_page_at_a_time(
     database: Database, organization: OrganizationId, takes: bool
 ) -> None:
-    pages, read, most = MAX_EVENTS_BEHIND // PAGE + 1, 0, 0
+    pages = MAX_EVENTS_BEHIND // PAGE + 1
+    read = 0
+    most = 0
 
     async def retained(
         tx: Tx, organization_id: OrganizationId, *scope: object
@@ -156,7 +158,8 @@ async def test_readers_that_stop_while_they_are_primed_hold_up_no_other_organiza
             reader.close()
 
 
-PAGES, PAGE_EVENTS = 6, FREE_EVENTS // 2
+PAGES = 6
+PAGE_EVENTS = FREE_EVENTS // 2
 SLOW_STREAMS = 8
 
 

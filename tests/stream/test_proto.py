@@ -86,7 +86,8 @@ def file() -> FileDescriptorProto:
 
 def expected(field: str) -> tuple[int, str, str, bool, bool]:
     number, name, *rest = field.split()
-    optional, name = name.endswith("?"), name.rstrip("?")
+    optional = name.endswith("?")
+    name = name.rstrip("?")
     camel = "".join(part.capitalize() for part in name.split("_"))
     received = "Timestamp" if name.endswith("_at") else camel if camel in ENUM_NAMES else "string"
     return int(number), name, rest[-1] if rest else received, optional, "repeated" in rest

@@ -25,7 +25,10 @@ from tests.stream.conftest import OpenClient
 from tests.stream.test_sse import following
 from tests.tenants import PLENTY, Tenants
 
-PENDING_NEW, NEW, PARTIALLY_FILLED, FILLED = 1, 2, 3, 4
+PENDING_NEW = 1
+NEW = 2
+PARTIALLY_FILLED = 3
+FILLED = 4
 ORDERS = 40
 FOLLOWERS = 8
 
@@ -103,7 +106,8 @@ def test_primed_then_live_while_orders_keep_coming(
 ) -> None:
     """Whenever one attaches: the state that it gets and what follows are what one saw who was there
     all along."""
-    symbol, chance = a_symbol(), random.Random(7)
+    symbol = a_symbol()
+    chance = random.Random(7)
     quote(tenants, symbol, "100", "1000000")
     # Of the followers' environment.
     witness = client.follow(trading_client.headers, kinds=(*ALL, BALANCE)).subscribed()

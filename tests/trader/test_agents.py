@@ -231,7 +231,8 @@ async def test_a_refusal_by_a_days_budget_has_what_is_left_of_it_today(
         },
         headers=tenants.callers["admin"],
     ).json()
-    path, budget = f"/v1/api-keys/{made['id']}/limits", {"max_daily_notional": "1000"}
+    path = f"/v1/api-keys/{made['id']}/limits"
+    budget = {"max_daily_notional": "1000"}
     assert (
         tenants.client.put(path, json=budget, headers=tenants.callers["admin"]).status_code == 200
     )

@@ -14,7 +14,9 @@ from tests.trader.conftest import Command, lines
 from trading_intents_client import Account, PlacedOrder, TradingClient
 from trading_intents_client.cli.program import cli
 
-REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
 
 
 def test_a_market_order_is_bought_and_waited_for(run: Command, account: Account) -> None:

@@ -47,11 +47,9 @@ class Forwarders:
     """Starts forwarders of one account by its state file, and keeps what they say."""
 
     def __init__(self, environ: dict[str, str], folder: Path, secret: str) -> None:
-        self.state, self._secret_file, self._said = (
-            folder / "state",
-            folder / "secret",
-            folder / "said",
-        )
+        self.state = folder / "state"
+        self._secret_file = folder / "secret"
+        self._said = folder / "said"
         self._secret_file.write_text(secret + "\n")
         self._environ = environ
 

@@ -17,7 +17,8 @@ from trading_intents_client import Account, TradingClient
 from trading_intents_client.cli.commands.arguments import find_order_id
 from trading_intents_client.cli.commands.orders import typed
 
-REFUSED, UNREACHABLE = 1, 3
+REFUSED = 1
+UNREACHABLE = 3
 
 
 def test_an_order_is_named_by_the_first_characters_of_its_id(

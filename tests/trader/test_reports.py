@@ -28,7 +28,10 @@ from trading_intents_client import (
 from trading_intents_client.cli.output import exit_codes
 from trading_intents_client.cli.tables import print_table
 
-REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
 
 
 @contextmanager
@@ -157,7 +160,8 @@ def test_a_refusal_after_a_lost_answer_is_not_reported_as_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     error = errors.Unauthorized("no", status=401)
-    error.may_be_recorded, error.idempotency_key = True, "mine"
+    error.may_be_recorded = True
+    error.idempotency_key = "mine"
     with pytest.raises(Exception, match=str(UNREACHABLE)), exit_codes():
         raise error
     shown = capsys.readouterr().err

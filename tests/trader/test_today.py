@@ -28,7 +28,9 @@ class Recorded:
     """An account of which equity was recorded."""
 
     def __init__(self, points: dict[str, Sequence[tuple[datetime, str, str]]]) -> None:
-        self._points, self.controls, self.asked = points, self, list[str]()
+        self._points = points
+        self.controls = self
+        self.asked = list[str]()
 
     def limits(self) -> Any:
         raise NotFound("no limits")
@@ -95,11 +97,9 @@ def test_what_an_account_had_made_before_it_came_is_no_result_of_today() -> None
 
 class _Held:
     def __init__(self, realized: Decimal, unrealized: Decimal | None, opening: Decimal) -> None:
-        self.realized_pnl, self.unrealized_pnl, self.opening_quantity = (
-            realized,
-            unrealized,
-            opening,
-        )
+        self.realized_pnl = realized
+        self.unrealized_pnl = unrealized
+        self.opening_quantity = opening
 
 
 @pytest.mark.parametrize(

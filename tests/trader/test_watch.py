@@ -254,7 +254,8 @@ def test_a_thread_that_dies_ends_the_screen_whose_figures_would_grow_old(account
             raise KeyError("a fault of ours")
 
     for work in (follow, read_again):
-        state, stop = blotter(), threading.Event()
+        state = blotter()
+        stop = threading.Event()
         work(Broken(), state, stop)  # type: ignore[arg-type]  # what is tested
         assert stop.is_set()
         assert isinstance(state.failure, KeyError)
@@ -294,7 +295,8 @@ def test_a_halt_and_a_broker_that_is_away_are_seen() -> None:
 
 
 def test_what_is_held_without_protection_is_seen_until_it_is_closed() -> None:
-    state, filled = blotter(), order_event(1, 1, OrderStatus.FILLED)
+    state = blotter()
+    filled = order_event(1, 1, OrderStatus.FILLED)
     state.apply(
         msgspec.structs.replace(
             filled, order=msgspec.structs.replace(filled.order, flags=("unprotected",))
@@ -350,7 +352,9 @@ def test_its_memory_is_bounded_and_keeps_open_orders() -> None:
 
 @pytest.mark.deadline
 def test_five_hundred_events_a_second_do_not_move_the_frame_rate() -> None:
-    state, stop, screen = blotter(), threading.Event(), io.StringIO()
+    state = blotter()
+    stop = threading.Event()
+    screen = io.StringIO()
     console = Console(width=80, height=24, file=screen, force_terminal=True)
     frames = [0]
 

@@ -145,7 +145,9 @@ async def site() -> AsyncIterator[Site]:
 @contextlib.asynccontextmanager
 async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
     """By TLS, if the settings have its files."""
-    clock, metrics, logs = ManualClock(), Metrics(), io.StringIO()
+    clock = ManualClock()
+    metrics = Metrics()
+    logs = io.StringIO()
     lever: list[Site] = []
 
     async def missing() -> str:
@@ -185,7 +187,8 @@ def route(
     async def named(request: Request) -> Answer:
         return await handle(request)
 
-    named.__name__, named.__doc__ = re.sub(r"\W+", "_", method.lower() + path).strip("_"), summary
+    named.__name__ = re.sub(r"\W+", "_", method.lower() + path).strip("_")
+    named.__doc__ = summary
     return Route(method, path, policy, named, fast)
 
 
@@ -228,7 +231,8 @@ def _routes(lever: list[Site]) -> tuple[Route, ...]:
         lever[0].entered.set()
         return Pending()
 
-    anyone, known = Anyone(), Known()
+    anyone = Anyone()
+    known = Known()
     return (
         route(
             "GET",

@@ -40,7 +40,8 @@ async def test_when_two_addresses_hold_every_connection_the_oldest_without_a_req
     async with contextlib.AsyncExitStack() as stack:
         addresses = [f"127.0.0.{2 + number % 2}" for number in range(100)]
         held = [await stack.enter_async_context(connected(site, address)) for address in addresses]
-        used, begun = held[0], held[1]
+        used = held[0]
+        begun = held[1]
         used[1].write(THING)
         assert (await read_answer(used[0]))[0] == 200  # so it is the newest now
         begun[1].write(THING[:10])

@@ -51,7 +51,8 @@ async def idle(site: Site, count: int, address: str = "127.0.0.1") -> AsyncItera
 
 
 async def test_others_are_answered_between_two_pipelined_requests(site: Site) -> None:
-    route, count = "/v1/things/{symbol}/time", 2000
+    route = "/v1/things/{symbol}/time"
+    count = 2000
     async with connected(site) as (_, flood), connected(site) as (reader, writer):
         flood.write(b"GET /v1/things/A/time HTTP/1.1\r\nhost: x\r\n\r\n" * count)
         await flood.drain()

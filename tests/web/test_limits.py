@@ -29,7 +29,8 @@ from trading_intents.web import limits as limits_module
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.request import Incoming
 
-ADA, BOB = {"x-name": "ada"}, {"x-name": "bob"}
+ADA = {"x-name": "ada"}
+BOB = {"x-name": "bob"}
 
 
 async def test_exactly_the_burst_passes_and_retry_after_is_honest(site: Site) -> None:
@@ -54,7 +55,8 @@ async def test_one_callers_limit_is_not_anothers(site: Site) -> None:
 async def test_all_callers_of_an_organization_share_its_limit_and_the_refusal_says_so(
     site: Site,
 ) -> None:
-    ours, theirs = {"x-organization": "ours"}, {"x-organization": "theirs"}
+    ours = {"x-organization": "ours"}
+    theirs = {"x-organization": "theirs"}
     first = await site.client.get("/v1/limited", headers=ADA | ours)
     assert first.headers["ratelimit-policy"] == '"reads";q=10;w=2, "organization_reads";q=15;w=2'
     assert first.headers["ratelimit"] == '"reads";r=9;t=1, "organization_reads";r=14;t=1'
@@ -171,7 +173,8 @@ async def test_a_large_body_takes_more_tokens(site: Site, size: int, tokens: int
 
 
 async def test_a_large_body_waits_for_all_its_tokens(site: Site) -> None:
-    large, headers = b'{"symbol":"A"}'.ljust(65_536), ADA | {"content-type": "application/json"}
+    large = b'{"symbol":"A"}'.ljust(65_536)
+    headers = ADA | {"content-type": "application/json"}
     assert (
         await site.client.post("/v1/places/here/orders", content=large, headers=headers)
     ).status_code == 201
@@ -200,7 +203,8 @@ def make_limits(rate: Rate, clock: ManualClock) -> Limits:
 
 
 def test_reserved_tokens_come_one_after_the_other() -> None:
-    clock, keys = ManualClock(), ("ada", "ours")
+    clock = ManualClock()
+    keys = ("ada", "ours")
     limits = make_limits(Rate(10, 2), clock)
     waits = [limits.reserve(Bucket.READS, *keys) for _ in range(4)]
     assert waits == pytest.approx([0, 0, 0.1, 0.2], abs=1e-4)

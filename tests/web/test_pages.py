@@ -132,7 +132,8 @@ def test_the_first_page_says_what_this_is_and_where_to_go(platform: Platform) ->
 def test_the_page_shows_fields_types_examples_and_errors_of_every_operation(
     platform: Platform,
 ) -> None:
-    document, page = platform.client.get("/openapi.json").json(), platform.client.get("/docs").text
+    document = platform.client.get("/openapi.json").json()
+    page = platform.client.get("/docs").text
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             section = section_of(page, operation["operationId"])

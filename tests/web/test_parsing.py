@@ -36,7 +36,8 @@ class RecordingApp(App):
     """Takes every request and answers it in a later round of the loop."""
 
     def __init__(self) -> None:
-        clock, metrics = ManualClock(), Metrics()
+        clock = ManualClock()
+        metrics = Metrics()
         limits = Limits({bucket: Rate(5, 10) for bucket in Bucket}, {}, clock, metrics.rate_limited)
         super().__init__(
             (), limits, ClientAddress(("10.0.0.0/8",)), clock, metrics, make_log("error")
@@ -68,7 +69,10 @@ class MemoryTransport(asyncio.Transport):
 
     def __init__(self, address: str) -> None:
         super().__init__()
-        self.reads, self._is_closing, self.written, self._address = True, False, b"", address
+        self.reads = True
+        self._is_closing = False
+        self.written = b""
+        self._address = address
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return (self._address, 1)
@@ -353,7 +357,8 @@ async def test_nothing_is_answered_or_read_while_answers_are_not_read() -> None:
 async def test_only_so_many_bytes_wait() -> None:
     wire = Wire()
     large = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n" + b"x" * 60_000
-    data, sent = SMALLEST + SMALLEST + large * 8, 0
+    data = SMALLEST + SMALLEST + large * 8
+    sent = 0
     while wire.transport.reads:
         wire.receive(data[sent : sent + PARSE_BYTES])
         sent += PARSE_BYTES

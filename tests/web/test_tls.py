@@ -145,7 +145,8 @@ async def test_a_handshake_has_its_limit(
 
 
 async def test_a_renewed_certificate_is_taken_and_a_broken_one_is_not(settings: Settings) -> None:
-    certificate, key = Path(settings.http_tls_certificate_file), Path(settings.http_tls_key_file)
+    certificate = Path(settings.http_tls_certificate_file)
+    key = Path(settings.http_tls_key_file)
     old = certificate.with_name("old.pem")
     old.write_bytes(certificate.read_bytes())
     async with open_site(settings) as site, connected(site, old) as (reader, writer):

@@ -178,7 +178,8 @@ async def cost_seconds(app: App, incoming: Incoming) -> float:
 
 
 async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
-    settings, log = load(settings_of), make_log("warning")
+    settings = load(settings_of)
+    log = make_log("warning")
     async with (
         open_infrastructure(settings, log) as infra,
         open_vault(settings, infra.clock, log) as vault,

@@ -44,7 +44,10 @@ class Credentials:
     def __init__(
         self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals, vault: Vault
     ) -> None:
-        self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
+        self._pool = pool
+        self._make_id = make_id
+        self._brokers = brokers
+        self._signals = signals
         self._vault = vault
 
     async def create(self, account: Account, new: NewCredential) -> CredentialRecord:
@@ -82,10 +85,8 @@ class Credentials:
         if credential_id is None or all(c.id != credential_id for c in await self.list(account)):
             raise errors.NotFound("no such credential")
         change = read_change()
-        given, label = (
-            None if change.secrets is None else _read_secrets(change.secrets),
-            change.label,
-        )
+        given = None if change.secrets is None else _read_secrets(change.secrets)
+        label = change.label
         fields = None if given is None else self._check_fields(account, given)
         ref = SecretRef(account.organization_id, account.id, credential_id)
 

@@ -117,7 +117,8 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         await accounts.close(target_of(request, write), request.if_match())
         return Answer(status=204)
 
-    one, many = "/v1/accounts/{account_id}", "/v1/accounts"
+    one = "/v1/accounts/{account_id}"
+    many = "/v1/accounts"
     return (
         Route("POST", many, write, create_account),
         Route("GET", many, read, list_accounts),
@@ -161,10 +162,8 @@ def credential_routes(
     async def update_credential(request: Request) -> Answer:
         """Rotate a credential's secrets, or change its label."""
         account = await find_account(request, write, accounts)
-        credential_id, read_change = (
-            parse_id(request.params["credential_id"]),
-            partial(request.body, ChangedCredential),
-        )
+        credential_id = parse_id(request.params["credential_id"])
+        read_change = partial(request.body, ChangedCredential)
         made = await credentials.change(account, credential_id, read_change, request.if_match())
         return answer_json(render(Credential, made), version=made.version)
 

@@ -27,7 +27,9 @@ async def rotate(
 ) -> Rotation:
     """`add` makes a new master key first; `retire` drops those that no row needs any more."""
     newest = await vault.add_master_key() if add else max(vault.key_versions())
-    rewrapped, unreadable, used = 0, list[UUID](), {newest}
+    rewrapped = 0
+    unreadable = list[UUID]()
+    used = {newest}
     after: UUID | None = None
     while True:
         async with worker.transaction() as tx:

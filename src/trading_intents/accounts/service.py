@@ -32,7 +32,10 @@ class AccountTarget:
 
 class Accounts:
     def __init__(self, pool: Pool, make_id: IdMaker, brokers: Registry, signals: Signals) -> None:
-        self._pool, self._make_id, self._brokers, self._signals = pool, make_id, brokers, signals
+        self._pool = pool
+        self._make_id = make_id
+        self._brokers = brokers
+        self._signals = signals
 
     async def create(
         self, organization_id: OrganizationId, given: model.NewAccount

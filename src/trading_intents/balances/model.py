@@ -100,7 +100,9 @@ class BalancePacer:
         )
         if is_same_cash and self.wait_seconds(now_seconds):
             return None
-        self.recorded, self._recorded_seconds, self._held = held, now_seconds, None
+        self.recorded = held
+        self._recorded_seconds = now_seconds
+        self._held = None
         return held
 
     def wait_seconds(self, now_seconds: float) -> float | None:

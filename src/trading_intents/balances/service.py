@@ -13,11 +13,13 @@ from trading_intents.storage.database import Pool
 
 class Balances:
     def __init__(self, pool: Pool, simulations: Mapping[str, Simulation]) -> None:
-        self._pool, self._simulations = pool, simulations
+        self._pool = pool
+        self._simulations = simulations
 
     async def find(self, account: Account) -> BrokerBalance | None:
         """None: the broker reported none."""
-        own, simulation = account.organization_id, self._simulations.get(account.broker)
+        own = account.organization_id
+        simulation = self._simulations.get(account.broker)
         async with self._pool.transaction(
             [own], read_only=True, isolation="repeatable read", plans="by_key"
         ) as tx:

@@ -20,7 +20,8 @@ OWN_DISTRIBUTION = "trading-intents"
 BUILT_IN = "paper"
 # Its tables of the quotes that organizations post, and of their symbols, which reference prices are
 # read from.
-POSTED_QUOTES, QUOTED_SYMBOLS = "paper_quotes", "paper_symbols"
+POSTED_QUOTES = "paper_quotes"
+QUOTED_SYMBOLS = "paper_symbols"
 
 Commands = Mapping[str, Callable[..., Coroutine[Any, Any, None]]]
 T = TypeVar("T")

@@ -128,7 +128,8 @@ def execution_event(
 ) -> BrokerEvent:
     """A fill, a bust or a correction. ValueError: it lacks what makes it one execution and no
     other."""
-    is_fill, is_bust = kind is port.EventKind.FILL, kind is port.EventKind.FILL_BUST
+    is_fill = kind is port.EventKind.FILL
+    is_bust = kind is port.EventKind.FILL_BUST
     if (
         not exec_id
         or not (is_fill or previous_id)
@@ -194,12 +195,15 @@ class RequestBudget:
     `-Reset`). A tenth is kept for CANCELs."""
 
     def __init__(self, per_minute: int) -> None:
-        self._per_minute, self._left, self._resets_seconds = per_minute, per_minute, 0.0
+        self._per_minute = per_minute
+        self._left = per_minute
+        self._resets_seconds = 0.0
 
     def take(self, is_cancel: bool, now_seconds: float) -> int:
         """Takes a request, or gives the seconds until one may be free."""
         if now_seconds >= self._resets_seconds:
-            self._left, self._resets_seconds = self._per_minute, now_seconds + 60
+            self._left = self._per_minute
+            self._resets_seconds = now_seconds + 60
         if self._left <= (0 if is_cancel else self._per_minute // 10):
             return max(1, ceil(self._resets_seconds - now_seconds))
         self._left -= 1
@@ -225,7 +229,9 @@ class RestClient:
         requests_per_minute: int,
     ) -> None:
         """Sessions of the same URL and headers share a budget."""
-        self.url, self.headers, self.host = url.rstrip("/"), dict(headers), host_of(url)
+        self.url = url.rstrip("/")
+        self.headers = dict(headers)
+        self.host = host_of(url)
         self.tls = context.share("tls", httpx.create_ssl_context)  # making one takes long
         self.skew = timedelta()  # how far the broker's clock is ahead of ours
         credential = blake2b(
@@ -233,7 +239,8 @@ class RestClient:
         ).hexdigest()
         self._budget = context.share(credential, lambda: RequestBudget(requests_per_minute))
         self._clock = context.clock
-        self._in_flight, self._is_closed = 0, False
+        self._in_flight = 0
+        self._is_closed = False
         self._unreadable: dict[str, str | None] = {}  # by a digest of the row; None: it was named
         self._client = httpx.AsyncClient(
             headers=self.headers, timeout=TIMEOUT, verify=self.tls, trust_env=False
@@ -280,7 +287,8 @@ class RestClient:
         self, path: str, deadline: float, query: Mapping[str, str | int], size: int, max_rows: int
     ) -> list[msgspec.Raw]:
         """All rows of a list of which each page begins after the id that `page_token` names."""
-        rows, query = list[msgspec.Raw](), {**query, "page_size": size}
+        rows = list[msgspec.Raw]()
+        query = {**query, "page_size": size}
         while len(rows) < max_rows:
             answer = await self.ask("GET", path, deadline, params=query)
             if answer.status != 200:
@@ -329,7 +337,8 @@ class RestClient:
     async def _request(
         self, method: str, path: str, limit_seconds: float, content: Mapping[str, Any]
     ) -> RestAnswer:
-        body, began = bytearray(), self._clock.now()
+        body = bytearray()
+        began = self._clock.now()
         try:
             request = self._client.stream(method, f"{self.url}{path}", **content)
             async with asyncio.timeout(limit_seconds), request as response:
@@ -344,7 +353,9 @@ class RestClient:
         return self._check(response, bytes(body), began)
 
     def _check(self, response: httpx.Response, body: bytes, began: datetime) -> RestAnswer:
-        status, now, now_seconds = response.status_code, self._clock.now(), self._clock.monotonic()
+        status = response.status_code
+        now = self._clock.now()
+        now_seconds = self._clock.monotonic()
         with contextlib.suppress(ValueError):
             date = parsedate_to_datetime(response.headers.get("date", ""))
             skew = date - max(began, min(date, now))  # between the two no clock is off

@@ -21,7 +21,8 @@ _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
     """Gives sanitized events, and the keys of those that mean nothing: positions and fees of
     invalid symbols."""
-    legible, left_out = [], []
+    legible = []
+    left_out = []
     for event in events:
         clean = _sanitize_event(event)
         if (

@@ -45,15 +45,15 @@ class StreamedSession:
         watch_seconds: float = 30.0,  # between comparisons of the two
         poll_seconds: float = 2.0,  # between readings while there is no stream
     ) -> None:
-        self._client, self._path = client, path
-        self._mute_seconds, self._watch_seconds, self._poll_seconds = (
-            mute_seconds,
-            watch_seconds,
-            poll_seconds,
-        )
+        self._client = client
+        self._path = path
+        self._mute_seconds = mute_seconds
+        self._watch_seconds = watch_seconds
+        self._poll_seconds = poll_seconds
         self._stream: WebSocketClient | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._is_closed, self._is_over = False, asyncio.Event()
+        self._is_closed = False
+        self._is_over = asyncio.Event()
         self.ended: Exception | None = None  # why the session is down
 
     async def open(self) -> StreamGap | None:
@@ -75,7 +75,8 @@ class StreamedSession:
                     raise
         except (BrokerUnavailable, TimeoutError) as error:
             return StreamGap(str(error) or "the update stream does not answer")
-        self._stream, self._watching = stream, asyncio.create_task(self._watch())
+        self._stream = stream
+        self._watching = asyncio.create_task(self._watch())
         return None
 
     async def events(self) -> AsyncIterator[Reported]:
@@ -93,7 +94,8 @@ class StreamedSession:
 
     async def _poll_changes(self) -> AsyncIterator[Reported]:
         """Runs until there is a stream. Events have the keys that the stream gives them."""
-        since, reported = self._client.now(), set[BrokerEvent]()
+        since = self._client.now()
+        reported = set[BrokerEvent]()
         for number in itertools.count(1):
             await wait_at_most(self._is_over, self._poll_seconds)
             if self.ended:
@@ -135,7 +137,8 @@ class StreamedSession:
             since = max(since, until)
 
     async def close(self) -> None:
-        self._is_closed, self.ended = True, self.ended or BrokerUnavailable("the session is closed")
+        self._is_closed = True
+        self.ended = self.ended or BrokerUnavailable("the session is closed")
         self._is_over.set()
         try:
             await stop_tasks(self._watching)

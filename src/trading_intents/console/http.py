@@ -73,7 +73,8 @@ def console_routes(
 ) -> tuple[Route, ...]:
     """`issuer` is the embedded provider's; links into the demo exist with it and the embedded
     database, on loopback."""
-    gate, files = gates["public"], _load_files(settings)
+    gate = gates["public"]
+    files = _load_files(settings)
     has_demo_links = (
         issuer is not None and is_loopback(settings.http_host) and not settings.database_url
     )
@@ -122,15 +123,22 @@ def _caller_route(gates: Mapping[str, Gate]) -> Route:
     async def get_caller(request: Request) -> Answer:
         """Read whose the credential is and what it may call."""
         caller = caller_of(request)
-        organization, ends = caller.organization, caller.expires_at
-        environment, role = None, None
+        organization = caller.organization
+        ends = caller.expires_at
+        environment = None
+        role = None
         match caller.principal:
             case ApiKeyPrincipal(key_id=key_id, environment=own):
-                kind, principal_id, environment = "API_KEY", str(key_id), own
+                kind = "API_KEY"
+                principal_id = str(key_id)
+                environment = own
             case UserPrincipal(subject=subject, role=claimed):
-                kind, principal_id, role = "USER", subject, claimed
+                kind = "USER"
+                principal_id = subject
+                role = claimed
             case ServicePrincipal(client_id=client_id):
-                kind, principal_id = "SERVICE", client_id
+                kind = "SERVICE"
+                principal_id = client_id
         shown = CallerDescription(
             kind,
             principal_id,
@@ -191,7 +199,8 @@ def _issuer_origins(settings: Settings) -> list[str]:
 def _check_is_local(request: Request) -> None:
     """Refuses browsers of other machines: the link was printed in a terminal of this one. Another
     site's page cannot send this: its Origin is not our Host."""
-    host, origin = request.header(b"host") or "", request.header(b"origin") or ""
+    host = request.header(b"host") or ""
+    origin = request.header(b"origin") or ""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:  # a bracket without its pair, or without an address between them

@@ -148,7 +148,8 @@ class Owner(NamedTuple):
 def show_switch(
     kind: type[Manual], owner: Owner, control: model.ManualControl, symbol: Symbol | None = None
 ) -> Manual:
-    disabled, reason = control.switch.disabled, _set(control.switch.reason)
+    disabled = control.switch.disabled
+    reason = _set(control.switch.reason)
     return render(
         kind,
         control,

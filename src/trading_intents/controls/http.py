@@ -58,7 +58,8 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
         control = await controls.put(target, lambda: (None, switch_of(request)), request.if_match())
         return _show(request, bodies.AccountControl, control)
 
-    organization, account = "/v1/controls/organization", "/v1/controls/accounts/{account_id}"
+    organization = "/v1/controls/organization"
+    account = "/v1/controls/accounts/{account_id}"
     return (
         Route("GET", organization, read, get_organization_control),
         Route("PUT", organization, write_organization, set_organization_control),
@@ -71,7 +72,8 @@ def symbol_routes(
     gates: Mapping[str, Gate], controls: ControlsService, zones: AbstractSet[str]
 ) -> tuple[Route, ...]:
     """The routes of the switches and time controls of symbols."""
-    read, write = gates["read_controls"], gates["write_controls"]
+    read = gates["read_controls"]
+    write = gates["write_controls"]
 
     @Operation(Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
     async def list_symbol_controls(request: Request) -> Answer:

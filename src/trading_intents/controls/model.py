@@ -204,7 +204,8 @@ def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Trig
 
 def closed_at(rule: TimeRule, now: datetime) -> str | None:
     """Gives the reason why the window is closed at that moment; None while it is open."""
-    start, end = rule.trading_start, rule.trading_end
+    start = rule.trading_start
+    end = rule.trading_end
     if start is None and end is None:
         return None
     name = rule.timezone or DEFAULT_TIMEZONE

@@ -18,7 +18,8 @@ from trading_intents.web.routes import Route
 def control_routes(
     gates: Mapping[str, Gate], pool: Pool, prices: PriceRules, halts: Halts
 ) -> tuple[Route, ...]:
-    controls, zones = ControlsService(pool), read_zones()
+    controls = ControlsService(pool)
+    zones = read_zones()
     return (
         *switch_routes(gates, controls),
         *symbol_routes(gates, controls, zones),

@@ -53,7 +53,8 @@ def _legs(command: ClaimedCommand) -> list[_ClaimedLeg]:
 
 def marked_commands(command: ClaimedCommand, client_id: str) -> list[MarkedCommand]:
     """The command, and the CREATEs of the legs that are sent with it."""
-    account_id, organization_id = command.account_id, command.organization_id
+    account_id = command.account_id
+    organization_id = command.organization_id
     own = MarkedCommand(
         account_id,
         client_id,
@@ -88,11 +89,10 @@ def send_context(
 ) -> SendContext:
     record = msgspec.json.decode(command.record, type=_Record)
     assert command.claim_millis is not None
-    controls, limits = command.controls[:-LIMIT_LEVELS], command.controls[-LIMIT_LEVELS:]
-    is_create, is_cancel = (
-        command.event_type == CREATE,
-        COMMANDS[command.event_type] is CommandKind.CANCEL,
-    )
+    controls = command.controls[:-LIMIT_LEVELS]
+    limits = command.controls[-LIMIT_LEVELS:]
+    is_create = command.event_type == CREATE
+    is_cancel = COMMANDS[command.event_type] is CommandKind.CANCEL
     ticket = OrderTicket(
         client_order_id=client_id,
         broker_order_id=None if is_create else command.external_order_id,

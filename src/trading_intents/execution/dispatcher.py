@@ -43,13 +43,15 @@ NO_ROOM = -1  # instead of a wake-up count: the claim was limited
 # RECORDED_SECONDS, so that none waits much longer than that, and claims do not expire when
 # recording is slow. With a smaller minimum, brokers that take longer than SLOW_SECONDS would leave
 # no room to others meanwhile.
-MIN_UNRECORDED, MAX_IN_FLIGHT = 128, 512
+MIN_UNRECORDED = 128
+MAX_IN_FLIGHT = 512
 RECORDED_SECONDS = 2.0
 SLOW_SECONDS = 0.25
 # Before a command is claimed again whose order another transaction holds.
 LOCKED_PAUSE_SECONDS = 0.02
 NOT_OURS_SECONDS = 0.5
-MIN_RATE_LIMIT_SECONDS, MAX_RATE_LIMIT_SECONDS = 1, 60  # whatever an adapter answers
+MIN_RATE_LIMIT_SECONDS = 1
+MAX_RATE_LIMIT_SECONDS = 60  # whatever an adapter answers
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 NOT_TAKEN = "no worker took it in time"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
@@ -82,15 +84,16 @@ class Dispatcher:
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._transactions, self._leases = pool, transactions, leases
-        self._recorder, self._limits = recorder, limits
-        self._wakeup, self._make_id, self._clock, self._metrics, self._log = (
-            wakeup,
-            make_id,
-            clock,
-            metrics,
-            log,
-        )
+        self._pool = pool
+        self._transactions = transactions
+        self._leases = leases
+        self._recorder = recorder
+        self._limits = limits
+        self._wakeup = wakeup
+        self._make_id = make_id
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
@@ -139,7 +142,9 @@ class Dispatcher:
         return more
 
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
-        token, since_seconds, wakes = self._make_id(), self._clock.monotonic(), self._wakeup.count
+        token = self._make_id()
+        since_seconds = self._clock.monotonic()
+        wakes = self._wakeup.count
         async with self._transactions.transaction() as tx:
             claimed, transaction_id, locked, shared, contexts = await tx.run(
                 [
@@ -162,7 +167,8 @@ class Dispatcher:
                 return False
             locked_ids = {row[0].decode() for row in locked.rows if row[0]}
             steady = {row[0].decode() for row in shared.rows if row[0]}
-            decided, pacer = [], Pacer()
+            decided = []
+            pacer = Pacer()
             for command in claims.parse_claimed(contexts):
                 decided.append(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
@@ -349,7 +355,8 @@ class Dispatcher:
     def _answered(
         self, entry: RecorderEntry, row: ClaimedRow, result: CommandResult
     ) -> RecorderEntry:
-        command, client_id = model.COMMANDS[row.event_type], entry.client_order_id
+        command = model.COMMANDS[row.event_type]
+        client_id = entry.client_order_id
         own = answer_facts(row.order_key, command, client_id, result)
         entry = replace(entry, events=result.updates, own=own)
         match result.outcome:

@@ -184,7 +184,8 @@ def _given_up(context: SendContext) -> PlatformFact | None:
 def _judge_limits(context: SendContext) -> tuple[Triggered, ...]:
     if context.halt_stands:
         return ()  # a halt's own orders pass
-    ticket, controls = context.ticket, context.controls
+    ticket = context.ticket
+    controls = context.controls
     owner = LimitOwner(str(controls.organization_id), str(controls.account_id))
     asked = AskedOrder(
         is_create=context.command is CommandKind.SUBMIT,
@@ -375,7 +376,8 @@ class Breaker:
     def failed(self, now_seconds: float) -> bool:
         """True: this failure opened the breaker."""
         self._failures.append(now_seconds)
-        was_open, recent = self.is_open, now_seconds - self._failures[0] <= BREAKER_SECONDS
+        was_open = self.is_open
+        recent = now_seconds - self._failures[0] <= BREAKER_SECONDS
         self.is_open = was_open or (len(self._failures) == BREAKER_FAILURES and recent)
         return self.is_open and not was_open
 

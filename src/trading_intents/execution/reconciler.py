@@ -93,15 +93,15 @@ class Reconciler:
         metrics: Metrics,
         log: Log,
     ) -> None:
-        self._pool, self._leases, self._recorder, self._wakeup, self._limits = (
-            pool,
-            leases,
-            recorder,
-            wakeup,
-            limits,
-        )
-        self._append_cancel, self._clock = append_cancel, clock
-        self._metrics, self._log = metrics, log
+        self._pool = pool
+        self._leases = leases
+        self._recorder = recorder
+        self._wakeup = wakeup
+        self._limits = limits
+        self._append_cancel = append_cancel
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
         self._looking: dict[UUID, asyncio.Task[None]] = {}
         self._lookups: Counter[UUID] = Counter()  # of each account: those under way
         self._failed_accounts: list[UUID] = []  # whose stale orders could not be cancelled lately
@@ -124,7 +124,8 @@ class Reconciler:
     async def _poll(self) -> None:
         """Reads in one transaction which look-ups are due, and once a second stale orders and used
         up rows. Look-ups are limited by account, so that a slow broker delays no other account."""
-        sessions, now = self._leases.sessions, self._clock.monotonic()
+        sessions = self._leases.sessions
+        now = self._clock.monotonic()
         free = [
             key
             for key, session in sessions.items()
@@ -133,7 +134,9 @@ class Reconciler:
         is_second = now - self._polled_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not sessions or not (free or is_second):
             return
-        stale, used_up_rows, uncovered = list[Row](), list[Row](), list[Row]()
+        stale = list[Row]()
+        used_up_rows = list[Row]()
+        uncovered = list[Row]()
         # A look-up that ends while this is read may be read as still due.
         busy = frozenset(self._looking)
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
@@ -173,7 +176,8 @@ class Reconciler:
 
     def _look_up(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            order_id, account_id = row["order_id"], row["account_id"]
+            order_id = row["order_id"]
+            account_id = row["account_id"]
             session = self._leases.sessions.get(account_id)
             if (
                 order_id in self._looking
@@ -223,11 +227,9 @@ class Reconciler:
     async def _conclude(self, looked_up: LookupResult) -> None:
         """Records what was found; what is still unresolved then decides whether and when to look
         again."""
-        order_id, session, capabilities = (
-            looked_up.row["order_id"],
-            looked_up.session,
-            looked_up.capabilities,
-        )
+        order_id = looked_up.row["order_id"]
+        session = looked_up.session
+        capabilities = looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
             order = (await store.lock_orders(tx, [order_id]))[order_id]
             found = AccountRecording(
@@ -285,7 +287,8 @@ class Reconciler:
 
     async def _queue_again(self, tx: Tx, looked_up: LookupResult) -> None:
         """Queues a CREATE that never arrived: it is claimed, checked and marked like a new one."""
-        account_ref, order_id = looked_up.session.account_ref, looked_up.row["order_id"]
+        account_ref = looked_up.session.account_ref
+        order_id = looked_up.row["order_id"]
         await PoolTransaction(tx).run(
             [store.unmarking_sent([(account_ref.account_id, looked_up.create_id)])]
         )
@@ -315,7 +318,8 @@ class Reconciler:
     async def _act(
         self, looked_up: LookupResult, unresolved: UnresolvedOrder, verdict: Verdict
     ) -> None:
-        order_id, account_ref = looked_up.row["order_id"], looked_up.session.account_ref
+        order_id = looked_up.row["order_id"]
+        account_ref = looked_up.session.account_ref
         if unresolved.is_unwanted and not unresolved.is_cancelling and verdict is not Verdict.LOST:
             self._log.warning("resurrected order cancelled", order=str(order_id))
             await self._append_cancel(
@@ -340,7 +344,8 @@ class Reconciler:
 
     async def _cancel_stale(self, rows: Sequence[Row]) -> None:
         for row in rows:
-            account_id, order_id = row["account_id"], row["order_id"]
+            account_id = row["account_id"]
+            order_id = row["order_id"]
             if account_id in self._failed_accounts:
                 continue
             try:
@@ -372,11 +377,9 @@ class Reconciler:
 
     async def _fail(self, session: BrokerSession, found: Sequence[Row]) -> None:
         """Fails rows that have no attempt left, and records the facts that end their commands."""
-        account_ref, limit, ids = (
-            session.account_ref,
-            self._limits.attempt_limit,
-            {row["id"] for row in found},
-        )
+        account_ref = session.account_ref
+        limit = self._limits.attempt_limit
+        ids = {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
             await store.lock_orders(tx, {row["order_key"] for row in found})
             # Read again, now under the orders' locks.
@@ -421,7 +424,8 @@ def _read_unresolved(row: Row, view: OrderView) -> UnresolvedOrder:
 
 
 def _ending(row: Row) -> PlatformFact:
-    command, client_id = COMMANDS[row["event_type"]], client_order_id(row["action_id"])
+    command = COMMANDS[row["event_type"]]
+    client_id = client_order_id(row["action_id"])
     if row["is_sent"]:
         return PlatformFact(row["order_key"], FactKind.UNCERTAIN, client_id)
     return used_up(command, row["order_key"], client_id, row["last_error"])

@@ -35,7 +35,8 @@ from trading_intents.trading import FrozenStruct
 CANCEL = "intent.cancel"
 # Errors that a retry can resolve: another transaction holds an order or a stream head, or has just
 # inserted the same fact or position.
-LOCK_NOT_AVAILABLE, UNIQUE_VIOLATION = "55P03", "23505"
+LOCK_NOT_AVAILABLE = "55P03"
+UNIQUE_VIOLATION = "23505"
 # A batch that finds a stream head locked is split by organization, one that finds an order locked
 # by account.
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
@@ -79,12 +80,13 @@ class Recorder:
         log: Log,
         on_trades: Callable[[UUID], None],
     ) -> None:
-        self._transactions, self._attempt_limit, self._lookup_wakeup = (
-            transactions,
-            attempt_limit,
-            lookup_wakeup,
-        )
-        self._signals, self._metrics, self._log, self._on_trades = signals, metrics, log, on_trades
+        self._transactions = transactions
+        self._attempt_limit = attempt_limit
+        self._lookup_wakeup = lookup_wakeup
+        self._signals = signals
+        self._metrics = metrics
+        self._log = log
+        self._on_trades = on_trades
         self._group: GroupCommit[RecorderEntry, RecorderResult] = GroupCommit(
             self._write, lambda entry: 1 + len(entry.events) // 4
         )

@@ -48,9 +48,13 @@ class Execution:
         on_trades: Callable[[UUID], None] = lambda _: None,
     ) -> None:
         """`settings` gives a broker's settings by its name."""
-        pool, clock, metrics, log = context.pool, context.clock, context.metrics, context.log
+        pool = context.pool
+        clock = context.clock
+        metrics = context.metrics
+        log = context.log
         limits = SendLimits(max_age_millis, context.attempt_limit)
-        self._claim_wakeup, lookup_wakeup = Wakeup(), Wakeup()
+        self._claim_wakeup = Wakeup()
+        lookup_wakeup = Wakeup()
         self._recorder = Recorder(
             open_transactions(),
             context.attempt_limit,
@@ -101,7 +105,8 @@ class Execution:
         )
         self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
         self._drift = DriftCheck(pool, self.leases, max_age_millis, metrics, log)
-        self._context, self._signals = context, signals
+        self._context = context
+        self._signals = signals
         make_outbox_series(Queue.INTENTS, COMMANDS, metrics)
         commands = [command.lower() for command in CommandKind]
         make_series(metrics.execution_sends, commands, [outcome.lower() for outcome in Outcome])

@@ -63,7 +63,8 @@ async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics
     def on_error(work: str, error: Exception) -> None:
         log.warning("upkeep failed", work=work, reason=reason_of(error))
 
-    exposures, equity = ExposureCheck(pool, clock, metrics, log), EquityRecorder(pool, prices)
+    exposures = ExposureCheck(pool, clock, metrics, log)
+    equity = EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:
         for work in (roll, prune, partition, exposures.check, equity.record):
             group.create_task(repeat(work, RETRY_SECONDS, on_error))

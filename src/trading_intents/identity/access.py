@@ -81,7 +81,8 @@ def _with_any_credential(name: str) -> Rule:
     )
 
 
-_P, _S = model.Permission, model.Scope
+_P = model.Permission
+_S = model.Scope
 _PREMIUM = model.Entitlement.CONTROLS_PREMIUM
 
 RULES = {
@@ -167,12 +168,16 @@ class Gate:
     def __init__(
         self, rule: Rule, callers: Callers, internal_organizations: AbstractSet[str]
     ) -> None:
-        self.name, self.meaning, self.public = rule.name, rule.meaning, rule.public
+        self.name = rule.name
+        self.meaning = rule.meaning
+        self.public = rule.public
         takes_bearer = {rule.user, rule.service} != {Refuse.AS_401}
         takes = {"api_key": rule.key is not Refuse.AS_401, "bearer": takes_bearer}
         self.credentials = tuple(kind for kind, is_taken in takes.items() if is_taken)
         self.names_organization = rule.names_organization and not isinstance(rule.service, Refuse)
-        self._rule, self._callers, self._internal = rule, callers, internal_organizations
+        self._rule = rule
+        self._callers = callers
+        self._internal = internal_organizations
 
     async def identify(self, request: Request) -> None:
         """Identifies the caller; 401 or 400 if that fails, or if the endpoint does not take this
@@ -236,7 +241,8 @@ class Gate:
 
     def _credentials(self, request: Request) -> tuple[str | None, str | None]:
         try:
-            key, authorization = request.header(b"x-api-key"), request.header(b"authorization")
+            key = request.header(b"x-api-key")
+            authorization = request.header(b"authorization")
             if key is not None and authorization is not None:
                 raise errors.InvalidRequest("send an API key or a bearer token, not both")
         except errors.InvalidRequest as error:

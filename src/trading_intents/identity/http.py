@@ -156,7 +156,8 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     @Operation(Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
     async def update_api_key(request: Request) -> Answer:
         """Change an API key's name, permissions or disabled flag."""
-        organization_id, key_id = organization_of(request), parse_id(request.params["id"])
+        organization_id = organization_of(request)
+        key_id = parse_id(request.params["id"])
         change = functools.partial(request.body, ApiKeyChange)
         key = await keys.change(organization_id, key_id, change, request.if_match())
         return answer_json(_show_key(key), version=key.version)

@@ -58,7 +58,8 @@ def _make(prefix: str) -> Secret:
 
 def _checksum(body: str) -> str:
     # CRC-32 finds every change of one character for certain, which a truncated hash does not.
-    rest, characters = zlib.crc32(body.encode("ascii")), ""
+    rest = zlib.crc32(body.encode("ascii"))
+    characters = ""
     for _ in range(CHECKSUM_LENGTH):
         rest, digit = divmod(rest, len(ALPHABET))
         characters = ALPHABET[digit] + characters

@@ -234,7 +234,8 @@ class KeyRecord(FrozenStruct, frozen=True):
     def _session_holds(self) -> bool:
         """A session key ends with what its user may do. Roles of an external provider are in
         tokens, and end with them, as the key does."""
-        user, key = self.user, self.key
+        user = self.user
+        key = self.key
         if user is None:
             return True
         if user.deleted or (user.tokens_after is not None and key.created_at <= user.tokens_after):

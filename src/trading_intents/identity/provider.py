@@ -115,7 +115,8 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
     """The data folder's one key, and the issuer's name beside it: IDENTITY_ISSUER, else the first
     process's address. The others, on other ports or on none, issue and accept under that name
     too."""
-    key_path, name_path = settings.data_dir / KEY_FILE, settings.data_dir / ISSUER_FILE
+    key_path = settings.data_dir / KEY_FILE
+    name_path = settings.data_dir / ISSUER_FILE
     try:
         if not may_create and not (
             key_path.exists() and (settings.identity_issuer or name_path.exists())

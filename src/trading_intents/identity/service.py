@@ -45,13 +45,11 @@ class Callers:
     def __init__(
         self, pool: Pool, verifier: TokenVerifier, provider: str, local: bool, clock: Clock
     ) -> None:
-        self._pool, self._verifier, self._provider, self._local, self._clock = (
-            pool,
-            verifier,
-            provider,
-            local,
-            clock,
-        )
+        self._pool = pool
+        self._verifier = verifier
+        self._provider = provider
+        self._local = local
+        self._clock = clock
         self._keys = TtlCache[bytes, model.KeyRecord](clock, MAX_AGE_SECONDS, MAX_RECENT)
         self._users = TtlCache[tuple[str, str | None], model.UserRecord](
             clock, MAX_AGE_SECONDS, MAX_RECENT
@@ -118,7 +116,8 @@ class Callers:
 
     async def report_use(self) -> None:
         """Writes when keys were last used; keeps that for the next call if the write fails."""
-        used, self._used = self._used, {}
+        used = self._used
+        self._used = {}
         if not used:
             return
         start = self._clock.now() - timedelta(seconds=self._clock.monotonic())
@@ -210,7 +209,9 @@ async def keep_reporting(callers: Callers, log: Log) -> None:
 
 class ApiKeys:
     def __init__(self, pool: Pool, make_id: IdMaker, callers: Callers) -> None:
-        self._pool, self._make_id, self._callers = pool, make_id, callers
+        self._pool = pool
+        self._make_id = make_id
+        self._callers = callers
 
     async def create(
         self,
@@ -246,7 +247,8 @@ class ApiKeys:
         assert caller.issued_at is not None
         added = {model.Permission.CONTROL_EDIT} if user.role == model.Role.ADMIN else set()
         secret = make_key(environment)
-        text, permissions = secret.reveal(), sorted(model.PermissionSet.TRADER.permissions | added)
+        text = secret.reveal()
+        permissions = sorted(model.PermissionSet.TRADER.permissions | added)
         async with self._pool.transaction([caller.organization_id]) as tx:
             now = await store.lock_organization(tx, caller.organization_id)
             if environment is Environment.LIVE and now - caller.issued_at > MAX_TOKEN_AGE_FOR_LIVE:
@@ -327,7 +329,8 @@ class ApiKeys:
 
 class Organizations:
     def __init__(self, pool: Pool, provider: str) -> None:
-        self._pool, self._provider = pool, provider
+        self._pool = pool
+        self._provider = provider
 
     async def by_provider(
         self, caller: model.Caller, provider: str, external_id: str
@@ -350,7 +353,8 @@ class TokenIssuer:
     vouches for."""
 
     def __init__(self, pool: Pool, provider: EmbeddedProvider) -> None:
-        self._pool, self._provider = pool, provider
+        self._pool = pool
+        self._provider = provider
 
     async def issue(
         self, client_id: str, client_secret: str, scope: str | None

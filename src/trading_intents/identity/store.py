@@ -30,7 +30,8 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     row = await tx.fetchrow(query, digest)
     if row is None:
         return None
-    key, organization = _key(row), _organization(row, "o_")
+    key = _key(row)
+    organization = _organization(row, "o_")
     principal = model.ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
     caller = model.Caller(principal, organization, key.expires_at)
     of_session = key.user_subject and await find_user(

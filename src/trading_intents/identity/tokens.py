@@ -105,7 +105,8 @@ class TokenVerifier:
             _refuse("no readable header")
         if "crit" in header:
             _refuse("crit asks for what we do not know")
-        kid, typ = header.get("kid"), header.get("typ", "")
+        kid = header.get("kid")
+        typ = header.get("typ", "")
         if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID_CHARACTERS:
             _refuse("no acceptable kid")
         if not isinstance(typ, str) or typ.lower() not in self._rules.types:

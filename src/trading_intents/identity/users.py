@@ -33,7 +33,8 @@ class UserDirectory:
     done."""
 
     def __init__(self, client: httpx.AsyncClient, url: str) -> None:
-        self._client, self._url = client, url.rstrip("/")
+        self._client = client
+        self._url = url.rstrip("/")
 
     async def delete(self, subject: str) -> None:
         """The user is deleted when this returns; Unavailable when that is not known."""

@@ -114,7 +114,8 @@ async def verify(
         yield await _verify_account(pool, account_id, kept, contradicted, progress)
         return
     contradicted = await _compare_events(pool, None)
-    unseen, last_id = set(kept) | set(contradicted), LOWEST_ID
+    unseen = set(kept) | set(contradicted)
+    last_id = LOWEST_ID
     while next_id := await _next_account(pool, last_id):
         yield await _verify_account(pool, next_id, kept, contradicted, progress)
         unseen.discard(next_id)
@@ -135,7 +136,8 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
     last_of: dict[UUID, int] = {}  # the seq of an account's last action that has an event
     organization_id = LOWEST_ID
     while next_id := await _next_organization(pool, organization_id, account_id):
-        organization_id, last_seq = next_id, 0
+        organization_id = next_id
+        last_seq = 0
         while True:
             async with pool.transaction(read_only=True) as tx:
                 rows = await store.list_action_events(
@@ -220,14 +222,17 @@ class _Log:
     written."""
 
     def __init__(self, account_id: UUID, kept: Mapping[int, str]) -> None:
-        self._account_id, self._kept = account_id, kept
-        self.seq, self.hash = 0, FIRST_HASH
+        self._account_id = account_id
+        self._kept = kept
+        self.seq = 0
+        self.hash = FIRST_HASH
         self._latest = 0  # the highest seq that an order names
         self.bad_seq: int | None = None
         self.wrong = ""
 
     def follow(self, rows: list[Row], orders: Mapping[int, Row]) -> None:
-        decode, read_columns = msgspec.json.Decoder(_RecordFields).decode, attrgetter(*COLUMNS)
+        decode = msgspec.json.Decoder(_RecordFields).decode
+        read_columns = attrgetter(*COLUMNS)
         for row in rows:
             *columns, record, digest = row.values()
             seq = columns[1]
@@ -258,14 +263,16 @@ class _Log:
             if (wrong := _compare_order(order, fields)) is not None:
                 return self._fail(seq, wrong)
             self._latest = max(self._latest, order["latest"] if order else 0)
-            self.seq, self.hash = seq, digest
+            self.seq = seq
+            self.hash = digest
         return None
 
     def end(self, head: Head | None, later: Mapping[int, Row]) -> None:
         """Checks the end of the log; `later` are orders whose CREATE is beyond the last action."""
         if self.bad_seq is not None:
             return
-        longest, named = max(self._kept, default=0), max(self._latest, *later, 0)
+        longest = max(self._kept, default=0)
+        named = max(self._latest, *later, 0)
         if head and head.seq > self.seq:
             self._fail(
                 self.seq + 1, f"it is missing: the log is cut off, its head is at {head.seq}"
@@ -290,7 +297,8 @@ class _Log:
             self._fail(seq, wrong)
 
     def _fail(self, seq: int, wrong: str) -> None:
-        self.bad_seq, self.wrong = seq, wrong
+        self.bad_seq = seq
+        self.wrong = wrong
 
 
 def _compare_order(order: Row | None, fields: _RecordFields) -> str | None:

@@ -38,7 +38,8 @@ from trading_intents.web.body import Amount, convert, read_reference, read_symbo
 MAX_KEY_CHARACTERS = 128
 _AMOUNT_FIELDS = frozenset({"quantity", "limit_price", "stop_price", "trail_amount"})
 MAX_TRAIL_BPS = 5_000
-_PAYLOAD, _SPEC = "/command/payload", "/command/payload/spec"
+_PAYLOAD = "/command/payload"
+_SPEC = "/command/payload/spec"
 
 Id = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ID_PATTERN})]
 
@@ -244,7 +245,8 @@ def _spec(body: SpecBody) -> Spec:
 
 
 def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
-    exits, pair = payload.exits, payload.one_cancels_other
+    exits = payload.exits
+    pair = payload.one_cancels_other
     if exits is None:
         assert pair is not None
         if spec.kind is not OrderKind.LIMIT:
@@ -264,10 +266,8 @@ def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
         raise ValidationFailed.at(
             EXITS_POINTER, f"the entry must be Market or Limit, not {spec.kind}"
         )
-    legs, time_in_force = (
-        list[LinkedSpec](),
-        TimeInForce(exits.time_in_force or TimeInForce.GOOD_TILL_CANCEL),
-    )
+    legs = list[LinkedSpec]()
+    time_in_force = TimeInForce(exits.time_in_force or TimeInForce.GOOD_TILL_CANCEL)
     if exits.take_profit is not None:
         price = _amount(exits.take_profit.limit_price, f"{POINTERS[Leg.TAKE_PROFIT]}/limit_price")
         profit = Spec(

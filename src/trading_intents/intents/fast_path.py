@@ -51,7 +51,8 @@ class Submitter(NamedTuple):
 
 def submitter_of(caller: Caller) -> Submitter:
     assert isinstance(caller.principal, ApiKeyPrincipal)
-    organization_id, key_id = str(caller.organization_id), str(caller.principal.key_id)
+    organization_id = str(caller.organization_id)
+    key_id = str(caller.principal.key_id)
     return Submitter(
         caller, organization_id, key_id, (caller.limit_key, caller.organization_limit_key)
     )
@@ -79,7 +80,8 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
         return known
 
     def submit(incoming: Incoming, account_id: str, respond: Respond) -> PendingSubmission | None:
-        headers, body = incoming.named or {}, incoming.body
+        headers = incoming.named or {}
+        body = incoming.body
         plain = len(headers) == len(incoming.headers) and headers.get(b"content-type") == JSON
         key = headers.get(b"x-api-key")
         # A body of more than TOKEN_BYTES takes more than one token.

@@ -116,7 +116,8 @@ def submit_route(
     )
     async def submit_intent(request: Request) -> Answer:
         """Submit a CREATE, REPLACE or CANCEL."""
-        caller, account_id = caller_of(request), parse_id(request.params["account_id"])
+        caller = caller_of(request)
+        account_id = parse_id(request.params["account_id"])
         submitter = submitter_of(caller)
         key = request.header(b"idempotency-key")
         try:
@@ -177,7 +178,8 @@ def intent_routes(
     @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
     async def list_intent_actions(request: Request) -> Answer:
         """List the actions of an intent, in the order of their seq."""
-        account, intent_id = await find(request), parse_id(request.params["intent_id"])
+        account = await find(request)
+        intent_id = parse_id(request.params["intent_id"])
         try:
             times, page = _read_page(request, f"actions:{account.id}:{intent_id}")
         except errors.ValidationFailed:

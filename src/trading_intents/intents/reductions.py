@@ -126,7 +126,8 @@ def _sort_outcomes(
     outcomes: Sequence[Receipt | BaseException],
 ) -> tuple[list[Receipt], list[errors.PlatformError]]:
     """An order that finished meanwhile, or that another call cancels, needs no CANCEL."""
-    receipts, failed = list[Receipt](), list[errors.PlatformError]()
+    receipts = list[Receipt]()
+    failed = list[errors.PlatformError]()
     for outcome in outcomes:
         match outcome:
             case Receipt():

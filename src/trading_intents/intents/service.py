@@ -26,7 +26,9 @@ from trading_intents.trading import Symbol
 
 class Intents:
     def __init__(self, pool: Pool, prices: PriceRules, brokers: Registry) -> None:
-        self._pool, self._prices, self._brokers = pool, prices, brokers
+        self._pool = pool
+        self._prices = prices
+        self._brokers = brokers
 
     async def list(self, account: Account, times: TimeRange, page: PageRequest) -> Sequence[Row]:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
@@ -82,7 +84,8 @@ class Intents:
         ) as tx:
             account = await find_target(tx, target)
             if command is None:
-                controls, now = await read_one(tx, account.id, symbol), await read_clock(tx)
+                controls = await read_one(tx, account.id, symbol)
+                now = await read_clock(tx)
                 return evaluate(controls, symbol, now)
             submission = Submission(
                 str(account.id), str(account.organization_id), None, command, None, None, None
@@ -97,7 +100,8 @@ class Intents:
                 )
             if isinstance(command, Cancel):
                 return ()  # it is never refused
-            now, asked = await read_clock(tx), asked_order(accepted, order)
+            now = await read_clock(tx)
+            asked = asked_order(accepted, order)
             triggered = evaluate(
                 await read_one(tx, account.id, accepted.symbol), accepted.symbol, now
             )

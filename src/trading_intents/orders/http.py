@@ -205,8 +205,10 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
 
 def _filter(request: Request) -> OrderFilter:
     query = request.query
-    state, symbol = query.get("state"), query.get("symbol")
-    reference, statuses = query.get("client_reference_id"), query.get("status")
+    state = query.get("state")
+    symbol = query.get("symbol")
+    reference = query.get("client_reference_id")
+    statuses = query.get("status")
     return OrderFilter(
         None if state is None else read_choice("?state", state, model.OrderState),
         None if symbol is None else read_symbol("?symbol", symbol),

@@ -13,7 +13,8 @@ from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind
 from trading_intents.trading import EXITS, ZERO, Leg, exact, total
 
 _VENUE_ENDS = frozenset({FactKind.CANCELLED, FactKind.EXPIRED})
-ENTRY_ENDED, ENTRY_REJECTED = "entry_ended", "entry_rejected"
+ENTRY_ENDED = "entry_ended"
+ENTRY_REJECTED = "entry_rejected"
 
 
 class OrderInputs(NamedTuple):
@@ -86,12 +87,11 @@ def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[mode
     come later."""
     entry, *legs = views
     if legs[0].leg is Leg.ONE_CANCELS_OTHER:
-        pair, most = views, quantity
+        pair = views
+        most = quantity
     else:
-        pair, most = (
-            legs,
-            entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity,
-        )
+        pair = legs
+        most = entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity
     is_too_much = total(each.filled_quantity for each in pair) > most
     return [
         model.with_flag(each, model.OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0)

@@ -249,7 +249,8 @@ def _as_changed(
     own = [fact for fact in changes if fact.client_order_id == version.client_order_id]
     if not own:
         return version, ()
-    last, priced = own[-1], "stop_price" if version.limit_price is None else "limit_price"
+    last = own[-1]
+    priced = "stop_price" if version.limit_price is None else "limit_price"
     price = getattr(version, priced) if last.price is None else last.price
     # The stop of the one moves all the time, the quantity of the other with every fill of the
     # group.

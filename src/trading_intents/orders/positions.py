@@ -217,9 +217,11 @@ class OpenSums(NamedTuple):
 def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
     """Of orders of one group and side, which their broker links, the one or the other is filled:
     the larger counts. An exit counts nothing before its entry's first fill."""
-    count, largest = 0, dict[tuple[str, bool], Decimal]()
+    count = 0
+    largest = dict[tuple[str, bool], Decimal]()
     for each in orders:
-        count, pair = count + 1, (each.group, each.side is OrderSide.BUY)
+        count = count + 1
+        pair = (each.group, each.side is OrderSide.BUY)
         largest[pair] = max(largest.get(pair, ZERO), each.unfilled if each.is_active else ZERO)
     buy, sell = (
         total(each for (_, is_buy), each in largest.items() if is_buy is side)

@@ -74,7 +74,8 @@ class PricedPosition:
 
 class Orders:
     def __init__(self, pool: Pool, price_rules: PriceRules) -> None:
-        self._pool, self._price_rules = pool, price_rules
+        self._pool = pool
+        self._price_rules = price_rules
 
     async def list(self, account: Account, wanted: OrderFilter, page: PageRequest) -> FoundOrders:
         conditions = store.OrderConditions(

@@ -254,7 +254,8 @@ async def list_orders(
     narrowed = " AND ".join(
         (_NARROWED, *(f"{name} ${number}" for number, name in enumerate(given, 5)))
     )
-    direction, number = pages.direction_of(page), len(given) + 5
+    direction = pages.direction_of(page)
+    number = len(given) + 5
     query = (_LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS).format(
         shown=_SHOWN_ORDER,
         narrowed=narrowed,
@@ -306,10 +307,8 @@ async def list_trades(
     """By the seq of the last event about them."""
     seqs = await pages.find_range(tx, TRADES_PUBLISHED_ONCE, account_id, times, page)
     query = _LIST_TRADES if times == TimeRange() else _LIST_TRADES_BY_TIME
-    query, rows = (
-        query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page)),
-        page.limit + 1,
-    )
+    query = query.format(shown=_SHOWN_TRADE, direction=pages.direction_of(page))
+    rows = page.limit + 1
     if times == TimeRange():
         return await tx.fetch(query, account_id, *seqs, rows)
     # One that was published again has a seq that is higher than its time says, never a lower one.

@@ -31,7 +31,8 @@ async def retry(
 ) -> dict[int, tuple[Queue, int]]:
     """Retries all of the rows or none, in the order in which they were queued. Gives each old id's
     queue and new id."""
-    why, ordered = _checked(reason), sorted(set(ids))
+    why = _checked(reason)
+    ordered = sorted(set(ids))
     async with pool.transaction() as tx:
         for row_id in ordered:
             if status := await outbox.final_order_status(tx, row_id):

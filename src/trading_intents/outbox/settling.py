@@ -44,8 +44,11 @@ class Settler:
     def __init__(
         self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log
     ) -> None:
-        self._pool, self._attempt_limit, self._clock = pool, attempt_limit, clock
-        self._metrics, self._log = metrics, log
+        self._pool = pool
+        self._attempt_limit = attempt_limit
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
         self._group: GroupCommit[_Ending, None] = GroupCommit(self._write)
 
     async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:

@@ -53,14 +53,18 @@ class Worker:
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`poll_seconds` is how long a lost wake-up can delay a row."""
-        self._queue, self._handlers, self._context, self._slots = queue, handlers, context, slots
+        self._queue = queue
+        self._handlers = handlers
+        self._context = context
+        self._slots = slots
         self._settler = Settler(
             context.pool, context.attempt_limit, context.clock, context.metrics, context.log
         )
         make_outbox_series(queue, handlers, context.metrics)
         self._running: set[asyncio.Task[None]] = set()
         self._wakeup = asyncio.Event()
-        self._stopping, self._poll_seconds = False, poll_seconds
+        self._stopping = False
+        self._poll_seconds = poll_seconds
         self._swept_seconds = -POLL_SECONDS
         self._upkeep: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
@@ -96,7 +100,8 @@ class Worker:
         """Claims rows, and once a second, in the same transaction, fails those that have no attempt
         left."""
         free = self._slots - len(self._running) if self._handlers else 0
-        before_seconds, limit = self._context.clock.monotonic(), self._context.attempt_limit
+        before_seconds = self._context.clock.monotonic()
+        limit = self._context.attempt_limit
         is_sweep_due = before_seconds - self._swept_seconds >= POLL_SECONDS - POLL_SLACK_SECONDS
         if not (free or is_sweep_due):
             return
@@ -130,7 +135,8 @@ class Worker:
             await self._settler.settle(held, outcome)
 
     async def _run(self, held: ClaimedAttempt) -> model.Outcome:
-        row, started_seconds = held.row, self._context.clock.monotonic()
+        row = held.row
+        started_seconds = self._context.clock.monotonic()
         try:
             async with asyncio.timeout(model.HANDLER_SECONDS - self._age_seconds(held)):
                 return await self._handlers[row.event_type](row)

@@ -54,7 +54,8 @@ def price_routes(
     )
     async def list_reference_prices(request: Request) -> Answer:
         """List the organization's reference prices, by symbol."""
-        market, organization_id = await asked_market(request), organization_of(request)
+        market = await asked_market(request)
+        organization_id = organization_of(request)
         page = read_page(request, f"reference_prices:{organization_id}:{market}", parse_symbol)
         found = await prices.list(organization_id, market, page)
         cursor = None if found.more_after is None else make_cursor(page.list_name, found.more_after)
@@ -68,7 +69,8 @@ def price_routes(
     )
     async def get_reference_price(request: Request) -> Answer:
         """Read a symbol's reference price."""
-        market, symbol = await asked_market(request), parse_symbol(request.params["symbol"])
+        market = await asked_market(request)
+        symbol = parse_symbol(request.params["symbol"])
         return answer_json(_show(await prices.find(organization_of(request), market, symbol)))
 
     @Operation(Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))

@@ -28,7 +28,8 @@ class FoundPrices(FrozenStruct, frozen=True):
 
 class ReferencePrices:
     def __init__(self, pool: Pool, rules: PriceRules) -> None:
-        self._pool, self._rules = pool, rules
+        self._pool = pool
+        self._rules = rules
 
     async def post(
         self,

@@ -59,7 +59,8 @@ def add_serve_command(cli: typer.Typer, run: Callable[..., None]) -> None:
 def _stop_signal(stops_at_once: bool) -> asyncio.Event:
     """Is set by a signal. A second one ends this process at once, unless it is left to its parent:
     a service manager signals all processes, and the parent signals its own as well."""
-    stop, signalled = asyncio.Event(), asyncio.Event()
+    stop = asyncio.Event()
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
         # Does not count as one of the two signals that stop at once: a closing terminal sends it
@@ -80,7 +81,8 @@ def _stop_signal(stops_at_once: bool) -> asyncio.Event:
 
 
 def _greet(log: Log, settings: Settings, demo: provision.Demo | None) -> None:
-    url, workers = settings.http_url, settings.count_workers()
+    url = settings.http_url
+    workers = settings.count_workers()
     grpc = settings.grpc_address if "stream" in settings.roles else ""
     if demo:
         provision.keep_demo_url(settings.data_dir, url)

@@ -95,7 +95,9 @@ class _ChildProcesses:
     def __init__(
         self, settings: Settings, log: Log, metrics: Metrics, children: list[Child]
     ) -> None:
-        self._log, self._starts, self._children = log, metrics.process_starts, children
+        self._log = log
+        self._starts = metrics.process_starts
+        self._children = children
         chosen = {"HTTP_PORT": settings.http_port, "GRPC_PORT": settings.grpc_port}
         self._environ = os.environ | {PREFIX + name: str(value) for name, value in chosen.items()}
         server, _ = start_http_server(
@@ -121,7 +123,8 @@ class _ChildProcesses:
             raise errors.exceptions[0] from None
 
     async def _keep(self, child: Child) -> None:
-        loop, failures = asyncio.get_running_loop(), 0
+        loop = asyncio.get_running_loop()
+        failures = 0
         while True:
             began = loop.time()
             await self._run_once(child)

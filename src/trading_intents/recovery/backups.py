@@ -34,7 +34,10 @@ from trading_intents.stream import log as event_log
 from trading_intents.telemetry import BACKUP_MARK, Log, Metrics
 from trading_intents.trading import FrozenStruct
 
-FILES, DESCRIPTION, MANIFEST, PARTIAL = "files", "backup.json", "backup_manifest", ".partial"
+FILES = "files"
+DESCRIPTION = "backup.json"
+MANIFEST = "backup_manifest"
+PARTIAL = ".partial"
 PASSWORD_FILES = tuple(f"{login}.password" for login in (OWNER, LOGIN, WORKER_LOGIN))
 KEY_FILES = (VAULT_KEY_FILE, SIGNING_KEY_FILE)
 KEPT_FILES = (*PASSWORD_FILES, ISSUER_FILE, DEMO_FILE, *KEY_FILES)

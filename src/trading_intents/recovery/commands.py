@@ -158,7 +158,8 @@ def _show_marked(commands: int, no_halt: bool) -> None:
 @contextlib.contextmanager
 def _reporting() -> Iterator[Report]:
     """Shows bars on a terminal, else a line for each step."""
-    out, tasks = Console(stderr=True), dict[str, TaskID]()
+    out = Console(stderr=True)
+    tasks = dict[str, TaskID]()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
 
         def report(step: str, done: int, total: int) -> None:

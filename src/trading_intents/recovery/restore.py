@@ -51,7 +51,8 @@ async def restore_backup(
 ) -> Restored:
     """`replace` moves the present data into a folder in DATA_DIR; `halts` halts every
     organization."""
-    home, binaries = settings.data_dir.absolute(), find_binaries(settings.postgres_bin)
+    home = settings.data_dir.absolute()
+    binaries = find_binaries(settings.postgres_bin)
     chain = find_chain(source)
     if pid := lock_holder(home):
         raise StartupRefused(f"the platform runs in {home}, pid {pid}: end it first")

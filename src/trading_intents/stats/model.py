@@ -13,7 +13,12 @@ from trading_intents.clock import rfc3339
 from trading_intents.ids import IdText
 from trading_intents.trading import EXACT, ActionType, FrozenStruct, amount_text
 
-MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK = 60, 600, 3_600, 21_600, 86_400, 604_800
+MINUTE = 60
+TEN_MINUTES = 600
+HOUR = 3_600
+SIX_HOURS = 21_600
+DAY = 86_400
+WEEK = 604_800
 # Each divides the next. A window is read as the narrow buckets of its first hours and the wide ones
 # of the rest: some dozen, whatever its length.
 WIDTHS_SECONDS = (MINUTE, TEN_MINUTES, HOUR, SIX_HOURS, DAY, WEEK)
@@ -179,7 +184,8 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
             key: int(amount) for (name, key), amount in totals.items() if name == measure and amount
         }
 
-    actions, refused = of(Measure.ACTION), of(Measure.REFUSED)
+    actions = of(Measure.ACTION)
+    refused = of(Measure.REFUSED)
     by_type = {kind.value: actions.get(kind, 0) for kind in ActionType}
     by_status = of(OPEN) | of(Measure.FINISHED)
     ranked = sorted(of(Measure.SYMBOL).items(), key=lambda item: (-item[1], item[0]))[:TOP_SYMBOLS]
@@ -209,7 +215,8 @@ def _filled(symbol: str, totals: Totals) -> SymbolFilled:
 
 def _quantile(counts: Mapping[str, int], percent: int) -> int | None:
     """The upper edge of the quantile's bucket in the histogram."""
-    wanted, seen = sum(counts.values()) * percent, 0
+    wanted = sum(counts.values()) * percent
+    seen = 0
     for edge in sorted(map(int, counts)):
         seen += counts[str(edge)] * 100
         if seen >= wanted:

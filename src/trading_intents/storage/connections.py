@@ -85,7 +85,9 @@ class WalHistory:
         `began` is where its recovery ended, in a promotion or after a crash; None: it started
         without one."""
         if epoch != self._epoch:
-            self._epoch, self._began, self.seen = epoch, began, 0
+            self._epoch = epoch
+            self._began = began
+            self.seen = 0
         elif began is None or began != self._began:
             if seen >= int(began or now):
                 return f"{seen:X} of the log was seen committed, the server's history ends at {int(began or now):X}"
@@ -95,7 +97,8 @@ class WalHistory:
     async def admit(self, connection: Any) -> None:
         """Raises ConnectionError for a standby, and for a server that has lost a tail, which it
         reports there."""
-        seen, row = self.seen, await connection.fetchrow(READ_SERVER)
+        seen = self.seen
+        row = await connection.fetchrow(READ_SERVER)
         if row is None:
             raise ConnectionError("the server is a standby")
         if lost := self.find_lost_tail(seen, *row.values()):
@@ -135,7 +138,8 @@ class ConnectionPool:
 
     def __init__(self, connect: Callable[[], Awaitable[Any]], size: int, is_fair: bool) -> None:
         self._connect = connect
-        self.size, self._free = size, size
+        self.size = size
+        self._free = size
         self._per_organization = max(1, size // 3) if is_fair else size
         self._turns = LoopTurns[Hashable]() if is_fair else None
         self._held: Counter[Hashable] = Counter()
@@ -179,7 +183,8 @@ class ConnectionPool:
                     self._all_free.clear()
                     await self._all_free.wait()
         # Closed together: a server that does not answer keeps each for the limit.
-        idle, self._idle = self._idle, []
+        idle = self._idle
+        self._idle = []
         closing = (connection.close(timeout=CLOSE_LIMIT_SECONDS) for connection, _ in idle)
         await asyncio.gather(*closing, return_exceptions=True)
         # Terminated connections close their sockets in the loop's next iteration.
@@ -237,7 +242,8 @@ class PoolQuota:
     """A limited share of a pool's connections."""
 
     def __init__(self, connections: "ConnectionPool | PoolQuota", size: int) -> None:
-        self._connections, self.size = connections, size
+        self._connections = connections
+        self.size = size
         self._permits = asyncio.Semaphore(size)
 
     async def take(self, limit_seconds: float, organization: Hashable = None) -> Any:

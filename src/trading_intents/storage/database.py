@@ -27,7 +27,9 @@ from trading_intents.storage.connections import (
 )
 from trading_intents.telemetry import Log, Metrics
 
-OWNER_ROLE, SERVICE_ROLE, WORKER_ROLE = "ti_owner", "ti_service", "ti_worker"
+OWNER_ROLE = "ti_owner"
+SERVICE_ROLE = "ti_service"
+WORKER_ROLE = "ti_worker"
 OLDEST_SERVER_VERSION = 150_000
 # Callers learn within 3 s that the database is unavailable: acquire and BEGIN together take less.
 ACQUIRE_LIMIT_SECONDS = 2.0
@@ -145,12 +147,10 @@ class Pool:
         metrics: Metrics,
         history: WalHistory | None = None,
     ) -> None:
-        self._connections, self._role, self._metrics, self._history = (
-            connections,
-            role,
-            metrics,
-            history,
-        )
+        self._connections = connections
+        self._role = role
+        self._metrics = metrics
+        self._history = history
         self._in_use = metrics.pool_in_use.labels(role)
         self._away_until_seconds = 0.0
 

@@ -30,7 +30,9 @@ OUTCOME_PAUSE_SECONDS = 0.05
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-BEGIN, COMMIT, ROLLBACK = Statement("BEGIN"), Statement("COMMIT"), Statement("ROLLBACK")
+BEGIN = Statement("BEGIN")
+COMMIT = Statement("COMMIT")
+ROLLBACK = Statement("ROLLBACK")
 # NULL before the first write.
 TRANSACTION_ID = Statement("SELECT pg_current_xact_id_if_assigned()::text")
 
@@ -101,7 +103,8 @@ class GroupTransactions:
     """Runs one transaction at a time on its own connection."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline, self._turn = pipeline, asyncio.Lock()
+        self._pipeline = pipeline
+        self._turn = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[PipelinedTransaction]:
@@ -175,7 +178,8 @@ class GroupCommit(Generic[Item, Result]):
         weigh: Callable[[Item], int] = lambda _: 1,
     ) -> None:
         """A batch is full when its items weigh MAX_BATCH."""
-        self._work, self._weigh = work, weigh
+        self._work = work
+        self._weigh = weigh
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -191,7 +195,8 @@ class GroupCommit(Generic[Item, Result]):
 
     async def _run(self) -> None:
         while self._waiting:
-            batch, weight = [], 0
+            batch = []
+            weight = 0
             while self._waiting and weight < MAX_BATCH:
                 batch.append(self._waiting.popleft())
                 weight += self._weigh(batch[-1][0])

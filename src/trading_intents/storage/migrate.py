@@ -21,12 +21,15 @@ from trading_intents.trading import FrozenStruct
 
 FOLDER = Path(__file__).with_name("migrations")
 CONNECT_LIMIT_SECONDS = 5.0
-TURN_LIMIT_SECONDS, TURN_PAUSE_SECONDS = 300, 0.1
+TURN_LIMIT_SECONDS = 300
+TURN_PAUSE_SECONDS = 0.1
 STATEMENT_LIMIT_SECONDS = 300
 STEP_LIMIT_SECONDS = 86_400.0  # an index of a large table takes long, and locks nobody out
 # Others wait behind who waits for a lock: it is asked for briefly, and often. An autovacuum may
 # hold it for minutes.
-LOCK_LIMIT_MILLIS, LOCK_PAUSE_SECONDS, LOCK_TRIES = 500, 1.0, 200
+LOCK_LIMIT_MILLIS = 500
+LOCK_PAUSE_SECONDS = 1.0
+LOCK_TRIES = 200
 # Of a statement: longer than the server's own limits, if it does not answer at all.
 ANSWER_LIMIT_SECONDS = 310.0
 PREPARE_ATTEMPTS = 5
@@ -192,7 +195,8 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
     await _take_turn(owner)
     name = ""
     if todo := await _missing(owner, files):
-        file, name = todo[0], todo[0].name
+        file = todo[0]
+        name = todo[0].name
         await owner.execute(
             f"SET ROLE {database.OWNER_ROLE}; SET search_path = public; SET lock_timeout = {LOCK_LIMIT_MILLIS};"
             f"SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'"

@@ -9,7 +9,8 @@ from uuid import UUID
 from trading_intents.clock import TimeRange
 from trading_intents.storage.database import Row, Tx
 
-FIRST_SEQ, NO_END = 1, 2**63 - 1
+FIRST_SEQ = 1
+NO_END = 2**63 - 1
 # Times of a log follow its seqs, but for a clock that was set back and for transactions that ran
 # side by side: so much around a bound is read as well.
 TIME_MARGIN = timedelta(seconds=5)
@@ -85,11 +86,13 @@ async def find_range(
 ) -> SeqRange:
     """The seqs beyond the cursor that may be within these times, which the statement itself is to
     check."""
-    first, end = FIRST_SEQ, NO_END
+    first = FIRST_SEQ
+    end = NO_END
     if times != TimeRange():
         rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)
         found = {row["name"]: row["low"] for row in rows}
-        first, end = max(found.get("start", FIRST_SEQ), FIRST_SEQ), found.get("end", end)
+        first = max(found.get("start", FIRST_SEQ), FIRST_SEQ)
+        end = found.get("end", end)
     if page.after is None:
         return SeqRange(first, end)
     return (

@@ -27,12 +27,14 @@ TRANSACTION_TIMEOUT_VERSION = 170_000  # the first server version that has it
 RECONNECT_PAUSE_SECONDS = 0.1
 
 _TIMEZONE = "SET TimeZone = 'UTC'"
-_TEXT, _BINARY = 0, 1
+_TEXT = 0
+_BINARY = 1
 
 # The server ends the connection with these: it stops, changes its role, or a limit was reached
 # (25P03: idle in a transaction, 25P04: the transaction's time).
 FATAL_SQLSTATES = ("57P", "08", "25P03", "25P04")
-_LACKS_RESOURCES, _DISK_FAILED = "53", ("53100", "58")  # classes of errors, and disk_full
+_LACKS_RESOURCES = "53"
+_DISK_FAILED = ("53100", "58")  # classes of errors, and disk_full
 # lock_not_available, deadlock_detected, serialization_failure: the next attempt may succeed on the
 # same connection.
 _CONTENTION = ("55P03", "40P01", "40001")
@@ -82,7 +84,8 @@ class RowParameters:
     def __init__(self, types: Mapping[str, str], first: int = 1) -> None:
         """`rows` goes into FROM: it has these columns, and `ordinality`. Parameters are numbered
         from `first`."""
-        self._types, self.columns = list(types.values()), ", ".join(types)
+        self._types = list(types.values())
+        self.columns = ", ".join(types)
         casts = [f"::{kind}[]".replace("text[][]", "text[]") for kind in self._types]
         sent = enumerate(zip(types, casts, strict=True), first)
         self._arrays = {name: (f"from_column(${number})", cast) for number, (name, cast) in sent}
@@ -202,12 +205,10 @@ class Pipeline:
         lock_limit_seconds: float = LOCK_LIMIT_SECONDS,
         history: WalHistory | None = None,
     ) -> None:
-        self._url, self._role, self._lock_limit_seconds, self._history = (
-            url,
-            role,
-            lock_limit_seconds,
-            history,
-        )
+        self._url = url
+        self._role = role
+        self._lock_limit_seconds = lock_limit_seconds
+        self._history = history
         self._connection: PipelineConnection | None = None
         self._away_until_seconds = 0.0
 
@@ -253,7 +254,8 @@ class Pipeline:
             setup = session_setup(self._role, self._lock_limit_seconds, **more_seconds)
             await connection.send([Statement(text) for text in (*setup, _TIMEZONE)]).all_replies()
             if self._history:
-                seen, [reply] = self._history.seen, await connection.run([Statement(READ_SERVER)])
+                seen = self._history.seen
+                [reply] = await connection.run([Statement(READ_SERVER)])
                 if not reply.rows or self._history.find_lost_tail(seen, *reply.texts()[0]):
                     raise ConnectionLost  # the pools say why
             return connection
@@ -271,7 +273,8 @@ class PipelineConnection:
         self, connection: "psycopg.AsyncConnection[tuple[object, ...]]", history: WalHistory | None
     ) -> None:
         # Kept because the connection closes when it is collected.
-        self._owner, self._history = connection, history
+        self._owner = connection
+        self._history = history
         self._pgconn = connection.pgconn
         self._pgconn.nonblocking = 1
         self._pgconn.enter_pipeline_mode()
@@ -344,7 +347,8 @@ class PipelineConnection:
             request.finish()
 
     def _send(self, statement: Statement) -> None:
-        pgconn, (sql, arguments) = self._pgconn, statement
+        pgconn = self._pgconn
+        sql, arguments = statement
         name = self._names.get(sql)
         if name is None:
             self._prepared += 1

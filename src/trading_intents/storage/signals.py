@@ -31,7 +31,8 @@ class Signals:
     database."""
 
     def __init__(self, url: Secret, log: Log) -> None:
-        self._url, self._log = url, log
+        self._url = url
+        self._log = log
         self._callbacks: dict[str, list[tuple[Callback, Concerns]]] = {}
         self._waiting: dict[str, set[str]] = {}  # organizations by channel; an empty name: all
         self._wakeup = asyncio.Event()
@@ -102,7 +103,8 @@ class Signals:
 
     async def _send(self, connection: Any) -> bool:
         """Sends what is pending; whether there was anything."""
-        waiting, self._waiting = self._waiting, {}
+        waiting = self._waiting
+        self._waiting = {}
         if not waiting:
             return False
         named = [

@@ -18,7 +18,9 @@ class TtlCache(Generic[K, V]):
     memory."""
 
     def __init__(self, clock: Clock, max_age_seconds: float, max_entries: int) -> None:
-        self._clock, self._max_age_seconds, self._max_entries = clock, max_age_seconds, max_entries
+        self._clock = clock
+        self._max_age_seconds = max_age_seconds
+        self._max_entries = max_entries
         self._entries: dict[K, tuple[float, asyncio.Task[V | None]]] = {}
         self._renewing: dict[K, asyncio.Task[V | None]] = {}
 
@@ -37,7 +39,8 @@ class TtlCache(Generic[K, V]):
     def get_cached(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
         """The value that `get` would give without a read, else None. An older one is refreshed in
         the background."""
-        entry, now = self._entries.get(key), self._clock.monotonic()
+        entry = self._entries.get(key)
+        now = self._clock.monotonic()
         if entry is None or now - entry[0] > self._max_age_seconds or not entry[1].done():
             return None
         if now - entry[0] > self._max_age_seconds * REFRESH_AFTER and key not in self._renewing:

@@ -41,7 +41,8 @@ class _EventFeed:
     """Writes a subscriber's events to its connection, for as long as the connection takes them."""
 
     def __init__(self, streams: Streams, request: Request, log: Log) -> None:
-        self._streams, self._log = streams, log
+        self._streams = streams
+        self._log = log
         self._wire: ResponseWriter | None = None
         self.stream: Stream = streams.open("sse", request, self.resume)
 
@@ -50,7 +51,8 @@ class _EventFeed:
         self.resume()
 
     def resume(self) -> None:
-        wire, subscriber = self._wire, self.stream.subscriber
+        wire = self._wire
+        subscriber = self.stream.subscriber
         if wire is None:
             return
         try:

@@ -25,7 +25,8 @@ LEFT = "left"  # used instead of an error's code when the reader ended the strea
 POLL_SECONDS = 1.0  # events arrive within this time; a wake-up only makes it sooner
 PAGE_EVENTS = 500
 MAX_PAGES = 16
-RECENT_EVENTS, RECENT_BYTES = 1_000, 1024 * 1024
+RECENT_EVENTS = 1_000
+RECENT_BYTES = 1024 * 1024
 TICK_SECONDS = 0.5
 HEARTBEAT_SECONDS = 10.0
 # A connection that takes nothing for so long is ended, however little it is behind.
@@ -35,7 +36,8 @@ MAX_CHECKS = 4
 MAX_STREAMS_PER_CALLER = 100
 # An organization is not read while all of its subscribers that still take events have this much
 # waiting: this process is the slow one then, and events wait better in the log than in memory.
-BACKLOG_EVENTS, BACKLOG_BYTES = 2_000, 2 * 1024 * 1024
+BACKLOG_EVENTS = 2_000
+BACKLOG_BYTES = 2 * 1024 * 1024
 STOPPED_SECONDS = 2.0
 BACKLOG_PAUSE_SECONDS = 0.02
 
@@ -96,7 +98,8 @@ class OrganizationFeed:
 
     def deliver(self, events: list[LoggedEvent]) -> int:
         """Hands events to all subscribers, and gives how many deliveries that were."""
-        page, count = EventPage(events), 0
+        page = EventPage(events)
+        count = 0
         for subscription_filter, members in self._groups.values():
             selected = subscription_filter.select(page)
             if selected:
@@ -134,11 +137,12 @@ class Hub:
         log: Log,
     ) -> None:
         """`per_organization` 0: a quarter of the streams."""
-        self._max_streams, self._per_organization = (
-            max_streams,
-            per_organization or max(1, max_streams // 4),
-        )
-        self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
+        self._max_streams = max_streams
+        self._per_organization = per_organization or max(1, max_streams // 4)
+        self._pool = pool
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
         make_series(metrics.stream_subscribers, TRANSPORTS)
         make_series(
             metrics.stream_ended,
@@ -309,7 +313,9 @@ class Hub:
 
     async def _tick(self) -> None:
         """Sends heartbeats, and ends streams that take nothing or whose credential has expired."""
-        now, now_seconds, beat = self._clock.now(), asyncio.get_running_loop().time(), None
+        now = self._clock.now()
+        now_seconds = asyncio.get_running_loop().time()
+        beat = None
         for subscriber, session in list(self._sessions.items()):
             still_seconds = now_seconds - subscriber.moved_at
             if session.expires_at is not None and session.expires_at <= now:

@@ -57,7 +57,8 @@ def appending(events: Sequence[Event]) -> Statement:
 
 def _appending_few(events: Sequence[Event]) -> Statement:
     """For events of one account: plain values, which take the server half the time."""
-    first, count = events[0], len(events)
+    first = events[0]
+    count = len(events)
     rows = ", ".join(
         f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
         for number in range(count)

@@ -38,7 +38,9 @@ TURN_SECONDS = 60.0
 # While it is primed, a reader must make room for a page within this time, which is less than a
 # transaction may be idle. In all, it may keep its snapshot waiting for the seconds at the start,
 # and one more for each so many events.
-PAGE_SECONDS, PRIMING_START_SECONDS, MIN_PRIMED_PER_SECOND = 1.5, 10.0, 1_000
+PAGE_SECONDS = 1.5
+PRIMING_START_SECONDS = 10.0
+MIN_PRIMED_PER_SECOND = 1_000
 MAX_SCOPES = 1_000
 
 # Reads the working orders or open positions, and those finished within the hour, a page at a time.
@@ -100,16 +102,15 @@ class Streams:
         retained: Mapping[EventType, Retained],
         log: Log,
     ) -> None:
-        self._pool, self._hub, self._accounts, self._gate, self._log = (
-            pool,
-            hub,
-            accounts,
-            gate,
-            log,
-        )
+        self._pool = pool
+        self._hub = hub
+        self._accounts = accounts
+        self._gate = gate
+        self._log = log
         self._retained = retained
         primings = max(1, min(MAX_PRIMINGS, pool.size // 2 - 1))  # live events need connections too
-        self._reads, self._snapshots = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(primings)
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._snapshots = asyncio.Semaphore(primings)
         # So that one organization leaves room for another.
         self._of_organization = max(1, primings // 2)
         self._primings: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
@@ -305,7 +306,9 @@ class Streams:
         kinds: Sequence[EventType],
         cursor: str,
     ) -> None:
-        loop, handed, waited_seconds = asyncio.get_running_loop(), 0, 0.0
+        loop = asyncio.get_running_loop()
+        handed = 0
+        waited_seconds = 0.0
         for kind in kinds:
             async for page in self._retained[kind](
                 tx, organization_id, wanted.account_id, wanted.environment
@@ -355,7 +358,8 @@ class Streams:
         until: int,
         snapshot: Tx | None = None,
     ) -> None:
-        feed, subscription_filter = stream.feed, SubscriptionFilter([scope.wanted])
+        feed = stream.feed
+        subscription_filter = SubscriptionFilter([scope.wanted])
         assert feed is not None
         assert scope.after is not None
         while scope.after < until:

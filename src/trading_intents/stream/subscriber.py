@@ -41,7 +41,8 @@ class Subscriber:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[EventBatch] = deque()
         self._room = asyncio.Event()
-        self.events, self.bytes = 0, 0  # not sent yet, including what the transport has taken
+        self.events = 0
+        self.bytes = 0  # not sent yet, including what the transport has taken
         self.moved_at = self._loop.time()
         self.error: PlatformError | None = None
 

@@ -23,11 +23,9 @@ from trading_intents.testing.session_cards import SESSION_CARDS
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce
 
 _E = port.EventKind
-_IOC, _FOK, _GTC = (
-    TimeInForce.IMMEDIATE_OR_CANCEL,
-    TimeInForce.FILL_OR_KILL,
-    TimeInForce.GOOD_TILL_CANCEL,
-)
+_IOC = TimeInForce.IMMEDIATE_OR_CANCEL
+_FOK = TimeInForce.FILL_OR_KILL
+_GTC = TimeInForce.GOOD_TILL_CANCEL
 
 
 async def fills_market(run: CardRun) -> None:

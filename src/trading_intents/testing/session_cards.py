@@ -7,7 +7,8 @@ from trading_intents.testing import broker_suite as suite
 from trading_intents.testing.broker_suite import Card, CardRun, StageFault, deadline, offers, total
 from trading_intents.trading import OrderKind, OrderSide
 
-_E, _F = port.EventKind, StageFault
+_E = port.EventKind
+_F = StageFault
 
 
 async def closes(run: CardRun) -> None:
@@ -82,7 +83,8 @@ async def works_without_updates(run: CardRun) -> None:
     await run.stage.fault(_F.REFUSE_UPDATES)
     await run.connect_again()
     assert run.missing, "nothing says that updates are missing"
-    filled, cancelled = await run.buy("1", "100"), await run.buy("2", "90")
+    filled = await run.buy("1", "100")
+    cancelled = await run.buy("2", "90")
     assert (await run.cancel(cancelled)).result.outcome is Outcome.ACKED
     await run.found(cancelled)
     await run.expect([_E.ACCEPTED, _E.FILL], filled)
@@ -124,7 +126,8 @@ async def _balance(run: CardRun) -> BrokerBalance:
     return balance
 
 
-_LIMIT, _MARKET = offers(OrderKind.LIMIT), offers(OrderKind.MARKET)
+_LIMIT = offers(OrderKind.LIMIT)
+_MARKET = offers(OrderKind.MARKET)
 SESSION_CARDS = (
     Card(1, "a closed session sends nothing, and its stream has ended", closes),
     Card(2, "a session can be opened again", opens_again, _MARKET),

@@ -80,7 +80,8 @@ def convert(tree: Any, kind: type[T], amounts: Collection[str] = ()) -> T:
         return msgspec.convert(tree, kind)
     except msgspec.ValidationError as error:
         explained = explain(str(error), tree, kind)
-    pointer, detail = explained.errors[0].pointer, explained.errors[0].detail
+    pointer = explained.errors[0].pointer
+    detail = explained.errors[0].detail
     if pointer.rpartition("/")[2] in amounts and detail.endswith(FOUND_A_NUMBER):
         raise ValidationFailed.at(pointer, trading.NUMBER_FOR_AMOUNT)
     raise explained

@@ -95,15 +95,18 @@ class Limits:
     ) -> Headers:
         """Takes the tokens of each bucket, or of neither and raises RateLimited; gives the headers
         that say what is left. `limit` says whose the first bucket is."""
-        now, buckets = self._clock.monotonic(), self._buckets[bucket]
-        left, cost = buckets.left(principal, now), buckets.cost(tokens)
+        now = self._clock.monotonic()
+        buckets = self._buckets[bucket]
+        left = buckets.left(principal, now)
+        cost = buckets.cost(tokens)
         if organization is None:
             if left < cost:
                 buckets.refuse(limit, left, buckets.headers(left), cost)
             buckets.spend(principal, now, cost)
             return buckets.headers(left - cost)
         shared = self._organizations[bucket]
-        shared_left, shared_cost = shared.left(organization, now), shared.cost(tokens)
+        shared_left = shared.left(organization, now)
+        shared_cost = shared.cost(tokens)
         if left < cost or shared_left < shared_cost:
             headers = buckets.headers(left, shared, shared_left)
             if buckets.wait_seconds(left, cost) >= shared.wait_seconds(shared_left, shared_cost):
@@ -174,7 +177,8 @@ class TokenBuckets:
     again."""
 
     def __init__(self, name: str, rate: Rate, limited: Counter) -> None:
-        self._rate, self._full_at = rate, dict[str, float]()
+        self._rate = rate
+        self._full_at = dict[str, float]()
         self._limited = limited.labels(name)
         self._name = name.encode()
         window = math.ceil(rate.burst / rate.per_second)

@@ -47,14 +47,16 @@ class _Cached(Generic[T]):
     """A value that is computed once for all requests within MAX_AGE_SECONDS."""
 
     def __init__(self, compute: Callable[[], Awaitable[T]], clock: Clock) -> None:
-        self._compute, self._clock = compute, clock
+        self._compute = compute
+        self._clock = clock
         self._task: asyncio.Future[T] | None = None
         self._computed_at = 0.0
 
     async def get(self) -> T:
         now = self._clock.monotonic()
         if self._task is None or (self._task.done() and now - self._computed_at >= MAX_AGE_SECONDS):
-            self._task, self._computed_at = asyncio.ensure_future(self._compute()), now
+            self._task = asyncio.ensure_future(self._compute())
+            self._computed_at = now
         return await asyncio.shield(self._task)  # a cancelled caller does not cancel it for others
 
 
@@ -67,7 +69,8 @@ def operations_routes(
     """`missing` says what this process's roles lack now; an empty text means that it is ready.
     `render` gives the metrics."""
     text = CONTENT_TYPE_LATEST.encode()
-    lacking, rendered = _Cached(missing, clock), _Cached(render, clock)
+    lacking = _Cached(missing, clock)
+    rendered = _Cached(render, clock)
 
     @Operation(Tag.OPERATIONS, answer=Health, always=True, any_query=True)
     async def check_liveness(request: Request) -> Answer:

@@ -83,7 +83,8 @@ def read_page(request: Request, list_name: str, parse: Callable[[str], Any] = st
     is_descending = order is ListOrder.DESC
     if is_descending:
         list_name += ":desc"
-    cursor, after = request.query.get("next_cursor"), None
+    cursor = request.query.get("next_cursor")
+    after = None
     if cursor is not None:
         position = open_cursor(list_name, cursor)
         after = parse(position)
@@ -114,7 +115,8 @@ def prefers_csv(request: Request) -> bool:
 
 
 def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answer:
-    listing, text = msgspec.json.decode(answer.body), io.StringIO(newline="")
+    listing = msgspec.json.decode(answer.body)
+    text = io.StringIO(newline="")
     rows = csv.writer(text)
     rows.writerow(columns)
     rows.writerows([_cell(row.get(name)) for name in columns] for row in listing["data"])

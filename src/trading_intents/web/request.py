@@ -178,7 +178,9 @@ class Request:
     )
 
     def __init__(self, incoming: Incoming, params: dict[str, str], address: str) -> None:
-        self.incoming, self.params, self.address = incoming, params, address
+        self.incoming = incoming
+        self.params = params
+        self.address = address
         self._headers = dict(incoming.headers) if incoming.named is None else incoming.named
         self.id = request_id(self._headers.get(b"x-request-id"))
         self.caller: LimitedCaller | None = None

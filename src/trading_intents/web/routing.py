@@ -47,15 +47,17 @@ class App:
     ) -> None:
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
-        self._limits, self.client_address, self._clock = limits, client_address, clock
-        self.metrics, self._log, self._find_account = metrics, log, find_account
+        self._limits = limits
+        self.client_address = client_address
+        self._clock = clock
+        self.metrics = metrics
+        self._log = log
+        self._find_account = find_account
         # Of organizations, and of all requests without a caller together.
         self._turns = LoopTurns[str | None]()
         self._in_flight: set[object] = set()
-        self._refusals_logged, self._failures_logged = (
-            _PerSecond(MAX_REFUSALS_LOGGED),
-            _PerSecond(MAX_FAILURES_LOGGED),
-        )
+        self._refusals_logged = _PerSecond(MAX_REFUSALS_LOGGED)
+        self._failures_logged = _PerSecond(MAX_FAILURES_LOGGED)
         self._disk_failed_at = -math.inf
         self._idle = asyncio.Event()
         self.draining = False
@@ -152,7 +154,8 @@ class App:
 
     def _note_failure(self, route: str, request_id: str, error: errors.PlatformError) -> None:
         """Logs every internal error, and a limited number of unserved requests a second."""
-        now, cause = self._clock.monotonic(), error.__cause__
+        now = self._clock.monotonic()
+        cause = error.__cause__
         if isinstance(error, errors.DiskFailed):
             self._disk_failed_at = now
         if error.status == errors.InternalError.status:
@@ -250,11 +253,14 @@ class App:
 
 class _PerSecond:
     def __init__(self, limit: int) -> None:
-        self._limit, self._second, self._count = limit, 0, 0
+        self._limit = limit
+        self._second = 0
+        self._count = 0
 
     def has_room(self, now_seconds: float) -> bool:
         if int(now_seconds) != self._second:
-            self._second, self._count = int(now_seconds), 0
+            self._second = int(now_seconds)
+            self._count = 0
         self._count += 1
         return self._count <= self._limit
 
@@ -286,7 +292,8 @@ class _Table:
         # One expression for all routes: the last group that closes is the shape, the groups inside
         # are its parameters.
         self._shapes: dict[int, Methods] = {}
-        alternatives, group = [], 1
+        alternatives = []
+        group = 1
         for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
             alternatives.append("(" + re.escape(shape).replace(re.escape("{}"), "([^/]*)") + ")")
             self._shapes[group] = shapes[shape]

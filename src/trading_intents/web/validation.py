@@ -47,10 +47,8 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     """`message` is msgspec's error when it converted the tree to `kind`."""
     found = _AT_PATH.match(_cut(message))
     assert found
-    what, steps = (
-        found["what"],
-        [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")],
-    )
+    what = found["what"]
+    steps = [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")]
     near = ""
     if named := _NAMED.match(what):
         if named["how"] == "missing required":

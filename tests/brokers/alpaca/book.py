@@ -63,7 +63,8 @@ class Account:
         body = {**body}
         legs = groups.check(self, body)
         order = make_order(body, self.by_client)
-        symbol, signed = body["symbol"], order.qty if body["side"] == "buy" else -order.qty
+        symbol = body["symbol"]
+        signed = order.qty if body["side"] == "buy" else -order.qty
         held = self.positions.get(symbol, (ZERO, ZERO))[0]
         quote = self.quotes.get(symbol)
         price = (
@@ -177,7 +178,8 @@ class Account:
         groups.on_end(self, order)
 
     def fill(self, order: Order, quantity: Decimal, price: Decimal) -> str:
-        execution_id, signed = str(uuid4()), quantity if order.json["side"] == "buy" else -quantity
+        execution_id = str(uuid4())
+        signed = quantity if order.json["side"] == "buy" else -quantity
         order.filled += quantity
         order.paid += quantity * price
         self._move(order.json["symbol"], signed, price)
@@ -235,18 +237,18 @@ class Account:
 
     def _amend(self, execution_id: str, quantity: Decimal, price: Decimal) -> None:
         was = next(a for a in self.activities if a["ref_id"] == execution_id)
-        order, sign = (
-            self.orders[was["details"]["order_id"]],
-            1 if was["details"]["side"] == "buy" else -1,
-        )
-        old_quantity, old_price = Decimal(was["qty"]), Decimal(was["price"])
+        order = self.orders[was["details"]["order_id"]]
+        sign = 1 if was["details"]["side"] == "buy" else -1
+        old_quantity = Decimal(was["qty"])
+        old_price = Decimal(was["price"])
         order.filled += quantity - old_quantity
         order.paid += quantity * price - old_quantity * old_price
         self._move(order.json["symbol"], -sign * old_quantity, old_price)
         if quantity:
             self._move(order.json["symbol"], sign * quantity, price)
         self._count(order)
-        event, new_id = "trade_correct" if quantity else "trade_bust", str(uuid4())
+        event = "trade_correct" if quantity else "trade_bust"
+        new_id = str(uuid4())
         self._log(event, new_id, order, quantity or old_quantity, price or old_price, execution_id)
         traded = {"price": plain(price or old_price), "qty": plain(quantity or old_quantity)}
         self._publish(
@@ -277,11 +279,9 @@ class Account:
             groups.trigger(self, order, quote.ask if order.json["side"] == "buy" else quote.bid)
         if quote is None or order.json["status"] not in ("new", "partially_filled"):
             return
-        is_buy, limit, stop = (
-            order.json["side"] == "buy",
-            order.price("limit_price"),
-            order.price("stop_price"),
-        )
+        is_buy = order.json["side"] == "buy"
+        limit = order.price("limit_price")
+        stop = order.price("stop_price")
         price, size = (quote.ask, quote.ask_size) if is_buy else (quote.bid, quote.bid_size)
         if order.json["type"] == "trailing_stop" and not order.is_triggered:
             stop = self._trail(order, price, is_buy)

@@ -63,7 +63,8 @@ def make_legs(order: Order, body: dict[str, Any], roles: Sequence[str]) -> list[
     """The legs of an order that was taken; client order ids for them are ignored."""
     if not roles:
         return []
-    is_pair, group_id = body["order_class"] == "oco", str(uuid4())
+    is_pair = body["order_class"] == "oco"
+    group_id = str(uuid4())
     top_role = "take_profit" if is_pair else "entry"
     order.json |= dict(zip(GROUP_FIELDS, (body["order_class"], group_id, top_role), strict=True))
     legs = []
@@ -169,7 +170,8 @@ def on_end(account: "Account", order: Order) -> None:
 
 def trigger(account: "Account", stop: Order, price: Decimal) -> None:
     """Puts a held stop to the market instead of the limit beside it, once its price is reached."""
-    at, is_buy = stop.price("stop_price"), stop.json["side"] == "buy"
+    at = stop.price("stop_price")
+    is_buy = stop.json["side"] == "buy"
     limits = [
         each
         for each in _others(account, stop)

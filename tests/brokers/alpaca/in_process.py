@@ -43,7 +43,8 @@ class AlpacaExecution:
     """An execution in this process, with what Alpaca has of its accounts."""
 
     def __init__(self, simulator: Simulator, in_process: InProcessExecution) -> None:
-        self.simulator, self.in_process = simulator, in_process
+        self.simulator = simulator
+        self.in_process = in_process
 
     @property
     def account(self) -> Account:

@@ -23,7 +23,8 @@ TIMES_IN_FORCE = {"day", "gtc", "opg", "cls", "ioc", "fok"}
 class Refused(Exception):
     def __init__(self, status: int, code: int | None, message: str) -> None:
         super().__init__(message)
-        self.status, self.body = status, {"message": message} | ({"code": code} if code else {})
+        self.status = status
+        self.body = {"message": message} | ({"code": code} if code else {})
 
 
 def stamp(moment: datetime | None = None) -> str:
@@ -86,7 +87,8 @@ def make_order(
         raise Refused(422, 40010001, "trailing stop orders must be DAY or GTC")
     if body["side"] not in ("buy", "sell"):
         raise Refused(422, 40010001, "invalid side")
-    qty, client_id = Decimal(str(body["qty"])), body.get("client_order_id") or str(uuid4())
+    qty = Decimal(str(body["qty"]))
+    client_id = body.get("client_order_id") or str(uuid4())
     if qty <= 0 or qty.as_tuple().exponent < -9:  # type: ignore[operator] # it is finite
         raise Refused(422, 40010001, "qty must be > 0, with 9 decimals at most")
     if len(client_id) > 128:

@@ -23,7 +23,9 @@ from tests.brokers.alpaca import groups
 from tests.brokers.alpaca.book import Account
 from tests.brokers.alpaca.order import Refused, plain, stamp
 
-PAGE, MAX_PAGE, MAX_FILLS = 50, 500, 100
+PAGE = 50
+MAX_PAGE = 500
+MAX_FILLS = 100
 LIMIT_PER_MINUTE = 200
 EQUITIES = ("equity", "portfolio_value", "last_equity")
 UNAUTHORIZED = {"message": "unauthorized."}
@@ -148,7 +150,9 @@ class Simulator:
         fault = next((each for each in self.faults if method in each.methods), None)
         if fault:
             self.faults.remove(fault)
-        status, answer, extra = 500, None, dict[str, str]()
+        status = 500
+        answer = None
+        extra = dict[str, str]()
         if fault is None or fault.takes:
             status, answer, extra = self._carry_out(method, target, headers, body)
         match fault and fault.kind:
@@ -158,16 +162,20 @@ class Simulator:
                 self.break_connections()
                 return False
             case "refuse":
-                status, answer = 403, {"code": 40310000, "message": "insufficient buying power"}
+                status = 403
+                answer = {"code": 40310000, "message": "insufficient buying power"}
             case "status":
                 assert fault
-                status, answer = fault.status, {"message": "internal server error occurred"}
+                status = fault.status
+                answer = {"message": "internal server error occurred"}
             case "page":  # of something between us and Alpaca
                 assert fault
-                status, answer = fault.status, b"<html><title>Access denied</title></html>"
+                status = fault.status
+                answer = b"<html><title>Access denied</title></html>"
             case "too_many":
                 assert fault
-                status, answer = 429, {"message": "too many requests."}
+                status = 429
+                answer = {"message": "too many requests."}
                 reset = fault.reset_seconds
                 extra = (
                     {}
@@ -206,20 +214,20 @@ class Simulator:
             return self.unauthorized_status, UNAUTHORIZED, {}
         window = self._used.setdefault(account.key, [])
         window[:] = [at for at in window if at > time.time() - 60]
-        left, reset = (
-            self.limit_per_minute - len(window),
-            math.ceil((window or [time.time()])[0] + 60),
-        )
+        left = self.limit_per_minute - len(window)
+        reset = math.ceil((window or [time.time()])[0] + 60)
         limits = {"X-RateLimit-Limit": str(self.limit_per_minute), "X-RateLimit-Reset": str(reset)}
         if left <= 0:
             return 429, {"message": "too many requests."}, limits
         window.append(time.time())
-        parts, asked = urlsplit(target), json.loads(body) if body else None
+        parts = urlsplit(target)
+        asked = json.loads(body) if body else None
         query = dict(parse_qsl(parts.query))
         try:
             status, answer = self._route(account, method, parts.path, query, asked)
         except Refused as refused:
-            status, answer = refused.status, refused.body
+            status = refused.status
+            answer = refused.body
         self.exchanges.append(Exchange(method, parts.path, query, asked, status, answer))
         return status, answer, limits | {"X-RateLimit-Remaining": str(left - 1)}
 

@@ -47,7 +47,8 @@ NEVER_SENT = {
 }
 ENDED = {"filled": "FILLED", "canceled": "CANCELLED", "rejected": "REJECTED", "expired": "EXPIRED"}
 RECONCILE_SECONDS = 15.0
-AWAY_SECONDS, TRADE_SECONDS = 1.0, 0.05
+AWAY_SECONDS = 1.0
+TRADE_SECONDS = 0.05
 SETTLE_SECONDS = 180.0  # a busy machine takes long; an idle one about 20 s
 FILL_CHANCE = 0.02  # of each working order, each time
 
@@ -106,7 +107,8 @@ class Run:
 
     async def send(self) -> None:
         """All orders, evenly in the time; some are replaced and some cancelled a moment later."""
-        orders, seconds = self.course.orders, self.course.seconds
+        orders = self.course.orders
+        seconds = self.course.seconds
         accounts = self.alpaca.in_process.in_process_writer.accounts
 
         async def one(number: int) -> None:
@@ -177,7 +179,8 @@ class Run:
             await asyncio.sleep(max(TRADE_SECONDS, left / (self.course.faults - number)))
 
     async def _cut(self) -> None:
-        self.cuts.verdict, self.cuts.text = self.chance.choice(CUTS), self.chance.choice(REQUESTS)
+        self.cuts.verdict = self.chance.choice(CUTS)
+        self.cuts.text = self.chance.choice(REQUESTS)
 
     async def _answer(self) -> None:
         kind = self.chance.choice(("close", "half", "refuse", "status", "too_many"))
@@ -276,13 +279,15 @@ class Run:
 
     async def check(self) -> None:
         """Compares what the platform shows with Alpaca's books."""
-        in_process, rows = self.alpaca.in_process, dict[UUID, Any]()
+        in_process = self.alpaca.in_process
+        rows = dict[UUID, Any]()
         owner = in_process.in_process_writer.owner
         for row in await owner.fetch("SELECT * FROM orders"):
             rows[row["order_id"]] = row
         assert rows.keys() == self.intents.keys()
         for intent, account_id in self.intents.items():
-            row, account = rows[intent], self.simulator.accounts[str(account_id)]
+            row = rows[intent]
+            account = self.simulator.accounts[str(account_id)]
             first = account.by_client.get(await in_process.coid(intent))
             if first is None:
                 assert (row["order_status"], row["reason"]) in NEVER_SENT, dict(row)
@@ -322,7 +327,8 @@ def _chain(account: Account, order: Order) -> list[Order]:
 
 def _executions(account: Account, chain: list[Order]) -> dict[str, tuple[Decimal, Decimal]]:
     """The executions of an order after busts and corrections, by the id that each had first."""
-    ids, found = {order.json["id"] for order in chain}, dict[str, tuple[Decimal, Decimal]]()
+    ids = {order.json["id"] for order in chain}
+    found = dict[str, tuple[Decimal, Decimal]]()
     for each in account.activities:
         if each["details"]["order_id"] not in ids:
             continue
@@ -345,7 +351,8 @@ async def test_every_order_is_sent_once_and_every_fill_booked_once(
     urls: Urls, course: Course
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        socket, cuts = Path(folder, "s"), CutRequests()
+        socket = Path(folder, "s")
+        cuts = CutRequests()
         proxy = FaultProxy(socket, cuts)
         async with (
             simulating(socket) as simulator,

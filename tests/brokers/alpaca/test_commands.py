@@ -51,7 +51,8 @@ async def test_a_connection_that_is_cut_makes_no_second_order(
 ) -> None:
     stage, cut, _ = cuts
     run = await stage.open_session()
-    cut.text, cut.verdict = b"POST /v2/orders", verdict
+    cut.text = b"POST /v2/orders"
+    cut.verdict = verdict
     sent = await buy(run)
     assert sent.result.outcome is outcome
     assert len(stage.account.arrived) in ((0, 1) if arrived is None else (arrived,))
@@ -77,7 +78,8 @@ async def test_an_alpaca_that_cannot_be_reached_was_sent_nothing(cuts: Cuts) -> 
 async def test_an_answer_that_never_comes_is_unknown_in_time(cuts: Cuts) -> None:
     stage, cut, proxy = cuts
     run = await stage.open_session()
-    cut.text, cut.verdict = b"POST /v2/orders", Verdict.HOLD
+    cut.text = b"POST /v2/orders"
+    cut.verdict = Verdict.HOLD
     sent = await run.broker.submit(run.ticket(OrderSide.BUY, "1", "50"), deadline(1.5))
     assert sent.outcome is Outcome.UNKNOWN
     proxy.work()
@@ -407,7 +409,8 @@ async def test_a_command_under_way_ends_though_the_session_is_closed(cuts: Cuts)
     """It leaves no connection behind: pytest fails where one is collected open."""
     stage, cut, proxy = cuts
     run = await stage.open_session()
-    cut.text, cut.verdict = b"POST /v2/orders", Verdict.HOLD
+    cut.text = b"POST /v2/orders"
+    cut.verdict = Verdict.HOLD
     sending = [asyncio.create_task(buy(run)) for _ in range(3)]
     await asyncio.to_thread(proxy.held.wait, 5)
     await run.close()

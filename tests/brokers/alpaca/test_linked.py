@@ -109,7 +109,8 @@ async def test_linked_cards_hold_at_every_host(
     simulator: Simulator, card: Card, names_groups: bool, stop_replaces: bool
 ) -> None:
     account = simulator.add()
-    account.names_groups, account.stop_replaces = names_groups, stop_replaces
+    account.names_groups = names_groups
+    account.stop_replaces = stop_replaces
     await play(card, AlpacaStage(simulator, account))
 
 
@@ -321,7 +322,8 @@ async def test_a_leg_that_alpaca_replaced_itself_stays_the_leg(
 async def test_what_happened_to_legs_while_no_session_was_open_is_reported(
     stage: AlpacaStage, open_session: OpenSession, names_groups: bool, stop_replaces: bool
 ) -> None:
-    stage.account.names_groups, stage.account.stop_replaces = names_groups, stop_replaces
+    stage.account.names_groups = names_groups
+    stage.account.stop_replaces = stop_replaces
     run = await open_session(stage)
     sent = await enter(run)
     await run.close()
@@ -351,7 +353,8 @@ async def test_legs_are_followed_without_updates(
 ) -> None:
     simulator.refuses_streams = True
     account = simulator.add()
-    account.names_groups, account.stop_replaces = names_groups, stop_replaces
+    account.names_groups = names_groups
+    account.stop_replaces = stop_replaces
     stage = AlpacaStage(simulator, account)
     run = await open_session(stage, poll_seconds=0.05)
     sent = await enter(run)
@@ -378,7 +381,8 @@ async def test_a_group_whose_end_takes_time_is_read_again(
     """The profit is taken, and the stop still held a moment later."""
     run = await open_session(stage, watch_seconds=0.1)
     sent = await enter(run)
-    profit, loss = role(stage, "take_profit"), role(stage, "stop_loss")
+    profit = role(stage, "take_profit")
+    loss = role(stage, "stop_loss")
     group = loss.json.pop("group_id")  # its end comes later
     stage.account.fill(profit, D(5), D(110))
     loss.json["group_id"] = group

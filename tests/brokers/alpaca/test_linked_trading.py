@@ -60,7 +60,8 @@ async def test_the_exit_that_fills_ends_the_other(
     urls: Urls, simulator: Simulator, closing: Leg, names_groups: bool, stop_replaces: bool
 ) -> None:
     async with trading(urls, simulator) as alpaca:
-        alpaca.account.names_groups, alpaca.account.stop_replaces = names_groups, stop_replaces
+        alpaca.account.names_groups = names_groups
+        alpaca.account.stop_replaces = stop_replaces
         intents = await enter(alpaca)
         other = Leg.STOP_LOSS if closing is Leg.TAKE_PROFIT else Leg.TAKE_PROFIT
         alpaca.account.fill(await alpaca.order(intents["entry"]), D(10), D(100))

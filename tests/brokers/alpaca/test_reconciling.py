@@ -354,7 +354,8 @@ async def test_a_cancel_goes_out_when_a_rate_limit_ends(urls: Urls, simulator: S
 async def test_without_its_executions_an_account_does_not_connect(
     urls: Urls, simulator: Simulator
 ) -> None:
-    simulator.activities_status, simulator.has_fills = 404, False
+    simulator.activities_status = 404
+    simulator.has_fills = False
     async with (
         open_alpaca(urls, simulator) as alpaca,
         executing(alpaca.in_process, integration=integration(simulator)),

@@ -17,7 +17,9 @@ SLOW_SECONDS = 2.5
 async def test_a_request_that_is_cancelled_twice_leaves_no_connection_open(
     stage: AlpacaStage, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    rest, arrived, release = AlpacaRest(stage.context()), asyncio.Event(), asyncio.Event()
+    rest = AlpacaRest(stage.context())
+    arrived = asyncio.Event()
+    release = asyncio.Event()
     await asyncio.gather(*(rest.read_account(rest.deadline()) for _ in range(3)))
     answer = stage.simulator._answer
 
@@ -48,13 +50,15 @@ async def test_a_request_that_is_cancelled_twice_leaves_no_connection_open(
 async def test_a_slow_answer_is_no_clock_that_is_off(
     stage: AlpacaStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest, answer = AlpacaRest(stage.context()), stage.simulator._answer
+    rest = AlpacaRest(stage.context())
+    answer = stage.simulator._answer
 
     class SlowWriter:
         """Its answers arrive long after they were written."""
 
         def __init__(self, writer: asyncio.StreamWriter) -> None:
-            self._writer, self._data = writer, b""
+            self._writer = writer
+            self._data = b""
 
         def is_closing(self) -> bool:
             return self._writer.is_closing()

@@ -16,7 +16,8 @@ from tests.execution.in_process_execution import executing
 async def test_an_order_that_was_refused_and_works_is_cancelled(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find, is_early = Account.find_by_client_id, [True]
+    find = Account.find_by_client_id
+    is_early = [True]
 
     def find_later(self: Account, client_order_id: str) -> Order:
         if is_early and is_early.pop():

@@ -32,7 +32,8 @@ from trading_intents.trading import OrderSide
 D = Decimal
 E = EventKind
 KEPT_FOR_CANCELS = 20
-ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
+ACTIVITIES = "/v2beta1/events/activities"
+FILLS = "/v2/account/activities/FILL"
 MARKET_ORDER = {"symbol": "X", "qty": "9", "side": "buy", "type": "market", "time_in_force": "day"}
 
 
@@ -347,7 +348,8 @@ async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
 async def test_a_version_is_read_when_requests_are_free_again(stage: AlpacaStage) -> None:
     run = await stage.open_session(watch_seconds=0.5)
     sent = await run.buy("5", "50")
-    stage.account.holds_replaces, stage.account.streams_versions = True, False
+    stage.account.holds_replaces = True
+    stage.account.streams_versions = False
     replaced = await run.replace(sent, "6", "51")
     stage.simulator.use_up(stage.account, KEPT_FOR_CANCELS + 1, seconds=1)
     await run.buy("1", "50")  # Alpaca's answer says how many are left
@@ -368,7 +370,8 @@ async def test_a_replaced_order_ends_no_session_whose_requests_are_used_up(
         in_process = alpaca.in_process
         await alpaca.until_connected()
         replaced, cancelled = [await alpaca.work_order() for _ in range(2)]
-        alpaca.account.holds_replaces, alpaca.account.streams_versions = True, False
+        alpaca.account.holds_replaces = True
+        alpaca.account.streams_versions = False
         await in_process.replace(replaced, "12")
         await in_process.until_true(lambda: len(alpaca.account.orders) == 3)
         (stream,) = alpaca.account.streams

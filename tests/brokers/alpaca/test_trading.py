@@ -189,7 +189,8 @@ def test_real_accounts_trade_like_the_paper_broker(trader: Trader) -> None:
 
 
 def test_doctor_says_what_a_real_account_lacks(trader: Trader) -> None:
-    name, books = "alpaca paper", trader.alpaca.simulator.accounts
+    name = "alpaca paper"
+    books = trader.alpaca.simulator.accounts
     trader.until_connection(name, "credential_missing")
     code, lines = trader.doctor(name)
     assert (code, "none is stored" in lines["credential"]) == (1, True)

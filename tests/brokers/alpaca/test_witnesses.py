@@ -19,10 +19,8 @@ from tests.waiting import eventually_async
 from trading_intents.testing.broker_suite import play
 
 INSTALLED = Path(__file__).parents[3] / ".venv" / "witnesses"
-PYTHON, PACKAGE = (
-    INSTALLED / "bin" / "python",
-    INSTALLED / "node_modules" / "@alpacahq" / "alpaca-trade-api",
-)
+PYTHON = INSTALLED / "bin" / "python"
+PACKAGE = INSTALLED / "node_modules" / "@alpacahq" / "alpaca-trade-api"
 SCRIPTS = Path(__file__).parent / "witnesses"
 LIMIT_SECONDS = 60
 REAL_FIELDS = {
@@ -204,7 +202,8 @@ async def test_the_description_finds_what_is_wrong() -> None:
 
 async def test_frames_have_the_fields_of_real_ones(simulator: Simulator) -> None:
     """Those of a market order that is filled, as they were seen on Alpaca's own stream."""
-    account, frames = simulator.accounts["KEY"], list[dict[str, Any]]()
+    account = simulator.accounts["KEY"]
+    frames = list[dict[str, Any]]()
     account.streams.append(frames.append)
     account.submit(
         {"symbol": "ACME", "qty": "2", "side": "buy", "type": "market", "time_in_force": "day"}

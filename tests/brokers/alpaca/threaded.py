@@ -18,7 +18,8 @@ class ThreadedSimulator:
     touches it."""
 
     def __init__(self, simulator: Simulator, loop: asyncio.AbstractEventLoop) -> None:
-        self.simulator, self._loop = simulator, loop
+        self.simulator = simulator
+        self._loop = loop
 
     def do(self, step: Callable[[], T]) -> T:
         async def run() -> T:

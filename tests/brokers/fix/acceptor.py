@@ -72,7 +72,8 @@ class EchoAcceptor:
             self._echo(each)
 
     def _echo(self, incoming: ReceivedMessage) -> None:
-        message, session = incoming.message, self._session
+        message = incoming.message
+        session = self._session
         if message.type == "3" or not message.type.isalnum() or session is None:
             return
         body: Fields = sorted(

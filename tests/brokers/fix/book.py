@@ -8,7 +8,12 @@ from decimal import Decimal
 
 ZERO = Decimal(0)
 CASH = Decimal(1_000_000)
-NEW, PARTLY, FILLED, CANCELLED, REPLACED, REJECTED = "0", "1", "2", "4", "5", "8"
+NEW = "0"
+PARTLY = "1"
+FILLED = "2"
+CANCELLED = "4"
+REPLACED = "5"
+REJECTED = "8"
 OVER = {FILLED, CANCELLED, REJECTED}
 
 Report = tuple[str, list[tuple[int, str]]]  # message type and fields
@@ -122,7 +127,8 @@ class Book:
             self._refuse(order, fields, "2")
             return
         old = order.client_id
-        order.client_id, order.fields = fields[11], {**order.fields, **fields}
+        order.client_id = fields[11]
+        order.fields = {**order.fields, **fields}
         order.names.append(fields[11])
         self._report(order, "5", more=[(41, old)])
         self._match(order)
@@ -150,7 +156,8 @@ class Book:
             self._report(order, "I")
 
     def _match(self, order: Order) -> None:
-        symbol, is_buy = order.fields[55], order.fields[54] == "1"
+        symbol = order.fields[55]
+        is_buy = order.fields[54] == "1"
         if symbol not in self.quotes:
             return
         bid, ask = self.quotes[symbol]
@@ -177,7 +184,8 @@ class Book:
         signed = quantity if order.fields[54] == "1" else -quantity
         self.held[order.fields[55]] = self.held.get(order.fields[55], ZERO) + signed
         kind = {FILLED: "2", PARTLY: "1"}[order.status] if self.is_old else "F"
-        shown, self.is_garbling = "many" if self.is_garbling else plain(quantity), False
+        shown = "many" if self.is_garbling else plain(quantity)
+        self.is_garbling = False
         return self._report(order, kind, more=[(32, shown), (31, plain(price))])
 
     def amend(self, order: Order, exec_id: str, quantity: Decimal, price: Decimal) -> None:

@@ -90,7 +90,8 @@ class Counterparty:
     ) -> bytes:
         """A message, under the next number unless it is given."""
         if number is None:
-            number, self.next_out = self.next_out, self.next_out + 1
+            number = self.next_out
+            self.next_out = self.next_out + 1
         again = [(43, "Y"), (122, sending_time(-1))] if is_again else []
         names = [(49, sender), (56, self.client), (52, sending_time(seconds))]
         return framed([(35, msg_type), (34, str(number)), *names, *again, *(fields or [])])
@@ -142,7 +143,8 @@ class Counterparty:
 async def counterparty(
     client: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Counterparty]:
-    made, writers = Counterparty(client), list[asyncio.StreamWriter]()
+    made = Counterparty(client)
+    writers = list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)

@@ -8,8 +8,10 @@ import socket
 import struct
 import sys
 
-SET_FLAGS, IS_UP = 0x8914, 1
-CONNECT_SECONDS, PAUSE_SECONDS = 20.0, 0.05
+SET_FLAGS = 0x8914
+IS_UP = 1
+CONNECT_SECONDS = 20.0
+PAUSE_SECONDS = 0.05
 
 
 def raise_loopback() -> None:

@@ -24,7 +24,8 @@ class Venue(fix.Application):  # type: ignore[misc] # of no known type
 
     def fromApp(self, message: Any, session_id: object) -> None:  # noqa: N802 - QuickFIX's name
         kind = _header(message, 35)
-        name, quantity = _get(message, 11), _get(message, 38) or "10"
+        name = _get(message, 11)
+        quantity = _get(message, 38) or "10"
         if kind == "D":
             self._report(message, session_id, "0", "0", quantity, "0")
             self._report(

@@ -20,7 +20,8 @@ class Wrong(AssertionError):
 
 class Client:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
 
     async def read(self) -> str:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -92,7 +93,8 @@ def _framed(text: str) -> str:
 
 
 def _compare(expected: str, found: str) -> None:
-    left, right = _fields(expected), _fields(found)
+    left = _fields(expected)
+    right = _fields(found)
     shown = found.replace(SOH, "|")
     if [tag for tag, _ in left] != [tag for tag, _ in right]:
         raise Wrong(f"found {shown}")

@@ -37,7 +37,8 @@ PROFILE = {
     "lookup": "none",
 }
 FAULTS = frozenset({StageFault.DROP_ANSWER, StageFault.LOSE_COMMAND, StageFault.BREAK_LINK})
-RESTS_NONE, NO_ACCEPT = "fills every order at once", "does not acknowledge an order before its fill"
+RESTS_NONE = "fills every order at once"
+NO_ACCEPT = "does not acknowledge an order before its fill"
 CANNOT = {
     "executor": dict.fromkeys((12, 14, 15, 22, 23, 40, 41, 42, 60, 70), RESTS_NONE)
     | {63: NO_ACCEPT},

@@ -193,7 +193,8 @@ async def counterpart(
             )
 
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
-        port, profile = server.sockets[0].getsockname()[1], f"generic{version.removeprefix('fix')}"
+        port = server.sockets[0].getsockname()[1]
+        profile = f"generic{version.removeprefix('fix')}"
         async with connecting(urls, folder, client, port, profile) as connector:
             made = Counterpart(program, folder, connector, socket)
             await made.start()

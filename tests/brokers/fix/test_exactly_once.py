@@ -69,7 +69,8 @@ async def stored(connector: Connector, query: str) -> Any:
 async def test_an_order_whose_connection_broke_is_sent_again_under_its_number(
     connector: Connector, other: Counterparty
 ) -> None:
-    broker, ticket = await opened(connector, other), a_ticket()
+    broker = await opened(connector, other)
+    ticket = a_ticket()
     sending = submit(broker, ticket)
     first = await other.expect("D")
     other.writer.transport.abort()
@@ -103,7 +104,8 @@ async def test_an_order_that_was_answered_is_never_sent_again(
 async def test_a_refused_message_is_a_refused_command_and_never_sent_again(
     connector: Connector, other: Counterparty, refusal: str
 ) -> None:
-    broker, ticket = await opened(connector, other), a_ticket()
+    broker = await opened(connector, other)
+    ticket = a_ticket()
     sending = submit(broker, ticket)
     order = await other.expect("D")
     other.send(
@@ -130,7 +132,8 @@ async def test_a_refused_message_is_a_refused_command_and_never_sent_again(
 async def test_an_order_that_is_too_old_when_it_is_asked_for_is_skipped_for_good(
     connector: Connector, other: Counterparty
 ) -> None:
-    broker, ticket = await opened(connector, other), a_ticket(seconds=0.3)
+    broker = await opened(connector, other)
+    ticket = a_ticket(seconds=0.3)
     sending = submit(broker, ticket)
     first = await other.expect("D")
     other.writer.transport.abort()

@@ -212,7 +212,8 @@ async def test_a_report_without_a_header_field_is_rejected_and_kept(
         (54, "1"),
         (38, "10"),
     ]
-    number, other.next_out = other.next_out, other.next_out + 1
+    number = other.next_out
+    other.next_out = other.next_out + 1
     other.writer.write(
         framed([(35, "8"), (34, str(number)), (49, "VENUE"), (56, other.client), *body])
     )

@@ -119,7 +119,8 @@ def side_by_side(urls: Urls, tmp_path: Path) -> Iterator[SideBySide]:
 
 
 def test_one_process_trades_at_three_kinds_of_brokers(side_by_side: SideBySide) -> None:
-    trading, shapes = side_by_side, set()
+    trading = side_by_side
+    shapes = set()
     for broker in BROKERS:
         filled = trading.until_order(broker, trading.submit(broker, create(market("3"))), "FILLED")
         assert (filled["average_price"], filled["filled_quantity"], filled["flags"]) == (
@@ -172,7 +173,8 @@ def test_operators_see_the_session(side_by_side: SideBySide, urls: Urls) -> None
 
 
 def test_operators_reset_the_numbers_by_agreement(side_by_side: SideBySide) -> None:
-    trading, exchange = side_by_side, side_by_side.exchange
+    trading = side_by_side
+    exchange = side_by_side.exchange
 
     def reset(*more: str) -> str:
         done = trading.platform.run(

@@ -195,9 +195,12 @@ MESSAGES = [
 
 @given(st.lists(st.integers(0, 40), max_size=40))
 def test_messages_are_the_same_however_their_bytes_come(sizes: list[int]) -> None:
-    data, framer, found = b"".join(MESSAGES), Framer(), []
+    data = b"".join(MESSAGES)
+    framer = Framer()
+    found = []
     for size in [*sizes, len(data)]:
-        part, data = data[:size], data[size:]
+        part = data[:size]
+        data = data[size:]
         found += list(framer.feed(part))
     assert [message.raw for message in found if message] == MESSAGES
     assert None not in found

@@ -115,7 +115,8 @@ class Market:
 
     def submit(self, text: str) -> str:
         text, _, linked = text.partition(" with ")
-        asked, number = terms(text), self.book.account.orders + 1
+        asked = terms(text)
+        number = self.book.account.orders + 1
         self.book.submit(f"c{number}", asked, self.now, legs=legs(linked, asked))
         return self.said()
 

@@ -65,7 +65,8 @@ async def test_events_come_twice_or_last_first(venue: Venue) -> None:
 
 
 async def test_a_delayed_answer_and_its_events_come_late(venue: Venue) -> None:
-    account, clock = uuid4(), SystemClock()
+    account = uuid4()
+    clock = SystemClock()
     session = await venue.open_session(account)
     await venue.fault(account, "delay", millis=300, remaining=1)
     start = clock.monotonic()

@@ -42,7 +42,8 @@ def orders(draw: st.DrawFn) -> str:
 @st.composite
 def linked_orders(draw: st.DrawFn) -> str:
     """An entry with one exit or two, or a pair; or a stop that trails."""
-    time, size = draw(st.sampled_from(["day", "gtc"])), draw(sizes)
+    time = draw(st.sampled_from(["day", "gtc"]))
+    size = draw(sizes)
     kind = draw(st.sampled_from(["long", "short", "pair", "trail"]))
     if kind == "trail":
         trail = draw(st.sampled_from(["1", "3", "50bps", "300bps"]))
@@ -60,7 +61,8 @@ def linked_orders(draw: st.DrawFn) -> str:
 
 @st.composite
 def quotes(draw: st.DrawFn) -> str:
-    bid, spread = draw(prices), draw(st.integers(0, 3))
+    bid = draw(prices)
+    spread = draw(st.integers(0, 3))
     trade = draw(st.one_of(st.just(""), st.builds("{}x{}".format, prices, sizes)))
     return f"{bid}x{draw(sizes)} {bid + spread}x{draw(sizes)} {trade}".strip()
 
@@ -80,7 +82,8 @@ steps = st.lists(
 def run(market: Market, step: tuple[str, object]) -> list[BrokerEvent]:
     """Runs the step, and gives its events."""
     name, what = step
-    book, before = market.book, len(market.book.events)
+    book = market.book
+    before = len(market.book.events)
     if name == "submit":
         text, _, linked = str(what).partition(" with ")
         asked = terms(text)
@@ -179,7 +182,8 @@ def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, 
             if order.is_exit and order.parent:
                 exits[order.parent].append(order)
         for number, both in exits.items():
-            entry, closed = orders[number], sum((each.filled for each in both), ZERO)
+            entry = orders[number]
+            closed = sum((each.filled for each in both), ZERO)
             assert closed <= entry.filled
             for each in exits_of(orders, entry):
                 assert each.is_held == (entry.filled == 0)
@@ -199,14 +203,16 @@ def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, 
 
 @given(steps)
 def test_the_same_run_gives_the_same_events_and_ids(script: list[tuple[str, object]]) -> None:
-    one, other = Market(), Market()
+    one = Market()
+    other = Market()
     assert [run(one, step) for step in script] == [run(other, step) for step in script]
 
 
 @given(st.integers(0, 2**20), st.sampled_from(["AAPL", "BTC/USD"]), st.integers(0, 10**10))
 def test_the_walk_goes_tick_by_tick(seed: int, name: str, tick: int) -> None:
     symbol = Symbol(name)
-    here, there = walk_quote(seed, symbol, tick), walk_quote(seed, symbol, tick + 1)
+    here = walk_quote(seed, symbol, tick)
+    there = walk_quote(seed, symbol, tick + 1)
     assert abs(there.bid - here.bid) == Decimal("0.01")
     assert here.ask - here.bid == Decimal("0.02")
     assert here == walk_quote(seed, symbol, tick)

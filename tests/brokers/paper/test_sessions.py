@@ -109,7 +109,8 @@ async def test_a_quote_whose_signal_was_lost_is_worked_all_the_same(venue: Venue
 async def test_a_quote_holds_for_its_organization_and_symbol_only(venue: Venue) -> None:
     await venue.post("9.99x10 10x10")
     other = await add_organization(venue.owner)
-    ours, theirs = await venue.open_session(uuid4()), await venue.open_session(uuid4(), other)
+    ours = await venue.open_session(uuid4())
+    theirs = await venue.open_session(uuid4(), other)
     assert said((await ours.submit("one", "buy 1 market")).updates[-1]) == "fill 1@10"
     for result in (
         await theirs.submit("one", "buy 1 market"),
@@ -296,7 +297,8 @@ async def test_an_order_that_was_taken_without_an_answer_is_worked(
 
     async def unanswered(request: VenueRequest) -> VenueReply:
         monkeypatch.setattr(broker._venue, "take", take)
-        on_events, broker._books.on_events = broker._books.on_events, lambda *_: None
+        on_events = broker._books.on_events
+        broker._books.on_events = lambda *_: None
         await take(request)
         broker._books.on_events = on_events
         broker._books.clear()  # the commit was all: nothing here knows of it
@@ -407,7 +409,8 @@ async def test_the_walk_is_asked_only_when_it_can_have_come_near(
 ) -> None:
     """Resting orders cost by their distance from the market, not by the ticks that went by while
     nobody looked."""
-    account, symbols = uuid4(), 50
+    account = uuid4()
+    symbols = 50
     session = await venue.open_session(account)
     for number in range(symbols):
         assert (

@@ -107,10 +107,8 @@ def quote(bid: str, ask: str) -> Quote:
 
 
 def test_positions_are_valued_at_the_middle_and_none_are_unknown() -> None:
-    valuation, account = (
-        Valuation(seed=1),
-        PaperAccount(cash=CASH, reserved=D(5), short_value=D(10)),
-    )
+    valuation = Valuation(seed=1)
+    account = PaperAccount(cash=CASH, reserved=D(5), short_value=D(10))
     balance = valuation.balance(account, NOW)
     assert (balance.cash, balance.buying_power, balance.equity) == (CASH, D(999975), None)
     other = Symbol("OTHER")
@@ -120,7 +118,8 @@ def test_positions_are_valued_at_the_middle_and_none_are_unknown() -> None:
 
 
 def test_positions_that_were_read_before_newer_events_are_left_out() -> None:
-    valuation, account = Valuation(seed=1), PaperAccount(cash=CASH)
+    valuation = Valuation(seed=1)
+    account = PaperAccount(cash=CASH)
     valuation.load({ACME: D(2)}, {ACME: quote("10", "10")}, 7)
     valuation.load({ACME: D(1)}, {}, 6)
     assert valuation.balance(account, NOW).equity == CASH + 20

@@ -59,7 +59,8 @@ def left_of(
 ) -> Decimal | None:
     """The amount that would pass now; None where that is no number, or not known from the
     refusal."""
-    limit, asked = _amount(each.limit), _amount(each.asked)
+    limit = _amount(each.limit)
+    asked = _amount(each.asked)
     if limit is None:
         return None
     if each.reason in OF_ONE_ORDER:

@@ -52,7 +52,8 @@ class AsyncAccount:
     """One trading account, by its id. Making it asks the platform nothing."""
 
     def __init__(self, transport: Transport, account_id: str) -> None:
-        self._transport, self._id = transport, account_id
+        self._transport = transport
+        self._id = account_id
         self._path = f"/v1/accounts/{segment(account_id)}"
 
     def __repr__(self) -> str:

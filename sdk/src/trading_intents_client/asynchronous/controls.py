@@ -49,7 +49,8 @@ class AsyncAccountControls:
     """Controls, limits and halts of an account."""
 
     def __init__(self, transport: Transport, account_id: str) -> None:
-        self._transport, self._account_id = transport, account_id
+        self._transport = transport
+        self._account_id = account_id
         self._path = f"/v1/controls/accounts/{segment(account_id)}"
 
     async def get(self) -> Control:
@@ -79,7 +80,8 @@ class AsyncAccountControls:
 
     async def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the account's limits."""
-        path, body = f"{self._path}/limits", limits_body(limits)
+        path = f"{self._path}/limits"
+        body = limits_body(limits)
         return await self._transport.call(
             "PUT", path, LimitsRecord, body=body, headers=if_match(version)
         )
@@ -162,7 +164,8 @@ class AsyncAccountControls:
         self, symbol: str, limits: Limits, *, version: int | None = None
     ) -> LimitsRecord:
         """Replaces all of a symbol's limits."""
-        path, body = f"{self._symbol_path(symbol)}/limits", limits_body(limits)
+        path = f"{self._symbol_path(symbol)}/limits"
+        body = limits_body(limits)
         return await self._transport.call(
             "PUT", path, LimitsRecord, body=body, headers=if_match(version)
         )

@@ -72,7 +72,8 @@ class AsyncOrganization:
 
     async def set_limits(self, limits: Limits, *, version: int | None = None) -> LimitsRecord:
         """Replaces all of the organization's limits."""
-        path, body = f"{CONTROL}/limits", limits_body(limits)
+        path = f"{CONTROL}/limits"
+        body = limits_body(limits)
         return await self._transport.call(
             "PUT", path, LimitsRecord, body=body, headers=if_match(version)
         )
@@ -156,7 +157,8 @@ class AsyncOrganization:
         self, key_id: str, limits: KeyLimits, *, version: int | None = None
     ) -> KeyLimitsRecord:
         """Replaces all of a key's limits."""
-        path, body = f"/v1/api-keys/{segment(key_id)}/limits", limits_body(limits)
+        path = f"/v1/api-keys/{segment(key_id)}/limits"
+        body = limits_body(limits)
         return await self._transport.call(
             "PUT", path, KeyLimitsRecord, body=body, headers=if_match(version)
         )

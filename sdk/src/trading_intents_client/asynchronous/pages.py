@@ -39,7 +39,9 @@ class AsyncPages(Generic[T]):
         params: Mapping[str, str],
         bind: Callable[[T], T] = lambda item: item,
     ) -> None:
-        self._transport, self._path, self._params = transport, path, dict(params)
+        self._transport = transport
+        self._path = path
+        self._params = dict(params)
         self._kind: Any = Page[kind]  # type: ignore[valid-type]  # a type that is known at run time only
         self._bind = bind
 

@@ -18,7 +18,9 @@ class Pages(Generic[T]):
     def __init__(
         self, loop: LoopThread, wrapped: AsyncPages[Any], wrap: Callable[[Any], T]
     ) -> None:
-        self._loop, self._wrapped, self._wrap = loop, wrapped, wrap
+        self._loop = loop
+        self._wrapped = wrapped
+        self._wrap = wrap
 
     def page(self, *, limit: int = MAX_PAGE, cursor: str | None = None) -> Page[T]:
         """One page of at most `limit` items; the first, or the one that an earlier page's
@@ -48,7 +50,8 @@ class EventStream:
     """
 
     def __init__(self, loop: LoopThread, wrapped: AsyncEventStream) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
         self._read: Event | None = None
         self._delivered_cursor = wrapped.cursor
 
@@ -80,7 +83,8 @@ class EventStream:
 
     def __next__(self) -> Event:
         self._loop.run(self._next)
-        event, self._read = self._read, None
+        event = self._read
+        self._read = None
         if event is None:
             raise StopIteration
         self._delivered_cursor = event.cursor or self._delivered_cursor

@@ -69,7 +69,9 @@ class LoopThread:
         with contextlib.suppress(ClientClosed):  # another thread was first
             self.run(last)
         with self._lock:
-            running, self._running, self._is_closed = self._running, None, True
+            running = self._running
+            self._running = None
+            self._is_closed = True
             if running is not None:
                 _end_loop(running.loop)
         if running is not None:

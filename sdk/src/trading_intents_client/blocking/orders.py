@@ -129,7 +129,8 @@ class Basket:
     all again places none twice."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncBasket) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __len__(self) -> int:
         return len(self._wrapped)

@@ -11,7 +11,8 @@ import msgspec
 from trading_intents_client import AsyncTradingClient, NotConfigured, TradingClient
 from trading_intents_client.transport.credentials import KEY_VARIABLE, URL_VARIABLE
 
-FOLDER, FILE = "trading-intents", "login.json"
+FOLDER = "trading-intents"
+FILE = "login.json"
 ACCOUNT_VARIABLE = "TRADING_INTENTS_ACCOUNT"
 DEMO_ACCOUNT = "sim"
 

@@ -22,7 +22,10 @@ from trading_intents_client import (
     WaitTimeout,
 )
 
-REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
+REFUSED = 1
+USAGE = 2
+UNREACHABLE = 3
+INTERRUPTED = 130
 SERVER_FAULT = 500
 PROGRAM = "trading-intents"
 T = TypeVar("T")

@@ -60,7 +60,8 @@ def explain(code: str | None) -> str | None:
 
 def order_reason(order: Any) -> str | None:
     """The broker's or the platform's own explanation (`detail`), else the sentence of the code."""
-    detail, code = order.detail, order.reason
+    detail = order.detail
+    code = order.reason
     said = f"{detail} ({code})" if detail and code and detail != code else detail or explain(code)
     return (
         ", ".join(filter(None, ("UNPROTECTED" if "unprotected" in order.flags else None, said)))

@@ -16,7 +16,8 @@ from trading_intents_client.asynchronous.client import MIN_ID_CHARACTERS
 
 NONE = "-"
 GAP = "  "
-MIN_PRICE_PLACES, MIN_PLACES = 2, 4
+MIN_PRICE_PLACES = 2
+MIN_PLACES = 4
 COLOURS = {
     "FILLED": "green",
     "REJECTED": "red",

@@ -32,7 +32,8 @@ def read_today(account: Account, positions: Iterable[Position]) -> DayResult | N
     zone = None
     with suppress(NotFound, Forbidden):  # there are no limits, or the caller may not read them
         zone = account.controls.limits().timezone
-    begin, held = begin_day(datetime.now(UTC), zone), list(positions)
+    begin = begin_day(datetime.now(UTC), zone)
+    held = list(positions)
     made = sum((each.realized_pnl + (each.unrealized_pnl or ZERO) for each in held), ZERO)
     try:
         last = _last_before(account, begin)

@@ -35,7 +35,8 @@ class AsyncEventStream:
     def __init__(
         self, connect: Connect, snapshot: Snapshot, after: str | None, max_first_retries: int
     ) -> None:
-        self._connect, self._snapshot = connect, snapshot
+        self._connect = connect
+        self._snapshot = snapshot
         # From `_cursor` on the stream is read; the consumer may not have the event of it yet.
         self._cursor = self._delivered_cursor = after
         self._max_first_retries = max_first_retries
@@ -152,7 +153,8 @@ class AsyncEventStream:
         if not isinstance(event, PrimedEvent):
             return None  # what is retained is in the state too
         gap = await self._snapshot(event.cursor)
-        self._has_gap, self._cursor = False, event.cursor
+        self._has_gap = False
+        self._cursor = event.cursor
         return gap
 
     async def _on_failure(self, error: TradingError) -> None:
@@ -160,7 +162,8 @@ class AsyncEventStream:
         await self._disconnect()
         self._last_error = error
         if isinstance(error, CursorExpired) and self._cursor is not None:
-            self._cursor, self._has_gap = None, True
+            self._cursor = None
+            self._has_gap = True
             return
         self._failures += 1
         # A server that restarts may count this caller's old connection for a moment.
@@ -176,7 +179,9 @@ class AsyncEventStream:
         await asyncio.sleep(pause)
 
     async def _disconnect(self) -> None:
-        events, self._events, self._is_connected = self._events, None, False
+        events = self._events
+        self._events = None
+        self._is_connected = False
         close = getattr(events, "aclose", None)
         if close is not None:
             await close()

@@ -33,7 +33,8 @@ from trading_intents_client.transport.http import STREAM_READ_SECONDS, Transport
 METHOD = "/trading.TradingService/SubscribeEvents"
 DESCRIPTION = Path(__file__).parent / "trading.desc"
 KINDS = ("intent_action", "broker_order", "broker_trade", "broker_position")
-PORT, SECURE_PORT = 5051, 443
+PORT = 5051
+SECURE_PORT = 443
 ERRORS: dict[grpc.StatusCode, type[TradingError]] = {
     grpc.StatusCode.UNAUTHENTICATED: Unauthorized,
     grpc.StatusCode.PERMISSION_DENIED: Forbidden,
@@ -122,7 +123,8 @@ def _channel(url: str, target: str | None) -> grpc.aio.Channel:
 
 
 def _failure(error: grpc.RpcError) -> TradingError:
-    code, details = error.code(), error.details() or ""
+    code = error.code()
+    details = error.details() or ""
     kind = ERRORS.get(code, UnexpectedAnswer)
     status = 503 if kind is UnexpectedAnswer else None
     return kind(f"{code.name}: {details}", status=status)

@@ -27,7 +27,8 @@ class OrderWaits(Generic[Order]):
     def __init__(
         self, open_stream: Callable[[], AsyncEventStream], read: Callable[[str], Awaitable[Order]]
     ) -> None:
-        self._open_stream, self._read = open_stream, read
+        self._open_stream = open_stream
+        self._read = read
         self._waiters: dict[str, set[asyncio.Queue[Change]]] = {}
         self._reader: asyncio.Task[None] | None = None
         self._is_primed = asyncio.Event()
@@ -119,7 +120,8 @@ class OrderWaits(Generic[Order]):
 
     async def _or_failure(self, wanted: Awaitable[T]) -> T:
         """Gives the wanted result, or raises the error that ended the stream."""
-        reader, task = self._reader, asyncio.ensure_future(wanted)
+        reader = self._reader
+        task = asyncio.ensure_future(wanted)
         assert reader is not None
         try:
             await asyncio.wait({task, reader}, return_when=asyncio.FIRST_COMPLETED)

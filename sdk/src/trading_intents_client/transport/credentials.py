@@ -73,13 +73,17 @@ class ClientCredentials(Credentials):
     """A service account: its tokens are fetched when one is needed and renewed before they end."""
 
     def __init__(self, client_id: str, client_secret: str, scope: str | None = None) -> None:
-        self._client_id, self._client_secret, self._scope = client_id, client_secret, scope
-        self._token, self._renew_at = "", 0.0
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._scope = scope
+        self._token = ""
+        self._renew_at = 0.0
 
     def bind(self, fetch: "TokenFetch", monotonic: Callable[[], float]) -> None:
         """The client that uses these credentials says how a token is fetched, and what time it
         is."""
-        self._fetch, self._monotonic = fetch, monotonic
+        self._fetch = fetch
+        self._monotonic = monotonic
 
     async def async_auth_flow(
         self, request: httpx.Request
@@ -90,7 +94,8 @@ class ClientCredentials(Credentials):
             seconds = max(
                 issued.expires_in - RENEW_BEFORE_SECONDS, issued.expires_in * MIN_USE_SHARE
             )
-            self._token, self._renew_at = issued.access_token, asked_at + seconds
+            self._token = issued.access_token
+            self._renew_at = asked_at + seconds
         request.headers["authorization"] = f"Bearer {self._token}"
         response = yield request
         if response.status_code == httpx.codes.UNAUTHORIZED:

@@ -70,7 +70,8 @@ class _Session:
 
 class Transport:
     def __init__(self, endpoint: Endpoint, options: Options) -> None:
-        self._endpoint, self.options = endpoint, options
+        self._endpoint = endpoint
+        self.options = options
         self._session: _Session | None = None
         self._is_closed = False
         self.grpc_pid: int | None = None  # the process in which gRPC was used
@@ -89,7 +90,9 @@ class Transport:
         return self._endpoint
 
     async def aclose(self) -> None:
-        session, self._session, self._is_closed = self._session, None, True
+        session = self._session
+        self._session = None
+        self._is_closed = True
         if session is not None and session.pid == os.getpid():
             for waits in session.order_waits.values():
                 await waits.aclose()
@@ -104,7 +107,8 @@ class Transport:
         return self._here().http
 
     def _here(self) -> _Session:
-        session, loop = self._session, asyncio.get_running_loop()
+        session = self._session
+        loop = asyncio.get_running_loop()
         if self._is_closed:
             raise ClientClosed("the client is closed")
         if session is not None and session.pid == os.getpid() and session.loop is loop:
@@ -117,7 +121,8 @@ class Transport:
         return self._session
 
     def _open(self, max_connections: int | None) -> httpx.AsyncClient:
-        options, headers = self.options, {"user-agent": "trading-intents-client"}
+        options = self.options
+        headers = {"user-agent": "trading-intents-client"}
         if options.organization_id:
             headers["x-organization-id"] = options.organization_id
         return httpx.AsyncClient(
@@ -181,7 +186,8 @@ class Transport:
             repeat = Repeat.READ
         content = None if body is None else msgspec.json.encode(body)
         given = dict(headers or {}) | ({} if body is None else {"content-type": "application/json"})
-        tries, is_lost = 0, False
+        tries = 0
+        is_lost = False
         while True:
             tries += 1
             failure = await self._try(method, path, content, params, given)

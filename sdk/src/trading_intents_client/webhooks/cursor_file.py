@@ -23,7 +23,8 @@ class CursorFile:
     that ends."""
 
     def __init__(self, path: Path, account_id: str) -> None:
-        self._path, self._account_id = path, account_id
+        self._path = path
+        self._account_id = account_id
 
     def __enter__(self) -> Self:
         # Of a file of its own: the file with the cursor is replaced by each write.

@@ -24,7 +24,8 @@ from trading_intents_client.webhooks.target import WebhookTarget
 
 DEFAULT_KINDS = ("intent_action", "broker_order", "broker_trade", "broker_position")
 KINDS = (*DEFAULT_KINDS, "balance", "halt")
-FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1, 60
+FIRST_PAUSE_SECONDS = 1
+MAX_PAUSE_SECONDS = 60
 
 Say = Callable[[str], None]
 Sleep = Callable[[float], Awaitable[None]]
@@ -68,7 +69,10 @@ class Forwarder:
     def __init__(
         self, target: WebhookTarget, file: CursorFile, say: Say, sleep: Sleep = asyncio.sleep
     ) -> None:
-        self._target, self._file, self._say, self._sleep = target, file, say, sleep
+        self._target = target
+        self._file = file
+        self._say = say
+        self._sleep = sleep
 
     async def run(
         self, client: AsyncTradingClient, account_id: str, kinds: Collection[str]

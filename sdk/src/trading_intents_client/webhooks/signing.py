@@ -9,7 +9,8 @@ import hmac
 from trading_intents_client.errors import NotConfigured
 
 PREFIX = "whsec_"
-MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
+MIN_SECRET_BYTES = 24
+MAX_SECRET_BYTES = 64
 HOW_TO_MAKE = f"make one: printf '{PREFIX}%s\\n' \"$(openssl rand -base64 32)\""
 
 

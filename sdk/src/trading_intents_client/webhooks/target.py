@@ -28,12 +28,10 @@ class WebhookTarget:
         attempt_seconds: float = ATTEMPT_SECONDS,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._url, self._signer, self._attempt_seconds, self._now = (
-            check_target(url),
-            signer,
-            attempt_seconds,
-            now,
-        )
+        self._url = check_target(url)
+        self._signer = signer
+        self._attempt_seconds = attempt_seconds
+        self._now = now
         is_tls = self._url.scheme == "https"
         # Plain HTTP stays on this machine: no proxy of the environment, and no certificates to
         # read.

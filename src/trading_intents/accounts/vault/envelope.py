@@ -25,7 +25,9 @@ from trading_intents.secret import Secret
 #    to the version by themselves, as re-wrapping leaves them alone: their data key is.
 FORMAT = 1
 HEADER = struct.Struct(">BI")
-NONCE_BYTES, TAG_BYTES, DATA_KEY_BITS = 12, 16, 256
+NONCE_BYTES = 12
+TAG_BYTES = 16
+DATA_KEY_BITS = 256
 BOX_BYTES = NONCE_BYTES + TAG_BYTES
 FIELDS_AT = HEADER.size + BOX_BYTES + DATA_KEY_BITS // 8
 MAX_SEALED_BYTES = FIELDS_AT + BOX_BYTES + MAX_FIELDS_BYTES

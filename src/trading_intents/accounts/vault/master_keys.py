@@ -25,7 +25,8 @@ KEY_BYTES = 32
 MAX_VERSION = 2**32 - 1
 MAX_KEYS = 100
 MAX_FILE_BYTES = 64 * 1024
-LOCK_TRIES, LOCK_PAUSE_SECONDS = 500, 0.01
+LOCK_TRIES = 500
+LOCK_PAUSE_SECONDS = 0.01
 # A seal made with the old key just before the new one came is stored by then.
 RETIRE_AFTER_SECONDS = 600
 

@@ -36,7 +36,9 @@ NAME_BYTES = 16
 class OpenBaoVault:
     def __init__(self, settings: Settings, client: httpx.AsyncClient, log: Log) -> None:
         self._engine = f"{settings.vault_url.rstrip('/')}/v1/{settings.vault_mount}"
-        self._settings, self._client, self._log = settings, client, log
+        self._settings = settings
+        self._client = client
+        self._log = log
         if settings.vault_token and not _is_token(settings.vault_token.reveal()):
             raise StartupRefused(f"{PREFIX}VAULT_TOKEN: not a token")
 

@@ -46,7 +46,8 @@ ENDS = frozenset(
 
 
 class AlpacaBroker(StreamedSession):
-    name, capabilities = wire.CAPABILITIES.name, wire.CAPABILITIES
+    name = wire.CAPABILITIES.name
+    capabilities = wire.CAPABILITIES
 
     def __init__(self, context: port.IntegrationContext, **seconds: float) -> None:
         self._rest = AlpacaRest(context)
@@ -90,7 +91,8 @@ class AlpacaBroker(StreamedSession):
     async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         """Reads the order's versions first: what they filled must not be asked for again."""
         try:
-            order_id, named = ticket.broker_order_id, ticket.orig_client_order_id or ""
+            order_id = ticket.broker_order_id
+            named = ticket.orig_client_order_id or ""
             order = await (
                 self._rest.get(order_id, deadline) if order_id else self._rest.find(named, deadline)
             )
@@ -201,7 +203,8 @@ class AlpacaBroker(StreamedSession):
                 return port.Absent()
             chain = await self._rest.list_later(order, deadline)
             parts = [part for each in chain for part in each.parts]
-            filled, fills = {each.id for each in parts if each.filled_qty}, list[BrokerEvent]()
+            filled = {each.id for each in parts if each.filled_qty}
+            fills = list[BrokerEvent]()
             with contextlib.suppress(AnswerUnclear):  # there may be too many since an old order
                 if filled:
                     listed = await self._rest.list_executions(
@@ -227,12 +230,15 @@ class AlpacaBroker(StreamedSession):
                     yield event
             async for read in self._read_versions():
                 yield read
-            watched, self._watched = self._watched, ()
+            watched = self._watched
+            self._watched = ()
             for each in watched:
                 yield each
 
     async def read_changes(self, since: datetime) -> list[BrokerEvent]:
-        rest, followed, ended = self._rest, set(self._open), list[AlpacaOrder]()
+        rest = self._rest
+        followed = set(self._open)
+        ended = list[AlpacaOrder]()
         opened = await rest.list_orders(rest.deadline(), status="open")
         for order_id in list(followed.difference(order.id for order in opened))[:MAX_READ]:
             with contextlib.suppress(AnswerUnclear):  # one that cannot be read hides no other
@@ -260,7 +266,8 @@ class AlpacaBroker(StreamedSession):
             if update.event in wire.COMMAND_REFUSALS:
                 command = self._commands.get(f"{update.event} {update.order.id}")
                 return [wire.refusal_event(update, command)] if command else []
-            order, before = await self._rest.adopt(update.order, self._rest.deadline()), None
+            order = await self._rest.adopt(update.order, self._rest.deadline())
+            before = None
             first_id = self._rest.first_of(order)
             if (
                 first_id
@@ -303,11 +310,9 @@ class AlpacaBroker(StreamedSession):
     async def snapshot(self, since: datetime) -> port.AccountSnapshot:
         """Includes how orders that were sent since then ended; has no positions if they change
         meanwhile."""
-        rest, deadline, taken_at = (
-            self._rest,
-            self._rest.deadline(SNAPSHOT_SECONDS),
-            self._rest.now(),
-        )
+        rest = self._rest
+        deadline = self._rest.deadline(SNAPSHOT_SECONDS)
+        taken_at = self._rest.now()
         account = await rest.read_account(deadline)
         recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")
@@ -355,7 +360,8 @@ class AlpacaBroker(StreamedSession):
         orders = await rest.list_orders(rest.deadline(), status="open")
         balance = (await rest.read_account(rest.deadline())).balance(rest.now())
         fees = [] if number % FEE_ROUNDS else await rest.list_fees(rest.now(), rest.deadline())
-        self._watched, self._unread = (*fees, balance), self._unread | self._unfinished
+        self._watched = (*fees, balance)
+        self._unread = self._unread | self._unfinished
         self._unfinished = {}
         ours = [each for each in orders if each.client_order_id and each.status == "new"]
         known += [each.id for each in ours if since < each.submitted_at < until]

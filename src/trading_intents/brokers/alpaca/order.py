@@ -19,7 +19,8 @@ OVER = FINAL | {"replaced"}
 # has: it is a leg's, and neither of the two was at the market.
 WAITING = frozenset({"accepted", "pending_new", "accepted_for_bidding"})
 GROUPS = frozenset({"bracket", "oto", "oco"})
-TAKE_PROFIT, STOP_LOSS = "take_profit", "stop_loss"
+TAKE_PROFIT = "take_profit"
+STOP_LOSS = "stop_loss"
 
 
 class Name(NamedTuple):

@@ -31,7 +31,8 @@ from trading_intents.brokers.port import (
 PAGE_ORDERS = 500
 MAX_ORDERS = 10_000
 MAX_VERSIONS = 20  # of an order that are followed
-ACTIVITIES, FILLS = "/v2beta1/events/activities", "/v2/account/activities/FILL"
+ACTIVITIES = "/v2beta1/events/activities"
+FILLS = "/v2/account/activities/FILL"
 FEES = "/v2/account/activities/CFEE"
 # By a host that has no such stream, or takes none of its ids.
 NOT_SERVED = frozenset({400, 403, 404, 405, 422})
@@ -103,16 +104,15 @@ class AlpacaRest(rest_client.RestClient):
         """Names an order that Alpaca itself made to replace another, as at a split, after the
         other, and a leg after the order that it was sent with; its own legs likewise."""
         group = self._learn_group(order)
-        name, legs = (
-            name_of(order, group),
-            end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()]),
-        )
+        name = name_of(order, group)
+        legs = end_pairs([await self.adopt(leg, deadline) for leg in order.legs or ()])
         if is_made(order):
             before = await self._read_name(order.replaces or "", deadline)
             if is_pair(before.role, order.role):
                 order = replace(order, replaces=None)
             else:
-                filled, name = await self.count_before(order, deadline), before
+                filled = await self.count_before(order, deadline)
+                name = before
                 order = replace(order, total=filled + (order.qty or order.filled_qty))
         rest_client.remember(self._names, order.id, name)
         return replace(
@@ -260,18 +260,18 @@ class AlpacaRest(rest_client.RestClient):
         symbol for them."""
         query = {"after": f"{since - FEES_WITHIN:{SECONDS}}", "direction": "asc"}
         try:
-            rows, self._refused_fees = (
-                await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS),
-                "",
-            )
+            rows = await self.read_pages(FEES, deadline, query, PAGE_FILLS, MAX_FILLS)
+            self._refused_fees = ""
         except rest_client.NotServed as error:
-            rows, self._refused_fees = [], f"; no fees in coins: {error}"
+            rows = []
+            self._refused_fees = f"; no fees in coins: {error}"
         return self.read_events(rows, wire.FeeActivity, wire.fee_events)
 
     async def _list_fills(
         self, since: datetime, until: datetime, deadline: float, orders: Sequence[AlpacaOrder]
     ) -> list[BrokerEvent]:
-        known, events = {order.id: order for order in orders}, list[BrokerEvent]()
+        known = {order.id: order for order in orders}
+        events = list[BrokerEvent]()
         query = {"after": f"{since - timedelta(seconds=1):{SECONDS}}", "direction": "asc"}
         try:
             rows = await self.read_pages(FILLS, deadline, query, PAGE_FILLS, MAX_FILLS)

@@ -25,7 +25,9 @@ from trading_intents.trading import (
 )
 from trading_intents.trading import amount_text as text
 
-_T, _K, _E = TimeInForce, OrderKind, EventKind
+_T = TimeInForce
+_K = OrderKind
+_E = EventKind
 _STOP_TIMES = (_T.DAY, _T.GOOD_TILL_CANCEL)
 _MARKET_TIMES = (*_STOP_TIMES, _T.IMMEDIATE_OR_CANCEL, _T.FILL_OR_KILL, _T.AT_OPEN, _T.AT_CLOSE)
 CAPABILITIES = port.Capabilities(
@@ -51,7 +53,8 @@ CAPABILITIES = port.Capabilities(
     bust_reopens=False,
 )
 
-NOT_FOUND, VALIDATION = 40410000, 40010001
+NOT_FOUND = 40410000
+VALIDATION = 40010001
 DUPLICATE = "client_order_id must be unique"
 _PENDING = {"pending_cancel": _E.PENDING_CANCEL, "pending_replace": _E.PENDING_REPLACE}
 _ENDS = {"canceled": _E.CANCELLED, "expired": _E.EXPIRED}
@@ -236,7 +239,8 @@ def _event(order: AlpacaOrder, kind: EventKind, name: str) -> BrokerEvent:
 def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[BrokerEvent, ...]:
     """`before` is the quantity that earlier versions filled, if known. Raises ValueError if the
     update lacks what identifies its execution."""
-    kind, order = _EXECUTIONS.get(update.event), update.order
+    kind = _EXECUTIONS.get(update.event)
+    order = update.order
     if kind is None:
         return tuple(order_events(order))
     event = execution_event(
@@ -253,7 +257,8 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
 def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
     """Gives none for a dividend and the like. Raises ValueError if it lacks what identifies its
     execution."""
-    details, kind = activity.details, _EXECUTIONS.get(activity.details.execution_type or "")
+    details = activity.details
+    kind = _EXECUTIONS.get(activity.details.execution_type or "")
     if kind is None:
         return ()
     event = execution_event(
@@ -296,7 +301,8 @@ def fee_events(fee: FeeActivity) -> tuple[BrokerEvent, ...]:
     symbol = pair_of(fee.symbol or "")
     if fee.status != "executed" or "/" not in symbol:
         raise ValueError(f"a fee that is {fee.status}, of {symbol}")
-    key, taken = f"alpaca:fee:{fee.id.rpartition('::')[2]}", fee.qty.copy_negate()
+    key = f"alpaca:fee:{fee.id.rpartition('::')[2]}"
+    taken = fee.qty.copy_negate()
     at = fee.created_at
     return (
         BrokerEvent(
@@ -312,7 +318,8 @@ def fill_key(order_id: str, counted: Decimal) -> str:
 def chain_snapshot(chain: Sequence[AlpacaOrder], fills: Sequence[BrokerEvent]) -> OrderSnapshot:
     """The last version, with the events of all versions and legs. Its quantity is its own and what
     earlier versions filled."""
-    last, before = chain[-1], sum((order.filled_qty for order in chain[:-1]), Decimal(0))
+    last = chain[-1]
+    before = sum((order.filled_qty for order in chain[:-1]), Decimal(0))
     return OrderSnapshot(
         client_order_id=last.client_order_id or None,
         broker_order_id=last.id,

@@ -66,8 +66,10 @@ class FixBroker:
     def __init__(
         self, context: port.IntegrationContext, venue: Venue, capabilities: port.Capabilities
     ) -> None:
-        self.name, self.capabilities = capabilities.name, capabilities
-        self._context, self._venue = context, venue
+        self.name = capabilities.name
+        self.capabilities = capabilities
+        self._context = context
+        self._venue = venue
         self._store = FixStore(context)
         self._session: FixSession | None = None
         self._running: asyncio.Task[None] | None = None
@@ -141,7 +143,8 @@ class FixBroker:
         restore of the database, gets it with the next logon."""
         if any(part in ended.logout.lower() for part in self._venue.refused_logon):
             raise AuthFailed(str(ended))
-        found, numbers = _EXPECTED.search(ended.logout), session.numbers
+        found = _EXPECTED.search(ended.logout)
+        numbers = session.numbers
         if found and int(found[1]) > numbers.next_out:
             with contextlib.suppress(PlatformError, messages.SessionTaken):
                 await self._store.write(
@@ -184,7 +187,9 @@ class FixBroker:
         return await self._command(wire.CANCEL, ticket, deadline)
 
     async def _command(self, msg_type: str, ticket: OrderTicket, deadline: float) -> CommandResult:
-        clock, session, name = self._context.clock, self._session, ticket.client_order_id
+        clock = self._context.clock
+        session = self._session
+        name = ticket.client_order_id
         now = clock.monotonic()
         if session is None or session.ended or self._is_closed or now >= deadline:
             return CommandResult(outcome=Outcome.NOT_SENT, message=DOWN)
@@ -283,9 +288,11 @@ class FixBroker:
 
     def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
         """Answers all commands first: the events repeat what their answers have."""
-        reported, unreadable = list[BrokerEvent | port.StreamGap](), list[str]()
+        reported = list[BrokerEvent | port.StreamGap]()
+        unreadable = list[str]()
         for received in batch:
-            message, events = received.message, self._read(received, wire.events_of, unreadable)
+            message = received.message
+            events = self._read(received, wire.events_of, unreadable)
             reported += events
             if wire.is_status(message):
                 lookup = self._lookups.get(message.get(11))
@@ -313,7 +320,9 @@ class FixBroker:
         orders of before a reset are left out where each can be looked up: what happened in between
         may never be reported."""
         taken_at = self._context.clock.now()
-        events, orders, unreadable = list[BrokerEvent](), list[port.OrderSnapshot](), list[str]()
+        events = list[BrokerEvent]()
+        orders = list[port.OrderSnapshot]()
+        unreadable = list[str]()
         try:
             row = await self._store.read()
             epoch = row["epoch"] if row and self._venue.lookup != "none" else 0
@@ -352,7 +361,8 @@ class FixBroker:
         try:
             return list(read(received))
         except (ValueError, AssertionError) as error:
-            key, order = (received.epoch, received.number), received.message.get(11) or "?"
+            key = (received.epoch, received.number)
+            order = received.message.get(11) or "?"
             if key not in self._unreadable and len(self._unreadable) < MAX_NAMED:
                 self._unreadable.add(key)
                 unreadable.append(
@@ -394,7 +404,8 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
     """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
     all others, says which files are wrong."""
-    folder, wrong = settings.get("FIX_VENUES", ""), list[str]()
+    folder = settings.get("FIX_VENUES", "")
+    wrong = list[str]()
     for path in sorted(Path(folder).glob("*.toml")) if folder else ():
         try:
             venue = read_venue(path)

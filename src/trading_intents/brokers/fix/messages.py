@@ -27,7 +27,8 @@ class FixMessage:
     __slots__ = ("_first", "fields", "raw", "type")
 
     def __init__(self, fields: Fields, raw: bytes = b"") -> None:
-        self.fields, self.raw = fields, raw
+        self.fields = fields
+        self.raw = raw
         self._first = dict(reversed(fields))
         self.type = self.get(35)
 
@@ -106,7 +107,8 @@ def _split(data: bytes) -> list[tuple[int, str]] | None:
         if not equals or not name.isdecimal() or len(name) > 6:
             return None
         if counted is not None:
-            pieces, left = [value], counted - len(value)
+            pieces = [value]
+            left = counted - len(value)
             while left > 0 and (more := next(parts, None)) is not None:
                 pieces.append(more)
                 left -= len(more) + len(SOH)

@@ -12,21 +12,20 @@ from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.telemetry import FixIncident
 
-HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON = (
-    "0",
-    "1",
-    "2",
-    "3",
-    "4",
-    "5",
-    "A",
-)
+HEARTBEAT = "0"
+TEST_REQUEST = "1"
+RESEND_REQUEST = "2"
+REJECT = "3"
+SEQUENCE_RESET = "4"
+LOGOUT = "5"
+LOGON = "A"
 ADMIN = frozenset({HEARTBEAT, TEST_REQUEST, RESEND_REQUEST, REJECT, SEQUENCE_RESET, LOGOUT, LOGON})
 _UNDELIVERED = ADMIN - {REJECT}
 TEST_ID = "TEST"
 READ_BYTES = 65_536
 WRITE_SECONDS = 10.0  # a counterparty that does not read for so long is left
-LOGOUT_SECONDS, CLOSE_SECONDS = 2.0, 1.0  # for its answer, and for the last bytes to leave
+LOGOUT_SECONDS = 2.0
+CLOSE_SECONDS = 1.0  # for its answer, and for the last bytes to leave
 SILENCE = 1.2  # heartbeats, until a test request is sent; one more, and the connection is dropped
 # Messages that wait for a gap to be filled; those after them are sent again anyway.
 MAX_QUEUED = 500
@@ -62,15 +61,19 @@ class FixSession:
         deliver: Callable[[Sequence[messages.ReceivedMessage]], None],
         on_incident: Callable[[FixIncident], None] = lambda _: None,
     ) -> None:
-        self._rules, self._store, self._clock = rules, store, clock
-        self._deliver, self._on_incident = deliver, on_incident
+        self._rules = rules
+        self._store = store
+        self._clock = clock
+        self._deliver = deliver
+        self._on_incident = on_incident
         self._reader, self._writer = streams
         self.numbers = numbers
         self.logged_on = asyncio.Event()
         self.in_step = asyncio.Event()  # both sides have what the other sent before the logon
         self.ended: messages.SessionEnded | None = None
         self._heartbeat_seconds = rules.heartbeat_seconds
-        self._pending, self._work = _Batch(), asyncio.Event()
+        self._pending = _Batch()
+        self._work = asyncio.Event()
         self._queued: dict[int, messages.FixMessage] = {}
         # The last number that a resend was asked for: until it has come there is a gap.
         self._asked_until = 0
@@ -169,7 +172,8 @@ class FixSession:
         while True:
             await self._work.wait()
             self._work.clear()
-            batch, self._pending = self._pending, _Batch()
+            batch = self._pending
+            self._pending = _Batch()
             try:
                 received = await self._store.write(self.numbers, batch.received, batch.sent)
             except BaseException as error:
@@ -214,7 +218,8 @@ class FixSession:
 
     def _fill(self, number: int, up_to: int) -> None:
         if number < up_to:
-            now, fields = self._clock.now(), [(36, str(up_to)), (123, "Y")]
+            now = self._clock.now()
+            fields = [(36, str(up_to)), (123, "Y")]
             self._writer.write(
                 self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now))
             )
@@ -252,7 +257,8 @@ class FixSession:
         framer = messages.Framer()
         while data := await self._reader.read(READ_BYTES):
             for message in framer.feed(data):
-                self._received_seconds, self._is_tested = self._clock.monotonic(), False
+                self._received_seconds = self._clock.monotonic()
+                self._is_tested = False
                 if message is not None:
                     self._receive(message)
                 elif self.logged_on.is_set():
@@ -340,7 +346,8 @@ class FixSession:
         too."""
         if not self._has_gap:
             self._on_incident("gap")
-            self._asked_until, self._asked_seconds = number, self._clock.monotonic()
+            self._asked_until = number
+            self._asked_seconds = self._clock.monotonic()
             self._put(RESEND_REQUEST, [(7, str(self.numbers.next_in)), (16, "0")])
 
     def _take(self, message: messages.FixMessage) -> None:
@@ -359,7 +366,8 @@ class FixSession:
                 self._on_logout(message)
 
     def _on_logon(self, message: messages.FixMessage) -> None:
-        resets, is_first = message.get(141) == "Y", not self.logged_on.is_set()
+        resets = message.get(141) == "Y"
+        is_first = not self.logged_on.is_set()
         if self._rules.is_initiator and is_first:
             # Its answer comes after all that the counterparty had to ask, and to send again.
             self._put(TEST_REQUEST, [(112, TEST_ID)])
@@ -381,19 +389,22 @@ class FixSession:
             self.numbers = replace(self.numbers, next_out=next_out)
 
     def _on_resend_request(self, message: messages.FixMessage) -> None:
-        first, last = message.number(7), message.number(16)
+        first = message.number(7)
+        last = message.number(16)
         if first is None or last is None:
             self._reject(message, 1, 7 if first is None else 16)
             return
         newest = self.numbers.next_out - 1
         last = newest if last == 0 else min(last, newest)
-        first, asked = max(first, 1), self._pending.resend or (first, last)
+        asked = self._pending.resend or (first, last)
+        first = max(first, 1)
         if first <= last:  # many requests at once are answered together
             self._pending.resend = min(first, asked[0]), max(last, asked[1])
             self._work.set()
 
     def _on_sequence_reset(self, message: messages.FixMessage) -> None:
-        new, is_fill = message.number(36), message.get(123) == "Y"
+        new = message.number(36)
+        is_fill = message.get(123) == "Y"
         if new is not None and new >= self.numbers.next_in + is_fill:
             self.numbers = replace(self.numbers, next_in=new)
             self._queued = {number: each for number, each in self._queued.items() if number >= new}
@@ -421,7 +432,8 @@ class FixSession:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self._heartbeat_seconds / 10))
-            now, beat = self._clock.monotonic(), self._heartbeat_seconds
+            now = self._clock.monotonic()
+            beat = self._heartbeat_seconds
             if self._close_seconds is not None and now >= self._close_seconds:
                 raise self._over or messages.SessionEnded("logged out, without an answer")
             if not self.logged_on.is_set() or self._close_seconds is not None:

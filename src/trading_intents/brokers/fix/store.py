@@ -46,7 +46,8 @@ class _Write(FrozenStruct, frozen=True):
 
 def _write_in_groups(context: IntegrationContext) -> GroupCommit[_Write, None]:
     """Writes the messages of all sessions of a process; what waits together, in one transaction."""
-    transactions, clock = context.open_transactions(), context.clock
+    transactions = context.open_transactions()
+    clock = context.clock
 
     async def work(writes: list[_Write]) -> list[SessionTaken | None]:
         """A session that is no longer its writer's is taken."""
@@ -213,8 +214,10 @@ class FixStore:
     """An account's session. Once another worker has a later lease, nothing more is written."""
 
     def __init__(self, context: IntegrationContext) -> None:
-        self._pool, self._context = context.database, context
-        self._account_id, self._token = context.account.id, context.lease_token
+        self._pool = context.database
+        self._context = context
+        self._account_id = context.account.id
+        self._token = context.lease_token
         self.numbers = Numbers()  # as they are stored
 
     async def open(self, *pair: str) -> datetime:

@@ -28,12 +28,18 @@ from trading_intents.brokers.port import (
 )
 from trading_intents.trading import OrderKind, OrderSide, TimeInForce, amount_text
 
-NEW_ORDER, CANCEL, REPLACE, STATUS_REQUEST = "D", "F", "G", "H"
-REPORT, CANCEL_REJECT, BUSINESS_REJECT = "8", "9", "j"
+NEW_ORDER = "D"
+CANCEL = "F"
+REPLACE = "G"
+STATUS_REQUEST = "H"
+REPORT = "8"
+CANCEL_REJECT = "9"
+BUSINESS_REJECT = "j"
 Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some thousand
 
-_E, _T = EventKind, TimeInForce
+_E = EventKind
+_T = TimeInForce
 _SIDES = {OrderSide.BUY: "1", OrderSide.SELL: "2", OrderSide.SELL_SHORT: "5"}
 _REPORTED_SIDES = {code: side for side, code in _SIDES.items()} | {"6": OrderSide.SELL_SHORT}
 _KINDS = {
@@ -78,7 +84,8 @@ _REFUSALS = {
     "3": "already_pending",
     "6": "duplicate_id",
 }
-_UNKNOWN_ORDER, _DUPLICATE = "5", "6"  # OrdRejReason (103)
+_UNKNOWN_ORDER = "5"
+_DUPLICATE = "6"  # OrdRejReason (103)
 _NO_ORDER = frozenset({"", "NONE", "None", "UNKNOWN", "0"})
 
 
@@ -213,7 +220,8 @@ def is_absent(message: FixMessage) -> bool:
 def events_of(received: ReceivedMessage) -> Iterator[BrokerEvent]:
     """The events that a message reports. ValueError, AssertionError: it lacks what makes it one
     event and no other."""
-    message, epoch = received.message, received.epoch
+    message = received.message
+    epoch = received.epoch
     if received.refused:
         refusal = refusal_code(message), message.get(58) or None
         yield refusal_event(f"{epoch}:refused:{received.number}", *received.refused, *refusal)
@@ -239,7 +247,8 @@ def refusal_event(
     name: str, msg_type: str, client_order_id: str, reason: str, detail: str | None = None
 ) -> BrokerEvent:
     """A command is refused that is not in an order's reports."""
-    kind, key = _REFUSED[msg_type], f"fix:{name}"
+    kind = _REFUSED[msg_type]
+    key = f"fix:{name}"
     return BrokerEvent(
         kind=kind, dedupe_key=key, client_order_id=client_order_id, reason=reason, detail=detail
     )
@@ -308,7 +317,9 @@ def _event(
     message: FixMessage, epoch: int, kind: EventKind, name: str = "", counts: bool = True
 ) -> BrokerEvent:
     """Keys have the epoch: a venue that was reset may use its ids again, for other orders."""
-    order_id, exec_id, client_id = message.get(37), message.get(17), _version(message)
+    order_id = message.get(37)
+    exec_id = message.get(17)
+    client_id = _version(message)
     is_execution = kind in (_E.FILL, _E.FILL_BUST, _E.FILL_CORRECT)
     is_priced = kind in (_E.FILL, _E.FILL_CORRECT)
     if is_execution and (not exec_id or (kind is not _E.FILL and not message.get(19))):

@@ -51,7 +51,8 @@ class PaperBroker:
         self._down.set()
         self._last_streamed = 0  # the last event handed out
         self._committed: deque[PaperEvent] = deque()
-        self._news, self._wakeup = asyncio.Event(), asyncio.Event()
+        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._is_quoted = False  # a quote was posted
         self._running: asyncio.Task[None] | None = None
         self._armed_faults: set[FaultKind] = set()
@@ -285,7 +286,8 @@ class PaperBroker:
             self._break()
 
     async def _wait_for_market(self) -> None:
-        clock, working = self._context.clock, self._books.working()
+        clock = self._context.clock
+        working = self._books.working()
         due = self._checked_seconds + CHECK_SECONDS
         if working:
             due = min(due, self._looked_seconds + QUOTES_SECONDS)
@@ -304,7 +306,8 @@ class PaperBroker:
             self._checked_seconds = now_seconds
             await self._check()
         is_quoted = self._is_quoted or now_seconds >= self._quotes_seconds + QUOTES_SECONDS
-        self._looked_seconds, self._is_quoted = now_seconds, False
+        self._looked_seconds = now_seconds
+        self._is_quoted = False
         due = await self._find_due(clock.now())
         if is_quoted and self._books.working():
             self._quotes_seconds = now_seconds
@@ -334,7 +337,9 @@ class PaperBroker:
     async def _find_due(self, now: datetime) -> set[Symbol]:
         """Finds symbols in which an order expires or the walk has reached one. Other tasks run
         meanwhile."""
-        due, tick, pacer = set[Symbol](), tick_number(now), Pacer()
+        due = set[Symbol]()
+        tick = tick_number(now)
+        pacer = Pacer()
         for book in self._books.working():
             await pacer.pause_if_due()
             due_at = book.levels.due_at

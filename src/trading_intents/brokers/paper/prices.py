@@ -12,8 +12,10 @@ TICK_MILLIS = 250
 CENT = Decimal("0.01")
 HALF_SPREAD_CENTS = 1
 # Between 50 and 500 USD: the walk strays from it by half a block at most, which is 20.48.
-LOWEST_CENTS, CENTS_RANGE = 5_000, 45_000
-LOT, MAX_LOTS = 100, 10
+LOWEST_CENTS = 5_000
+CENTS_RANGE = 45_000
+LOT = 100
+MAX_LOTS = 10
 # A block's second half reverses the steps of its first, so that every block begins at its base.
 HALF_BLOCK = 2_048
 _ALL = (1 << HALF_BLOCK) - 1

@@ -28,7 +28,9 @@ def channel(organization_id: OrganizationId) -> str:
 
 class Quotes:
     def __init__(self, pool: Pool, signals: Signals, seed: int) -> None:
-        self._pool, self._signals, self._seed = pool, signals, seed
+        self._pool = pool
+        self._signals = signals
+        self._seed = seed
 
     async def post(
         self,

@@ -99,7 +99,8 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
     async def halt_organization(request: Request) -> Answer:
         """Halt the organization: refuse new orders, cancel open ones and, if asked, close
         positions. 200: a halt stands."""
-        organization, terms = HaltScope(organization_of(request)), _terms(request)
+        organization = HaltScope(organization_of(request))
+        terms = _terms(request)
         return _answer_started(*await halts.start(organization, lambda: terms, _principal(request)))
 
     @replace(RESUMED, errors=(AccountClosed, NotHalted))
@@ -132,7 +133,8 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
             _show(await halts.find_organization(caller.organization_id, environment))
         )
 
-    account, organization = "/v1/controls/accounts/{account_id}", "/v1/controls/organization"
+    account = "/v1/controls/accounts/{account_id}"
+    organization = "/v1/controls/organization"
     return (
         Route("POST", f"{account}/halt", write, halt_account),
         Route("GET", f"{account}/halt", read, get_account_halt),
@@ -144,7 +146,8 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
 
 
 def _terms(request: Request) -> HaltTerms:
-    body, principal = request.body(StartHalt), caller_of(request).principal
+    body = request.body(StartHalt)
+    principal = caller_of(request).principal
     may_trade = (
         not isinstance(principal, ApiKeyPrincipal)
         or Permission.INTENT_EDIT in principal.permissions
@@ -172,7 +175,8 @@ def _answer_started(halt: Halt, is_new: bool) -> Answer:
 
 
 def _show(halt: Halt) -> HaltRecord:
-    organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
+    organization_id = halt.scope.organization_id
+    account_id = halt.scope.account_id
     return render(
         HaltRecord,
         halt,

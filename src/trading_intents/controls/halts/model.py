@@ -78,7 +78,8 @@ def extended(halt: Halt, terms: HaltTerms) -> Halt:
 def halt_event(halt: Halt) -> Event:
     """The stream's event of a halt that changed. The organization's goes to every scope, whatever
     environment."""
-    organization_id, account_id = halt.scope.organization_id, halt.scope.account_id
+    organization_id = halt.scope.organization_id
+    account_id = halt.scope.account_id
     payload = make_payload(
         EventType.HALT,
         id=str(halt.id),

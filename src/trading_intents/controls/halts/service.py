@@ -65,7 +65,10 @@ async def end_halt(tx: Tx, scope: model.HaltScope, principal: model.HaltPrincipa
 
 class Halts:
     def __init__(self, pool: Pool, make_id: IdMaker, signals: Signals, log: Log) -> None:
-        self._pool, self._make_id, self._signals, self._log = pool, make_id, signals, log
+        self._pool = pool
+        self._make_id = make_id
+        self._signals = signals
+        self._log = log
 
     async def start(
         self, target: HaltTarget, read: ReadTerms, principal: model.HaltPrincipal

@@ -19,7 +19,8 @@ LATE_SECONDS = 0.1  # after a minute's end, so that the timer is not early
 
 class EquityRecorder:
     def __init__(self, pool: Pool, prices: PriceRules) -> None:
-        self._pool, self._prices = pool, prices
+        self._pool = pool
+        self._prices = prices
 
     async def record(self) -> float:
         """Records what changed as the last minute's values, in one process; gives the seconds until

@@ -145,11 +145,9 @@ def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, 
     @Operation(Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
     async def get_api_key_limits(request: Request) -> Answer:
         """Read an API key's limits, and what is used of them."""
-        organization_id, caller, key_id = (
-            organization_of(request),
-            caller_of(request),
-            parse_id(request.params["id"]),
-        )
+        organization_id = organization_of(request)
+        caller = caller_of(request)
+        key_id = parse_id(request.params["id"])
         if isinstance(caller.principal, ApiKeyPrincipal) and caller.principal.key_id != key_id:
             raise Forbidden("an API key may read its own limits only")
         return _show_key(organization_id, *await limits.find_key(organization_id, key_id))
@@ -157,7 +155,8 @@ def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, 
     @CHANGED_KEY(body=bodies.KeyLimits, answer=bodies.KeyLimitsRecord)
     async def set_api_key_limits(request: Request) -> Answer:
         """Create or replace an API key's limits."""
-        organization_id, key_id = organization_of(request), parse_id(request.params["id"])
+        organization_id = organization_of(request)
+        key_id = parse_id(request.params["id"])
         stored = await limits.put_key(
             organization_id,
             key_id,

@@ -210,10 +210,12 @@ def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
 def _judge_stateless(
     level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]
 ) -> None:
-    most, allowed = level.max_order_quantity, level.allowed_symbols
+    most = level.max_order_quantity
+    allowed = level.allowed_symbols
     if most is not None and asked.quantity > most:
         detail = f"the order's quantity is {amount_text(asked.quantity)}; at most {amount_text(most)} is allowed"
-        limit, quantity = amount_text(most), amount_text(asked.quantity)
+        limit = amount_text(most)
+        quantity = amount_text(asked.quantity)
         found.append(Triggered(Reason.MAX_ORDER_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL_SHORT:
         detail = "the order sells short, which is not allowed"
@@ -250,7 +252,8 @@ def _judge_notional(
         if price is None:
             found.append(_no_price(Reason.MAX_ORDER_NOTIONAL, scope, asked, amount_text(most)))
         elif (notional := asked.quantity * price) > most:
-            limit, worth = amount_text(most), amount_text(notional)
+            limit = amount_text(most)
+            worth = amount_text(notional)
             detail = (
                 f"the order's value at {amount_text(price)} is {worth}; at most {limit} is allowed"
             )
@@ -285,7 +288,8 @@ def _judge_collar(
 def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | None:
     """The value that the order adds to a day's sum: a smaller REPLACE nothing. None: no price is
     known."""
-    price, before = _highest_price(asked, reference), asked.replaced
+    price = _highest_price(asked, reference)
+    before = asked.replaced
     if price is None:
         return None
     with exact():
@@ -296,13 +300,15 @@ def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | No
 def _judge_daily_notional(
     level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, found: list[Triggered]
 ) -> None:
-    most, added = level.max_daily_notional, added_notional(asked, state.reference_price)
+    most = level.max_daily_notional
+    added = added_notional(asked, state.reference_price)
     if most is None:
         return
     if added is None:
         found.append(_no_price(Reason.MAX_DAILY_NOTIONAL, scope, asked, amount_text(most)))
     elif added and state.key_daily_notional + added > most:
-        limit, reached = amount_text(most), amount_text(state.key_daily_notional + added)
+        limit = amount_text(most)
+        reached = amount_text(state.key_daily_notional + added)
         detail = f"with it the key's orders of today (UTC) are worth {reached}; at most {limit} is allowed"
         found.append(Triggered(Reason.MAX_DAILY_NOTIONAL, scope, detail, limit, reached))
 
@@ -346,7 +352,8 @@ def _judge_exposure(
             f"with the open orders of its side the position would be {amount_text(reached)}; "
             f"at most {amount_text(most)} is allowed, long or short"
         )
-        limit, quantity = amount_text(most), amount_text(abs(reached))
+        limit = amount_text(most)
+        quantity = amount_text(abs(reached))
         found.append(Triggered(Reason.MAX_POSITION_QUANTITY, scope, detail, limit, quantity))
     if level.allow_short is False and asked.side is OrderSide.SELL and reached < 0:
         free = max(reached + asked.open_after, ZERO)
@@ -371,7 +378,8 @@ def _judge_exposure(
 def _unknown_positions(
     level: TradingLimits, scope: Scope, asked: AskedOrder
 ) -> Iterator[Triggered]:
-    most, loss = level.max_position_quantity, level.max_daily_loss
+    most = level.max_position_quantity
+    loss = level.max_daily_loss
     needed: tuple[tuple[Reason, LimitValue | None], ...] = (
         (Reason.MAX_POSITION_QUANTITY, None if most is None else amount_text(most)),
         (
@@ -412,7 +420,8 @@ def _judge_recent(
     now: datetime,
     found: list[Triggered],
 ) -> None:
-    rate, window = level.max_orders_per_minute, level.duplicate_window_millis
+    rate = level.max_orders_per_minute
+    window = level.duplicate_window_millis
     orders = (state.key_orders_last_minute if "ApiKey" in scope else state.orders_last_minute) + 1
     if rate is not None and orders > rate:
         detail = f"{orders} orders were accepted in {RATE_SECONDS} seconds with it; at most {rate} are allowed"

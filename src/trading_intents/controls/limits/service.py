@@ -101,7 +101,8 @@ ReadLimits = Callable[[], tuple[str, TradingLimits]]
 
 class LimitsService:
     def __init__(self, pool: Pool, prices: PriceRules) -> None:
-        self._pool, self._prices = pool, prices
+        self._pool = pool
+        self._prices = prices
 
     async def find_organization(self, organization_id: OrganizationId) -> StoredLimits:
         async with self._pool.transaction([organization_id], read_only=True) as tx:
@@ -217,7 +218,8 @@ class LimitsService:
         await store.change_loss_limit(tx, account.id, zone)
         if zone is None:
             return
-        runner, account_id = PoolTransaction(tx), str(account.id)
+        runner = PoolTransaction(tx)
+        account_id = str(account.id)
         (reply,) = await runner.run([read_results([account_id])])
         _, baseline = AccountResults(reply.texts(), self._prices).today(
             account_id, zone, await read_clock(tx)

@@ -23,7 +23,8 @@ from trading_intents.trading import AccountSymbol
 # `applied_limits` takes, and where they come from. LATERAL with LIMIT allows only look-ups by key.
 COLUMNS = "level_1.rules, level_2.rules, level_3.rules"
 LIMIT_LEVELS = 3
-JUDGING_LOCK, CHECKING_LOCK = 7469011, 7469012  # advisory locks
+JUDGING_LOCK = 7469011
+CHECKING_LOCK = 7469012  # advisory locks
 JOINS = """
     LEFT JOIN LATERAL (
         SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = '' LIMIT 1

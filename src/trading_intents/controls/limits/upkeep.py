@@ -53,7 +53,10 @@ class ExposureCheck:
     right, with an alert: nothing that we know of makes one wrong."""
 
     def __init__(self, pool: Pool, clock: Clock, metrics: Metrics, log: Log) -> None:
-        self._pool, self._clock, self._metrics, self._log = pool, clock, metrics, log
+        self._pool = pool
+        self._clock = clock
+        self._metrics = metrics
+        self._log = log
         self._after = NO_ACCOUNT
 
     async def check(self) -> float:
@@ -102,8 +105,12 @@ class LossJudge:
         clock: Clock,
         log: Log,
     ) -> None:
-        self._pool, self._prices, self._make_id = pool, prices, make_id
-        self._signals, self._clock, self._log = signals, clock, log
+        self._pool = pool
+        self._prices = prices
+        self._make_id = make_id
+        self._signals = signals
+        self._clock = clock
+        self._log = log
         self._wakeup = Wakeup()
         self._limited: set[UUID] = set()  # accounts that had such a limit a second ago
         self._due: set[UUID] = set()
@@ -123,7 +130,8 @@ class LossJudge:
 
     async def judge(self) -> float:
         """Seconds until all accounts are due again."""
-        due, self._due = self._due, set()
+        due = self._due
+        self._due = set()
         if due:
             async with self._pool.transaction(read_only=True, plans="by_key") as tx:
                 limits = await store.find_loss_limits(tx, sorted(due))
@@ -134,7 +142,8 @@ class LossJudge:
         return max(0.0, self._all_due_seconds - self._clock.monotonic())
 
     async def _judge_all(self) -> None:
-        limited, after = set[UUID](), NO_ACCOUNT
+        limited = set[UUID]()
+        after = NO_ACCOUNT
         while True:
             async with self._pool.transaction(read_only=True, plans="by_key") as tx:
                 page = await store.page_loss_limits(tx, after, PAGE_ACCOUNTS)
@@ -155,7 +164,8 @@ class LossJudge:
             (reply,) = await PoolTransaction(tx).run(
                 [read_results([str(each.account_id) for each in limits])]
             )
-            results, now = AccountResults(reply.texts(), self._prices), await read_clock(tx)
+            results = AccountResults(reply.texts(), self._prices)
+            now = await read_clock(tx)
         turns = asyncio.Semaphore(MAX_ORGANIZATIONS)
         own: dict[OrganizationId, list[LossLimit]] = {}
         for limit in limits:
@@ -197,7 +207,8 @@ class LossJudge:
 
     async def _halt(self, limit: LossLimit, judged: DailyBaseline, loss: Decimal) -> None:
         """Once for a day and limit, whoever finds that it is reached."""
-        most, lost = amount_text(limit.max_daily_loss), amount_text(loss)
+        most = amount_text(limit.max_daily_loss)
+        lost = amount_text(loss)
         terms = HaltTerms(
             f"max_daily_loss: today's result is a loss of {lost}, and the limit is {most}"
         )

@@ -50,13 +50,13 @@ class HaltPart:
         actions: PlatformActions,
         clock: Clock,
     ) -> None:
-        self.key, self.organization_id, self.closes, self._halt_at = (
-            key,
-            organization_id,
-            closes,
-            halt_at,
-        )
-        self._pool, self._actions, self._clock = pool, actions, clock
+        self.key = key
+        self.organization_id = organization_id
+        self.closes = closes
+        self._halt_at = halt_at
+        self._pool = pool
+        self._actions = actions
+        self._clock = clock
         self._differing: dict[str, model.Report] = {}
         self._last: model.Progress | None = None
         self._idle_steps = 0
@@ -189,7 +189,8 @@ class HaltPart:
         self, tx: Tx, symbols: set[str], working: set[str], base_seq: int
     ) -> dict[str, str | None]:
         """The reason why each symbol gets no closing order now; None where it may get one."""
-        account_id, names = self.key.account_id, sorted(symbols)
+        account_id = self.key.account_id
+        names = sorted(symbols)
         attempts = await store.closing_attempts(tx, account_id, base_seq)
         controls = await controls_store.read_many(tx, [account_id] * len(names), names)
         now = await read_clock(tx)

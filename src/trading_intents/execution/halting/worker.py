@@ -45,8 +45,12 @@ class HaltWorker:
         clock: Clock,
         log: Log,
     ) -> None:
-        self._pool, self._leases, self._actions, self._signals = pool, leases, actions, signals
-        self._clock, self._log = clock, log
+        self._pool = pool
+        self._leases = leases
+        self._actions = actions
+        self._signals = signals
+        self._clock = clock
+        self._log = log
         self._wakeup = asyncio.Event()
         self._parts: dict[PartKey, HaltPart] = {}
         self._due: dict[PartKey, float] = {}
@@ -54,7 +58,8 @@ class HaltWorker:
         self._running: dict[PartKey, asyncio.Task[None]] = {}
         self._sums: dict[UUID, asyncio.Task[None]] = {}
         self._added: dict[UUID, float] = {}  # when each halt was last added up
-        self._swept, self._swept_at = FIRST, -SWEEP_SECONDS
+        self._swept = FIRST
+        self._swept_at = -SWEEP_SECONDS
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -74,7 +79,8 @@ class HaltWorker:
     async def _round(self) -> float:
         """Starts the steps that are due, and adds up. Gives the seconds until there may be
         something to do again."""
-        accounts, now = list(self._leases.sessions), self._clock.monotonic()
+        accounts = list(self._leases.sessions)
+        now = self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             rows = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
@@ -171,10 +177,8 @@ class HaltWorker:
         """Halts in turn, so that each is added up wherever its parts are worked, also one without
         any account."""
         found = await store.unfinished_halts(tx, self._swept, MAX_SWEPT)
-        self._swept, self._swept_at = (
-            found[-1] if len(found) == MAX_SWEPT else FIRST,
-            self._clock.monotonic(),
-        )
+        self._swept = found[-1] if len(found) == MAX_SWEPT else FIRST
+        self._swept_at = self._clock.monotonic()
         return set(found)
 
     def _begin_sum(self, halt_id: UUID) -> None:

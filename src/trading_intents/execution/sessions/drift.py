@@ -22,8 +22,11 @@ class DriftCheck:
     def __init__(
         self, pool: Pool, leases: Leases, max_age_millis: int, metrics: Metrics, log: Log
     ) -> None:
-        self._pool, self._leases, self._max_age_millis = pool, leases, max_age_millis
-        self._metrics, self._log = metrics, log
+        self._pool = pool
+        self._leases = leases
+        self._max_age_millis = max_age_millis
+        self._metrics = metrics
+        self._log = log
         self._found: set[tuple[AlertKind, UUID]] = set()
 
     async def run(self) -> None:

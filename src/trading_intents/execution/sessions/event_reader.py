@@ -112,9 +112,14 @@ class EventReader:
         on_healthy: Callable[[], None],
         on_updates: Callable[[], None],
     ) -> None:
-        self._account_ref, self._broker, self._dependencies = account_ref, broker, dependencies
-        self._is_unseen, self._on_event, self._on_healthy = is_unseen, on_event, on_healthy
-        self._redact, self._on_updates = redact, on_updates
+        self._account_ref = account_ref
+        self._broker = broker
+        self._dependencies = dependencies
+        self._is_unseen = is_unseen
+        self._on_event = on_event
+        self._on_healthy = on_healthy
+        self._redact = redact
+        self._on_updates = on_updates
         self._buffer: asyncio.Queue[_Received] = asyncio.Queue(MAX_BUFFERED)
         self._reading: asyncio.Task[None] | None = None
         self._balances: BalancePacer | None = None  # None: what is recorded was not read yet
@@ -165,7 +170,8 @@ class EventReader:
     async def _receive(self) -> list[_Received]:
         """Waits for an event, or until a balance that is held back is due; then there may be
         none."""
-        now_seconds, received = self._dependencies.clock.monotonic(), list[_Received]()
+        now_seconds = self._dependencies.clock.monotonic()
+        received = list[_Received]()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(
                 self._balances.wait_seconds(now_seconds) if self._balances else None

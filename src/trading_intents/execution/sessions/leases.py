@@ -62,9 +62,12 @@ class Leases:
     ) -> None:
         self.sessions: dict[UUID, BrokerSession] = {}
         self._organizations: set[str] = set()  # of the leases
-        self._dependencies, self._make_id, self._claim_wakeup = dependencies, make_id, claim_wakeup
+        self._dependencies = dependencies
+        self._make_id = make_id
+        self._claim_wakeup = claim_wakeup
         self._brokerless = store.needs_no_broker(max_age_millis)
-        self.worker_id, self._next_id = make_id(), make_id()
+        self.worker_id = make_id()
+        self._next_id = make_id()
         # By the process's clock; in the database, by which others go, the leases end later.
         self.valid_until = 0.0
         self._expiry: asyncio.TimerHandle | None = None
@@ -94,11 +97,9 @@ class Leases:
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
-        submits, cancels, brokerless = (
-            list[BrokerSession](),
-            list[BrokerSession](),
-            list[BrokerSession](),
-        )
+        submits = list[BrokerSession]()
+        cancels = list[BrokerSession]()
+        brokerless = list[BrokerSession]()
         for session in self.sessions.values():
             if session.is_leaving:
                 continue
@@ -122,7 +123,8 @@ class Leases:
         await stop_tasks(*self._tasks)
         if self._expiry:
             self._expiry.cancel()
-        sessions, self.sessions = list(self.sessions.values()), {}
+        sessions = list(self.sessions.values())
+        self.sessions = {}
         await asyncio.gather(
             *(session.close(limit_seconds) for session in sessions), *self._closing
         )
@@ -148,7 +150,8 @@ class Leases:
                 self._drop_all()
                 await store.enlist(tx, self._next_id, self.worker_id)
         if not is_alive:
-            self.worker_id, self._next_id = self._next_id, self._make_id()
+            self.worker_id = self._next_id
+            self._next_id = self._make_id()
             self.wake()
         elif clock.monotonic() >= self.valid_until:
             return 0.0  # too late: all sessions have ended
@@ -212,7 +215,8 @@ class Leases:
             if account_id not in leases or leases[account_id]["token"] != session.token:
                 self._close(session)
         for account_id in dict.fromkeys([*first, *leases]):
-            row, opened = leases[account_id], self.sessions.get(account_id)
+            row = leases[account_id]
+            opened = self.sessions.get(account_id)
             if opened is None:
                 self._open(row)
             elif opened.generation not in (None, row["link_generation"]):
@@ -236,10 +240,8 @@ class Leases:
             session.has_events = False
 
     def _open(self, row: Row) -> None:
-        ids, environment = (
-            (row["account_id"], OrganizationId(row["organization_id"])),
-            Environment(row["environment"]),
-        )
+        ids = (row["account_id"], OrganizationId(row["organization_id"]))
+        environment = Environment(row["environment"])
         integration = self._dependencies.brokers.integration(row["broker"])
         bust_reopens = integration is None or integration.capabilities.bust_reopens
         account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)

@@ -69,13 +69,15 @@ async def open_positions(
     rows: list[PositionRow] = []
     made_before = ZERO
     for row in locked:
-        report, prices = by_symbol[Symbol(row.symbol)], known[row.symbol]
+        report = by_symbol[Symbol(row.symbol)]
+        prices = known[row.symbol]
         assert report.quantity is not None
         with exact():
             quantity = normalized(report.quantity - row.quantity)
         if not quantity:
             continue
-        cost, last = rules.pick(prices), rules.pick_last(prices)
+        cost = rules.pick(prices)
+        last = rules.pick_last(prices)
         price = cost.price if cost and report.average_price is None else report.average_price
         opened = await _reopened(tx, row, opening(quantity, price), now)
         results = [result_of(each, last.price if last else None) for each in (row, opened)]

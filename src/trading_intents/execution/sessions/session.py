@@ -43,10 +43,8 @@ NO_CREDENTIAL = {
     ConnectionState.CREDENTIAL_MISSING: "the account has no credential for its broker",
     ConnectionState.CREDENTIAL_REJECTED: "the broker refused the account's credential",
 }
-NOT_CONNECTED, PAUSED = (
-    "the broker was not connected",
-    "the broker did not answer, so nothing was sent for a while",
-)
+NOT_CONNECTED = "the broker was not connected"
+PAUSED = "the broker did not answer, so nothing was sent for a while"
 MIN_SECRET_CHARACTERS = 8  # shorter credential fields, such as names, are no secrets
 
 
@@ -65,7 +63,9 @@ class BrokerSession:
     def __init__(
         self, account_ref: AccountRef, token: int, dependencies: SessionDependencies
     ) -> None:
-        self.account_ref, self.token, self._dependencies = account_ref, token, dependencies
+        self.account_ref = account_ref
+        self.token = token
+        self._dependencies = dependencies
         self.account_text = str(account_ref.account_id)  # it is named in every claim
         self.integration: port.Integration | None = dependencies.brokers.integration(
             account_ref.broker
@@ -93,7 +93,8 @@ class BrokerSession:
         self._logged: tuple[str, str] | None = None
         self._setup: _SessionSetup | None = None  # of the last try
         self._accepted: _SessionSetup | None = None  # the broker took its credential
-        self._refusals, self._up_at_seconds = 0, 0.0  # since then; when the session was last opened
+        self._refusals = 0
+        self._up_at_seconds = 0.0  # since then; when the session was last opened
         self._secrets: tuple[str, ...] = ()
         self._task: asyncio.Task[None] | None = None
         self._was_closed = False  # and need not have ended: an adapter may resist
@@ -150,7 +151,8 @@ class BrokerSession:
         self, command: CommandKind, ticket: port.OrderTicket, deadline: float
     ) -> port.CommandResult:
         """Every error after the broker was called becomes UNKNOWN."""
-        broker, left_seconds = self._broker, deadline - self._dependencies.clock.monotonic()
+        broker = self._broker
+        left_seconds = deadline - self._dependencies.clock.monotonic()
         if broker is None or left_seconds <= 0:
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the session is down")
         method = {CommandKind.SUBMIT: broker.submit, CommandKind.REPLACE: broker.replace}.get(
@@ -328,7 +330,8 @@ class BrokerSession:
         return _SessionSetup(**row)
 
     async def _context(self, setup: _SessionSetup) -> port.IntegrationContext:
-        account_ref, dependencies = self.account_ref, self._dependencies
+        account_ref = self.account_ref
+        dependencies = self._dependencies
         secrets = {}
         if setup.sealed is not None and setup.credential_id is not None:
             ref = SecretRef(
@@ -374,12 +377,12 @@ class BrokerSession:
                     missing = await call_adapter(broker.open())
                 reader.start()
                 await reader.reconcile()
-            self._broker, self._reader, self._logged = broker, reader, None
-            self._accepted, self._refusals, self._up_at_seconds = (
-                setup,
-                0,
-                self._dependencies.clock.monotonic(),
-            )
+            self._broker = broker
+            self._reader = reader
+            self._logged = None
+            self._accepted = setup
+            self._refusals = 0
+            self._up_at_seconds = self._dependencies.clock.monotonic()
             if missing:
                 self._log_once("broker updates missing", missing.reason)
             self._show(ConnectionState.CONNECTING if missing else ConnectionState.CONNECTED)
@@ -400,11 +403,9 @@ class BrokerSession:
     async def _supervise(self, reader: EventReader, setup: _SessionSetup) -> None:
         """Runs until the account or its credential changes. Meanwhile takes snapshots while the
         breaker is open, and reconciles open orders at intervals."""
-        failures, clock, interval_seconds = (
-            0,
-            self._dependencies.clock,
-            self._dependencies.reconcile_seconds,
-        )
+        failures = 0
+        clock = self._dependencies.clock
+        interval_seconds = self._dependencies.reconcile_seconds
         due_seconds = clock.monotonic() + first_reconcile_seconds(
             self.account_ref.account_id, interval_seconds
         )

@@ -95,7 +95,9 @@ def compose_leg(entry: Accepted, linked: LinkedSpec, parent_intent_id: str) -> A
 
 
 def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
-    command, holding, broker = submission.command, state.holding, state.broker
+    command = submission.command
+    holding = state.holding
+    broker = state.broker
     assert isinstance(command, Close)
     assert holding is not None
     assert broker is not None
@@ -128,9 +130,13 @@ def _with_time(spec: Spec, time_in_force: TimeInForce) -> Spec:
 
 def asked_order(accepted: Accepted, replaced: KnownOrder | None) -> AskedOrder:
     """A CREATE as limits judge it, with its legs, or a REPLACE of this order."""
-    symbol, side, spec = accepted.symbol, accepted.side, accepted.spec
+    symbol = accepted.symbol
+    side = accepted.side
+    spec = accepted.spec
     amounts = amounts_of(spec)
-    before, open_before, open_after = None, ZERO, amounts["quantity"]
+    before = None
+    open_before = ZERO
+    open_after = amounts["quantity"]
     if replaced is not None:
         before = VersionTerms(**amounts_of(replaced.spec))
         open_before = open_quantity(before.quantity, None, replaced.filled_quantity)

@@ -62,7 +62,9 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
 
 
 def _check_caller(submission: Submission, state: SubmissionState, now: datetime) -> AccountState:
-    key, account, command = state.key, state.account, submission.command
+    key = state.key
+    account = state.account
+    command = submission.command
     if submission.key_id is None:
         assert account is not None
         halts = (state.controls.organization_halt, state.controls.account_halt)
@@ -112,7 +114,8 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
                 "", f"the broker {broker.name} has no market orders; close it with another"
             )
         return
-    kind, time_in_force = command.spec.kind, command.spec.time_in_force
+    kind = command.spec.kind
+    time_in_force = command.spec.time_in_force
     offered = broker.times_in_force.get(kind)
     if offered is None:
         raise errors.ValidationFailed.at(

@@ -9,7 +9,8 @@ from trading_intents.errors import ValidationFailed, either
 from trading_intents.intents.model import SPEC_PRICES, Create, KnownOrder, LinkedSpec, Spec
 from trading_intents.trading import Leg, OrderSide, TimeInForce
 
-EXITS_POINTER, PAIR_POINTER = "/command/payload/exits", "/command/payload/one_cancels_other"
+EXITS_POINTER = "/command/payload/exits"
+PAIR_POINTER = "/command/payload/one_cancels_other"
 POINTERS = {
     Leg.TAKE_PROFIT: f"{EXITS_POINTER}/take_profit",
     Leg.STOP_LOSS: f"{EXITS_POINTER}/stop_loss",

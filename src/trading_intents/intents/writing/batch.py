@@ -48,7 +48,8 @@ from trading_intents.storage.pipeline import (
 )
 from trading_intents.trading import ORDER_TYPES, ActionType, FrozenStruct, OrderKind
 
-PRINCIPAL_TYPE, SYSTEM = "API_KEY", "SYSTEM"
+PRINCIPAL_TYPE = "API_KEY"
+SYSTEM = "SYSTEM"
 PLATFORM = "platform"  # the principal of the platform's own commands
 # A leg: an exit before its entry's fill, or the other one of a pair, which counts once.
 NOTHING_OPENS = "0"
@@ -133,10 +134,8 @@ async def run_batch(
 async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]) -> None:
     """Waits until nobody holds the budgets of their keys, for as long as for another lock, and
     holds nothing."""
-    organizations, keys = (
-        {each.organization_id for each in submissions},
-        {each.key_id or "" for each in submissions},
-    )
+    organizations = {each.organization_id for each in submissions}
+    keys = {each.key_id or "" for each in submissions}
     with contextlib.suppress(PlatformError, ConnectionLost):
         connection = await pipeline.connect()
         try:
@@ -148,7 +147,8 @@ async def wait_for_budgets(pipeline: Pipeline, submissions: Sequence[Submission]
 def decide_all(
     state: BatchState, submissions: Sequence[Submission], make_id: IdTextMaker
 ) -> tuple[list[Outcome | None], list[Effect]]:
-    outcomes, made = list[Outcome | None](), list[Effect]()
+    outcomes = list[Outcome | None]()
+    made = list[Effect]()
     for submission in submissions:
         outcome, own = decide_one(state, submission, make_id)
         outcomes.append(outcome)
@@ -183,7 +183,9 @@ def _append(
     order = None if isinstance(command, NewOrder) else state.orders[command.ref_intent_id]
     intent_id = order.order_id if order else make_id(state.now)
     append = _append_one(state, submission, accepted, intent_id, opens)
-    seq, made, legs = append.record.seq, list[Effect]([append]), list[PlacedLeg]()
+    seq = append.record.seq
+    made = list[Effect]([append])
+    legs = list[PlacedLeg]()
     marked = _mark(order, accepted.action_type, seq) if order else None
     made.append(Publish(append.record, append.broker, marked))
     if marked:
@@ -282,7 +284,8 @@ def _mark(order: OrderRow, action_type: ActionType, seq: int) -> OrderRow:
 def _refuse(
     state: BatchState, submission: Submission, rejected: ControlRejected, make_id: IdTextMaker
 ) -> list[Effect]:
-    account_id, organization_id = submission.account_id, submission.organization_id
+    account_id = submission.account_id
+    organization_id = submission.organization_id
     refusal = RefusedCommand(
         id=make_id(state.now),
         organization_id=organization_id,

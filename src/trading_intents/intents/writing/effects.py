@@ -68,11 +68,9 @@ def of_kind(effects: Iterable[Effect], kind: type[Kind]) -> list[Kind]:
 def render(effects: Sequence[Effect], now: str) -> list[Statement]:
     """The statements that write the batch, in the order of the locks; of several marks of an order
     the last."""
-    actions, refusals, counted = (
-        of_kind(effects, Append),
-        of_kind(effects, RefusedCommand),
-        of_kind(effects, StatsEntry),
-    )
+    actions = of_kind(effects, Append)
+    refusals = of_kind(effects, RefusedCommand)
+    counted = of_kind(effects, StatsEntry)
     marked = {order.order_id: order for order in of_kind(effects, OrderRow)}
     cancelled = [
         each.record.intent_id for each in actions if each.record.action_type == ActionType.CANCEL
@@ -216,7 +214,8 @@ _MARKED = {
     "cancel_requested": "boolean",
     "version": "bigint",
 }
-_MARKED_ROWS, _marked_values = RowParameters(_MARKED, 2), attrgetter(*_MARKED)
+_MARKED_ROWS = RowParameters(_MARKED, 2)
+_marked_values = attrgetter(*_MARKED)
 _MARK = f"""
     UPDATE orders o
     SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,

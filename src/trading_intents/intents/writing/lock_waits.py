@@ -27,7 +27,10 @@ class LockWaits:
     however many stay locked."""
 
     def __init__(self, pipeline: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
-        self._pipeline, self._attempt, self._fail, self._clock = pipeline, attempt, fail, clock
+        self._pipeline = pipeline
+        self._attempt = attempt
+        self._fail = fail
+        self._clock = clock
         self._queues: dict[str, SubmissionQueue] = {}
         self._turns: deque[str] = deque()
         self._idle: list[Pipeline] = []

@@ -23,7 +23,8 @@ class PendingSubmission:
     def __init__(
         self, submission: Submission, answer: Callable[[Outcome], None], since_seconds: float
     ) -> None:
-        self.submission, self.answer = submission, answer
+        self.submission = submission
+        self.answer = answer
         self.since_seconds = self.held_since_seconds = since_seconds
         self.organization_id = submission.organization_id
         self.is_cancel = isinstance(submission.command, Cancel)
@@ -48,7 +49,8 @@ class PendingSubmission:
     def reply(self, outcome: Outcome) -> None:
         """Answers the caller once; a second answer would be taken for that of the caller's next
         request."""
-        answer, self.answer = self.answer, _ignore
+        answer = self.answer
+        self.answer = _ignore
         answer(outcome)
 
 

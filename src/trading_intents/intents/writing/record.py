@@ -9,7 +9,8 @@ import msgspec
 from trading_intents.stream.model import EventType, make_payload
 from trading_intents.trading import EXITS, ActionType
 
-HASH_VERSION, LINKED_HASH_VERSION = 1, 2
+HASH_VERSION = 1
+LINKED_HASH_VERSION = 2
 HASH_VERSIONS = (HASH_VERSION, LINKED_HASH_VERSION)
 FIRST_HASH = "0" * 64
 

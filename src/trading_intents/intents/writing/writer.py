@@ -61,8 +61,10 @@ class Writer:
         log: Log,
     ) -> None:
         self._dependencies = dependencies
-        self._pool, self._signals = pool, signals
-        self._metrics, self._log = metrics, log
+        self._pool = pool
+        self._signals = signals
+        self._metrics = metrics
+        self._log = log
         self._clock = dependencies.clock
         self._queue = SubmissionQueue()
         self._lock_waits = LockWaits(
@@ -198,11 +200,10 @@ class Writer:
         locked. Raises StatementRefused if a lock was not to be had; then nothing was recorded."""
         if not batch:
             return []
-        started_seconds, is_ours = self._clock.monotonic(), dependencies is self._dependencies
-        submissions, ours = (
-            [each.submission for each in batch],
-            (self._answer_soon,) if is_ours else (),
-        )
+        started_seconds = self._clock.monotonic()
+        is_ours = dependencies is self._dependencies
+        submissions = [each.submission for each in batch]
+        ours = (self._answer_soon,) if is_ours else ()
         try:
             result = await run_batch(dependencies, submissions, locking, *ours)
         except CommitLost as lost:
@@ -291,7 +292,8 @@ class Writer:
         asyncio.get_running_loop().call_soon(self._answer_all)
 
     def _answer_all(self) -> None:
-        unanswered, self._unanswered = self._unanswered, []
+        unanswered = self._unanswered
+        self._unanswered = []
         for batch, outcomes in unanswered:
             self._answer(batch, outcomes)
 

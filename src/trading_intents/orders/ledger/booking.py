@@ -72,7 +72,8 @@ class TradeChange(FrozenStruct, frozen=True):
     def growth(self) -> tuple[Decimal, Decimal]:
         """The increase of the quantity, and its value."""
         with exact():
-            quantity, value = self.after.quantity, self.after.quantity * self.after.price
+            quantity = self.after.quantity
+            value = self.after.quantity * self.after.price
             if self.before:
                 quantity -= self.before.quantity
                 value -= self.before.quantity * self.before.price
@@ -207,7 +208,8 @@ def _row_after(
     uncovered_since: datetime | None,
 ) -> tuple[OrderRow, bool]:
     """The order's row, and whether a reader sees a change."""
-    row, confirmed = history.row, view.confirmed
+    row = history.row
+    confirmed = view.confirmed
     if state_of(row.order_status) is not OrderState.OPEN and not view.flags:
         # Final, and without a flag: only the broker's id may still become known.
         shown = replace(row, external_order_id=row.external_order_id or view.broker_order_id)
@@ -341,7 +343,8 @@ def _exposure_change(
     after = open_sums(_summed([each.row for each in settled], quantities))
     if before == after:
         return None
-    row, moved = group[0].row, map(EXACT.subtract, after[1:], before[1:])
+    row = group[0].row
+    moved = map(EXACT.subtract, after[1:], before[1:])
     return ExposureChange(
         row.account_id, row.symbol, row.organization_id, after.orders - before.orders, *moved
     )

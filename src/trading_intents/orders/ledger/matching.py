@@ -115,7 +115,8 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         for number, event in enumerate(events)
         if event.kind is not EventKind.POSITION
     }
-    account_ref, also_locked = recording.account_ref, frozenset(map(id_text, recording.also_locked))
+    account_ref = recording.account_ref
+    also_locked = frozenset(map(id_text, recording.also_locked))
     account_id, _ = account_ref.id_texts
     return PreparedRecording(
         account_ref, account_id, events, left_out, event_facts, own, also_locked, recording.balance
@@ -160,7 +161,9 @@ class LedgerIndex:
     """The ledger's rows, indexed for matching."""
 
     def __init__(self, read: Ledger) -> None:
-        self.histories, self.positions, self.now = read.histories, read.positions, read.now
+        self.histories = read.histories
+        self.positions = read.positions
+        self.now = read.now
         self.facts = {AccountName(fact.account_id, fact.key): fact for fact in read.facts}
         commands = (
             *read.commands,
@@ -215,7 +218,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     for fact in prepared.event_facts.values():
         found = index.facts.get(AccountName(account_id, fact.key))
         if found:
-            known[fact.key], owners[fact.key] = found, found.order_id
+            known[fact.key] = found
+            owners[fact.key] = found.order_id
     own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
     new_facts = NewFacts()
     for number, unnamed in prepared.event_facts.items():
@@ -225,7 +229,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
         if order_id and sent and sent.order_id != order_id:
             # The key was used for another order before: that order keeps its fact, and this fact is
             # lost.
-            fact, order_id = conflict_with(reported), sent.order_id
+            fact = conflict_with(reported)
+            order_id = sent.order_id
             owners[fact.key] = order_id
         if order_id and order_id not in index.histories:
             raise LedgerMoved
@@ -244,7 +249,8 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
             new_facts.conflicts.append((reported, order_id))
         if admitted and (admitted is fact or order_id):
             recorded = known.get(fact.key) if admitted is fact else None
-            known[admitted.key], owners[admitted.key] = admitted, order_id
+            known[admitted.key] = admitted
+            owners[admitted.key] = order_id
             new_facts.numbers[admitted.key] = number
             if recorded and order_id:
                 new_facts.adopted[admitted.key] = recorded, order_id

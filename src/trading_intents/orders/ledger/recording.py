@@ -157,7 +157,8 @@ def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
     matched: dict[AccountName, IdText] = {}
     named: dict[AccountName, str] = {}
     for each in recorded:
-        (account_id, organization_id), new = each.account_ref.id_texts, each.new_facts
+        account_id, organization_id = each.account_ref.id_texts
+        new = each.new_facts
         facts += [
             (account_id, organization_id, order_id, fact) for fact, order_id in new.facts.values()
         ]
@@ -342,14 +343,17 @@ async def sum_trades(
     current numbers; then all fees that were taken in the symbol itself, which count in no day's
     result again."""
     numbers = {change.after.trade_id: change.after for change in changes if change.before}
-    fee_quantity, row = row.fee_quantity, replace(row, fee_quantity=ZERO)
-    after, more = 0, True
+    fee_quantity = row.fee_quantity
+    row = replace(row, fee_quantity=ZERO)
+    after = 0
+    more = True
     while more:
         (reply,) = await tx.run([ledger.read_bookings(row, REBOOK_PAGE, after)])
         trades = ledger.parse_bookings(reply)
         row = from_trades(
             (numbers.get(trade.trade_id, trade).as_booking() for trade in trades), row
         )
-        more, after = len(trades) == REBOOK_PAGE, trades[-1].booking if trades else 0
+        more = len(trades) == REBOOK_PAGE
+        after = trades[-1].booking if trades else 0
     row = from_trades((change.after.as_booking() for change in changes if not change.before), row)
     return take_fee(row, fee_quantity, LONG_AGO) if fee_quantity else row

@@ -16,15 +16,16 @@ from trading_intents.errors import DatabaseMissing, StartupRefused
 from trading_intents.secret import Secret, make_file, sync_folder
 from trading_intents.trading import FrozenStruct
 
-OWNER, LOGIN, WORKER_LOGIN, DATABASE = (
-    "postgres",
-    "trading_intents",
-    "trading_intents_worker",
-    "trading_intents",
-)
+OWNER = "postgres"
+LOGIN = "trading_intents"
+WORKER_LOGIN = "trading_intents_worker"
+DATABASE = "trading_intents"
 # In DATA_DIR: the cluster, the file that the process that runs PostgreSQL has locked, the one that
 # PostgreSQL's own processes have, and the folder in which a restore puts its data together.
-DATA, LOCK, ALIVE, RESTORING = "postgres", "postgres.lock", "postgres.alive", "restoring"
+DATA = "postgres"
+LOCK = "postgres.lock"
+ALIVE = "postgres.alive"
+RESTORING = "restoring"
 PORT = "5432"  # is only a part of the socket's name
 # In pg_hba.conf, where "all" has no replication.
 BASE_BACKUP_RULE = f"local replication {OWNER} scram-sha-256\n"

@@ -11,7 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-PR_SET_PDEATHSIG, PR_SET_KEEPCAPS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 1, 8, 47, 2
+PR_SET_PDEATHSIG = 1
+PR_SET_KEEPCAPS = 8
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
 CLONE_NEWUSER = 0x10000000
 CAPABILITY_VERSION_3 = 0x20080522
 CAP_DAC_OVERRIDE = 1
@@ -127,7 +130,9 @@ def namespace_works(cluster: str, program: str) -> bool:
 def enter_namespace() -> None:
     """Outside the namespace the process keeps its user and can read its own 0700 folders; inside it
     is nobody."""
-    inside, uid, gid = pwd.getpwnam("nobody"), os.geteuid(), os.getegid()
+    inside = pwd.getpwnam("nobody")
+    uid = os.geteuid()
+    gid = os.getegid()
     system("unshare", CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{inside.pw_uid} {uid} 1")

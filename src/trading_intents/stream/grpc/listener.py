@@ -13,7 +13,8 @@ from trading_intents.web.server.tls import CertificateFiles
 
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_METADATA_BYTES = 16 * 1024
-KEEPALIVE_MILLIS, KEEPALIVE_LIMIT_MILLIS = 30_000, 10_000
+KEEPALIVE_MILLIS = 30_000
+KEEPALIVE_LIMIT_MILLIS = 10_000
 MIN_PING_MILLIS = 10_000
 HANDSHAKE_LIMIT_MILLIS = 10_000
 IDLE_CONNECTION_MILLIS = 75_000  # without a call, as of HTTP without a request
@@ -53,7 +54,9 @@ class GrpcListener:
         # its own error.
         self._max_calls = 2 * (max_streams + MAX_ADMISSIONS + MAX_PUBLIC_CALLS)
         self._options = (*OPTIONS, ("grpc.max_allowed_incoming_connections", max_connections))
-        self._servicer, self._host, self.port = transport, host, port
+        self._servicer = transport
+        self._host = host
+        self.port = port
         self._files = files
         self._public = PublicServicer()
         self._server: grpc.aio.Server | None = None

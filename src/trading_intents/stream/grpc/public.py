@@ -23,7 +23,8 @@ from trading_intents.stream.grpc.calls import (
 # The name that the protocol has today, with the same messages; grpc_reflection knows only the one
 # before.
 REFLECTION_V1 = "grpc.reflection.v1.ServerReflection"
-MAX_PUBLIC_CALLS, MAX_PUBLIC_CALLS_PER_CONNECTION = 200, 4
+MAX_PUBLIC_CALLS = 200
+MAX_PUBLIC_CALLS_PER_CONNECTION = 4
 
 
 class PublicServicer:

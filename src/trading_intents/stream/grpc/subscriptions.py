@@ -33,8 +33,11 @@ class StreamServicer:
     def __init__(
         self, streams: Streams, gate: Gate, limits: Limits, client_address: ClientAddress, log: Log
     ) -> None:
-        self._streams, self._gate, self._limits = streams, gate, limits
-        self._client_address, self._log = client_address, log
+        self._streams = streams
+        self._gate = gate
+        self._limits = limits
+        self._client_address = client_address
+        self._log = log
         self._admitting = 0
 
     def handler(self) -> Any:

@@ -56,7 +56,8 @@ def build_openapi(routes: Iterable[Route], version: str, url: str) -> dict[str, 
         ordered, ref_template="#/components/schemas/{name}"
     )
     _add_formats(components)
-    shapes, examples = dict(zip(ordered, schemas, strict=True)), Examples(components)
+    shapes = dict(zip(ordered, schemas, strict=True))
+    examples = Examples(components)
     ids = [route.handle.__name__ for route in routes]
     assert len(ids) == len(set(ids)), "two operations have one id"
     paths: dict[str, dict[str, Any]] = {}
@@ -185,10 +186,8 @@ def _responses(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict
 
 def _header_names(route: Route, status: int, success: dict[str, Any]) -> list[str]:
     """The headers that an answer of this status has, beside those of HTTP itself."""
-    is_success, is_limited = (
-        status < errors.InvalidRequest.status,
-        status == errors.RateLimited.status,
-    )
+    is_success = status < errors.InvalidRequest.status
+    is_limited = status == errors.RateLimited.status
     has = {
         "etag": is_success
         and any(_has_version(each.get("example")) for each in success.get("content", {}).values()),

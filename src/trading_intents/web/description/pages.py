@@ -72,7 +72,8 @@ def _reference(document: Mapping[str, Any], errors: Iterable[type[PlatformError]
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    links, sections = [], []
+    links = []
+    sections = []
     for tag in (tag["name"] for tag in document["tags"]):
         sections.append(f"<h2>{escape(tag)}</h2>")
         links.append(f"<li><strong>{escape(tag)}</strong>")

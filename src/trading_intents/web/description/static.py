@@ -43,7 +43,8 @@ class StaticFile:
     still the one."""
 
     def __init__(self, content: bytes, media: bytes, headers: Headers) -> None:
-        self._content, self._media = content, media
+        self._content = content
+        self._media = media
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         self._headers = [*headers, (b"etag", self._etag.encode()), (b"cache-control", b"no-cache")]
 

@@ -48,7 +48,9 @@ _UNUSUAL = frozenset({b"connection", b"expect", b"transfer-encoding"})
 
 class HttpConnection(asyncio.BufferedProtocol):
     def __init__(self, table: ConnectionTable) -> None:
-        self._table, self._app, self._budget = table, table.app, table.budget
+        self._table = table
+        self._app = table.app
+        self._budget = table.budget
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._unread = _NOTHING  # received and not parsed yet; nothing more is received meanwhile
@@ -158,7 +160,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def _parse_next(self) -> None:
-        piece, self._unread = self._unread[:PARSE_BYTES], self._unread[PARSE_BYTES:]
+        piece = self._unread[:PARSE_BYTES]
+        self._unread = self._unread[PARSE_BYTES:]
         self._parse(piece)
 
     @property
@@ -215,8 +218,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._framing_bytes = -self._piece_bytes
-        headers, named, parser = self._headers, dict(self._headers), self._parser
-        self._named, self._keep_alive = named, parser.should_keep_alive()
+        headers = self._headers
+        named = dict(self._headers)
+        parser = self._parser
+        self._named = named
+        self._keep_alive = parser.should_keep_alive()
         # Only HTTP/1.1 is kept alive without a Connection header.
         usual = self._keep_alive and b"host" in named and len(named) == len(headers) <= MAX_HEADERS
         if not usual or not _UNUSUAL.isdisjoint(named) or parser.should_upgrade():
@@ -362,7 +368,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             feed.close()
             self._close()
             return
-        self._feed, self._write_deadline = feed, None
+        self._feed = feed
+        self._write_deadline = None
         if not self._is_reading:  # the end of data shows that a reader has left
             self._is_reading = True
             self._transport.resume_reading()

@@ -16,11 +16,13 @@ from trading_intents.web.routing import App
 from trading_intents.web.server.parse_budget import ParseBudget
 
 MAX_CONNECTIONS = 10_000  # of HTTP, and of gRPC
-POOLS, OTHER_DATABASE_CONNECTIONS = 3, 32  # the others: pipelines, waits for locks, LISTEN
+POOLS = 3
+OTHER_DATABASE_CONNECTIONS = 32  # the others: pipelines, waits for locks, LISTEN
 READ_BYTES = 16 * 1024
 CLOSE_SECONDS = 1.0
 # Connections beyond the total, for these paths alone.
-PROBES, PROBE_RESERVE = frozenset({b"/healthz", b"/readyz"}), 16
+PROBES = frozenset({b"/healthz", b"/readyz"})
+PROBE_RESERVE = 16
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
@@ -65,7 +67,8 @@ class OpenConnection(Protocol):
 
 class ConnectionTable:
     def __init__(self, app: App, limits: ConnectionLimits) -> None:
-        self.app, self._limits = app, limits
+        self.app = app
+        self._limits = limits
         # Each with the address that it counts for.
         self.connections: dict[OpenConnection, str | None] = {}
         self._by_address: Counter[str | None] = Counter()

@@ -26,8 +26,11 @@ class CertificateFiles:
         self, certificate: str, key: str, setting: str, on_read: Callable[[float], None], log: Log
     ) -> None:
         """`on_read` gets the Unix time at which the certificate expires."""
-        self.certificate, self.key = Path(certificate), Path(key)
-        self._setting, self._on_read, self._log = setting, on_read, log
+        self.certificate = Path(certificate)
+        self.key = Path(key)
+        self._setting = setting
+        self._on_read = on_read
+        self._log = log
         try:
             self._seen = self._stamps()
             self.context = self._load()

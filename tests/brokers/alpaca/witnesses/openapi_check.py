@@ -29,7 +29,8 @@ def complaints(schema_at: str, value: object) -> list[str]:
 
 
 def check(exchange: dict[str, Any]) -> list[str]:
-    method, path = exchange["method"].lower(), exchange["path"]
+    method = exchange["method"].lower()
+    path = exchange["path"]
     for template, operations in DOCUMENT["paths"].items():
         if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", template), path) and method in operations:
             break

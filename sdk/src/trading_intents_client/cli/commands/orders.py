@@ -213,14 +213,16 @@ def cancel(
             print_json(placed) if as_json else typer.echo(f"accepted: cancel {placed.intent_id}")
 
         for_each(ids or (), cancel_one)
-        count, is_more = 0, all_orders
+        count = 0
+        is_more = all_orders
         while is_more:
             answer = chosen.cancel_all(symbol)
             for submitted in answer.intents:
                 print_json(submitted) if as_json else typer.echo(
                     f"accepted: cancel {submitted.intent_id}"
                 )
-            count, is_more = count + len(answer.intents), answer.more
+            count = count + len(answer.intents)
+            is_more = answer.more
         if all_orders and not count and not as_json:
             typer.echo("no open orders")
 

@@ -88,7 +88,8 @@ class BlotterPosition(Struct, frozen=True, kw_only=True):
 
 class Blotter:
     def __init__(self, account: TradingAccount, url: str) -> None:
-        self.account, self.url = account, url
+        self.account = account
+        self.url = url
         self.failure: Exception | None = None
         self.trouble: str | None = None
         self.balances: Balances | None = None
@@ -153,7 +154,8 @@ class Blotter:
             newer = {
                 key: row for key, row in self._positions.items() if _is_newer(row, found.get(key))
             }
-            self._positions, self.trouble = found | newer, None
+            self._positions = found | newer
+            self.trouble = None
 
     def orders(self) -> list[BlotterOrder]:
         """Open ones first, and the newest of each first."""
@@ -187,7 +189,8 @@ class Blotter:
         elif not order.is_open:
             self.notice = f"{order} is {order.status}"
         else:
-            self.confirming, self.notice = order, None
+            self.confirming = order
+            self.notice = None
 
     def positions(self) -> list[BlotterPosition]:
         with self._lock:
@@ -239,7 +242,8 @@ class Blotter:
             del self._fills[next(iter(self._fills))]
 
     def _apply_position(self, event: PositionEvent) -> None:
-        position, known = event.position, self._positions.get(event.position.symbol)
+        position = event.position
+        known = self._positions.get(event.position.symbol)
         price = known.market_price if known else None
         unrealized = None
         if price is not None and position.average_cost is not None:

@@ -25,7 +25,8 @@ def press(typed: bytes, blotter: Blotter, cancel: Callable[[BlotterOrder], None]
     """Does what was typed. False if that is to end."""
     for key in KEY.findall(typed):
         if blotter.confirming is not None:
-            order, blotter.confirming = blotter.confirming, None
+            order = blotter.confirming
+            blotter.confirming = None
             if key in (b"y", b"Y"):
                 cancel(order)
         elif key in STEPS:

@@ -74,7 +74,8 @@ class Cancels:
     """Sends CANCELs without holding up keys and frames, and waits for their answers at the end."""
 
     def __init__(self, account: Account, blotter: Blotter) -> None:
-        self._account, self._blotter = account, blotter
+        self._account = account
+        self._blotter = blotter
         self._threads: list[threading.Thread] = []
 
     def send(self, order: BlotterOrder) -> None:

@@ -17,7 +17,10 @@ from trading_intents_client.cli.tables import COLOURS, NONE, align, amount, roun
 from trading_intents_client.cli.watch.blotter import Blotter, BlotterOrder
 from trading_intents_client.cli.watch.keys import HELP
 
-WIDE, ROOMY, NARROW, TINY = 130, 110, 60, 30  # columns
+WIDE = 130
+ROOMY = 110
+NARROW = 60
+TINY = 30  # columns
 LOW = 12  # lines, in which three panels have no room
 FRAME_LINES = 3  # of a panel: its two borders, and the head of its table
 LIVE = "live"
@@ -47,7 +50,8 @@ def draw(blotter: Blotter, is_connected: bool, width: int, height: int) -> Layou
             Layout(_orders(blotter, body - FRAME_LINES, width * 3 // 5), ratio=3), right
         )
         return layout
-    events, middle = max(body // 5, 4), max(body // 3, 4)
+    events = max(body // 5, 4)
+    middle = max(body // 3, 4)
     beside = Layout(size=middle)
     beside.split_row(
         Layout(_positions(blotter, middle - FRAME_LINES, width // 2)),

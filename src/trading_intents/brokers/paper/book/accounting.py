@@ -17,11 +17,9 @@ from trading_intents.brokers.paper.model import (
 )
 from trading_intents.trading import ZERO, OrderSide, quotient
 
-NO_BUYING_POWER, NO_POSITION, LONG_POSITION = (
-    "insufficient_buying_power",
-    "no_position_to_sell",
-    "position_is_long",
-)
+NO_BUYING_POWER = "insufficient_buying_power"
+NO_POSITION = "no_position_to_sell"
+LONG_POSITION = "position_is_long"
 
 
 def find_allowed(
@@ -44,7 +42,8 @@ def booked(
 ) -> tuple[PaperOrder, PaperAccount, PaperHolding]:
     """All three after the fill. Whether the order is finished is not decided here."""
     signed = quantity if order.side is OrderSide.BUY else -quantity
-    after, short_value = held.position + signed, held.short_value
+    after = held.position + signed
+    short_value = held.short_value
     if after >= 0:
         short_value = ZERO
     elif signed > 0:

@@ -10,7 +10,9 @@ from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus
 from trading_intents.brokers.port import EventKind
 from trading_intents.trading import Leg
 
-ENTRY_ENDED, PAIR_FILLED, PAIR_CANCELLED = "entry_ended", "pair_filled", "pair_cancelled"
+ENTRY_ENDED = "entry_ended"
+PAIR_FILLED = "pair_filled"
+PAIR_CANCELLED = "pair_cancelled"
 
 # An order as it is after another one was filled or ended, the event that reports it, if any does,
 # and its reason.

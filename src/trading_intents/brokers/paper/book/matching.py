@@ -131,7 +131,8 @@ class OrderBook:
             return order
 
     def _accepted(self, client_order_id: str, terms: PaperTerms, at: datetime) -> PaperOrder:
-        number, place = self.account.orders + 1, self.account.places + 1
+        number = self.account.orders + 1
+        place = self.account.places + 1
         self.account = replace(self.account, orders=number, places=place)
         return PaperOrder(
             number=number,
@@ -269,7 +270,8 @@ class OrderBook:
                 self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
 
     def _work(self, number: int, at: datetime, arrived: bool) -> None:
-        order, quote = self.orders[number], self.quote
+        order = self.orders[number]
+        quote = self.quote
         if order.leaves == 0:
             return  # its pair ended it in this event, or it is an exit with nothing to close
         fresh = quote is not None and quote.is_fresh(at)

@@ -18,15 +18,19 @@ from trading_intents.trading import (
     parse_symbol,
 )
 
-BAD_SYMBOL, NOT_OFFERED, BAD_PRICES = "unknown_symbol", "not_offered", "prices_do_not_fit_the_kind"
-UNKNOWN_ORDER, TOO_LATE = "unknown_order", "too_late"
+BAD_SYMBOL = "unknown_symbol"
+NOT_OFFERED = "not_offered"
+BAD_PRICES = "prices_do_not_fit_the_kind"
+UNKNOWN_ORDER = "unknown_order"
+TOO_LATE = "too_late"
 ALL_BPS = 10_000
 KILLED = {
     TimeInForce.IMMEDIATE_OR_CANCEL: "immediate_or_cancel",
     TimeInForce.FILL_OR_KILL: "fill_or_kill",
 }
 NO_ORDERS_AWAY = Decimal(10_000)  # where nothing rests: further than the walk ever goes
-BAD_STEP, BAD_TICK = "quantity_off_step", "price_off_tick"
+BAD_STEP = "quantity_off_step"
+BAD_TICK = "price_off_tick"
 REFUSALS = {
     BAD_SYMBOL: "there is no such symbol",
     NOT_OFFERED: "this kind of order is not offered with this time in force",
@@ -102,7 +106,8 @@ def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
     """A trailing stop, after its market was seen: the stop is the trail away from the best price so
     far, on the tick that is further from the market. A SELL's market is the bid, a BUY's the
     ask."""
-    is_buy, seen = order.side is OrderSide.BUY, market_price(order, quote)
+    is_buy = order.side is OrderSide.BUY
+    seen = market_price(order, quote)
     best = seen if order.best_price is None else (min if is_buy else max)(order.best_price, seen)
     trail = order.trail_amount
     if trail is None:
@@ -136,7 +141,8 @@ class PriceLevels(FrozenStruct, frozen=True):
             return True
         last = quote.last
         up, down = (quote.ask, quote.bid) if last is None else (last, last)  # what triggers a stop
-        buy, sell = self.buy_limit, self.sell_limit
+        buy = self.buy_limit
+        sell = self.sell_limit
         return (
             (buy is not None and (quote.ask <= buy or (last is not None and last < buy)))
             or (sell is not None and (quote.bid >= sell or (last is not None and last > sell)))
@@ -149,10 +155,8 @@ class PriceLevels(FrozenStruct, frozen=True):
         could now."""
         if self.any_price:
             return 0
-        bid, ask = (
-            (middle_cents - HALF_SPREAD_CENTS) * CENT,
-            (middle_cents + HALF_SPREAD_CENTS) * CENT,
-        )
+        bid = (middle_cents - HALF_SPREAD_CENTS) * CENT
+        ask = (middle_cents + HALF_SPREAD_CENTS) * CENT
         ways = (
             (ask, self.buy_limit),
             (self.sell_limit, bid),
@@ -166,7 +170,8 @@ class PriceLevels(FrozenStruct, frozen=True):
 
 
 def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
-    any_price, due_at = False, None
+    any_price = False
+    due_at = None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}
     stops: dict[bool, list[Decimal]] = {True: [], False: []}
     for order in orders:

@@ -35,7 +35,9 @@ from trading_intents.trading import AccountSymbol, Symbol
 
 # How far back a session that was closed follows the walk: five minutes.
 MAX_TICKS_BACK = 1_200
-TOO_OLD, LOST, SCRIPTED = "too_old_to_send", "the session was lost", "scripted_refusal"
+TOO_OLD = "too_old_to_send"
+LOST = "the session was lost"
+SCRIPTED = "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the account is held elsewhere")
 
@@ -57,11 +59,10 @@ class _TwoSessions(Exception):
 
 class PaperVenue:
     def __init__(self, context: port.IntegrationContext) -> None:
-        self._transactions, self._clock = context.open_transactions(), context.clock
-        self._seed, self._cash = (
-            int(context.settings["PAPER_SEED"]),
-            Decimal(context.settings["PAPER_CASH"]),
-        )
+        self._transactions = context.open_transactions()
+        self._clock = context.clock
+        self._seed = int(context.settings["PAPER_SEED"])
+        self._cash = Decimal(context.settings["PAPER_CASH"])
         self._max_working_orders = int(context.settings["PAPER_MAX_OPEN_ORDERS"])
         self._group: GroupCommit[VenueRequest, VenueReply] = GroupCommit(self._work)
 
@@ -114,7 +115,8 @@ class PaperVenue:
         self, tx: PipelinedTransaction, requests: Sequence[VenueRequest]
     ) -> tuple[list[VenueReply], dict[UUID, list[PaperEvent]]]:
         batch, totals, quotes = await self._read(tx, requests)
-        replies, pacer = [], Pacer()
+        replies = []
+        pacer = Pacer()
         for request in requests:
             replies.append(
                 self._apply(request, batch, quotes) if request.is_taken else VenueReply(LOCKED)
@@ -305,7 +307,8 @@ class PaperVenue:
     ) -> None:
         assert books.totals is not None
         book.account = books.totals
-        has_orders, tick = bool(book.orders), tick_number(now)
+        has_orders = bool(book.orders)
+        tick = tick_number(now)
         if posted:
             seen = book.holding.posted_number
             for quote in posted:
@@ -334,16 +337,19 @@ class PaperVenue:
     ) -> tuple[port.CommandResult, int | None]:
         """Executes the command; gives its events and the number of the order that it made or
         named."""
-        books, now = request.books, batch.now
+        books = request.books
+        now = batch.now
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, code=TOO_OLD), None
         if FaultKind.LOSE in faults:
             return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=LOST), None
         if (books.account_id, ticket.client_order_id) in batch.known:
             return port.CommandResult(outcome=port.Outcome.UNKNOWN, code=port.DUPLICATE_ID), None
-        book, refusal = books.books[ticket.symbol], SCRIPTED if FaultKind.REJECT in faults else None
+        book = books.books[ticket.symbol]
+        refusal = SCRIPTED if FaultKind.REJECT in faults else None
         assert books.totals is not None
-        book.account, book.overfill = books.totals, FaultKind.OVERFILL in faults
+        book.account = books.totals
+        book.overfill = FaultKind.OVERFILL in faults
         order, before = self._target(request, batch, book)
         client_id = ticket.client_order_id
         match request.command:

@@ -49,7 +49,8 @@ class AccountBooks:
             book.orders = {
                 n: o for n, o in book.orders.items() if o.status is PaperOrderStatus.WORKING
             }
-            book.events, book.changed = [], set()
+            book.events = []
+            book.changed = set()
             if not book.orders:
                 idle.append(symbol)
         for symbol in idle[: max(0, len(idle) - MAX_IDLE_BOOKS)]:

@@ -61,7 +61,8 @@ class Valuation:
 
     def balance(self, account: PaperAccount, now: datetime) -> BrokerBalance:
         with exact():
-            cash, power = normalized(account.cash), normalized(account.buying_power)
+            cash = normalized(account.cash)
+            power = normalized(account.buying_power)
         equity = self._equity(cash, now)
         return BrokerBalance(
             currency=CURRENCY, cash=cash, buying_power=power, equity=equity, as_of=now

@@ -29,9 +29,11 @@ class KeyUse(msgspec.Struct):
 
 def parse_use(text: str | bytes, now: datetime) -> KeyUse:
     """Without what is of a day before, or of more than a minute ago."""
-    use, today = msgspec.json.decode(text, type=KeyUse), now.astimezone(UTC).date()
+    use = msgspec.json.decode(text, type=KeyUse)
+    today = now.astimezone(UTC).date()
     if use.day < today:
-        use.day, use.daily_notional = today, ZERO
+        use.day = today
+        use.daily_notional = ZERO
     oldest = int(now.timestamp()) - RATE_SECONDS
     use.seconds = {second: orders for second, orders in use.seconds.items() if second > oldest}
     return use

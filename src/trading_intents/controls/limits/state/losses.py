@@ -73,10 +73,8 @@ class AccountResults:
             known = msgspec.json.decode(known_text, type=StoredPrices)
             # The last known price counts, however old.
             last = prices.pick_last(known)
-            price, position = (
-                last.price if last else None,
-                msgspec.json.decode(text, type=HeldResult),
-            )
+            price = last.price if last else None
+            position = msgspec.json.decode(text, type=HeldResult)
             with exact():
                 self.results[account_id] = self.results.get(account_id, ZERO) + result_of(
                     position, price
@@ -106,7 +104,8 @@ class AccountResults:
         """Today's result, and the baseline that it begins, if none of today is known. Openings that
         had no price then count nothing until the next day: what they made before we knew one is no
         result of today."""
-        begun, known = self.begin_day(account_id, timezone, now), self.baselines.get(account_id)
+        begun = self.begin_day(account_id, timezone, now)
+        known = self.baselines.get(account_id)
         if known is None or (known.day, known.timezone) != (begun.day, begun.timezone):
             return ZERO, begun
         openings = self._openings.get(account_id, {})

@@ -132,7 +132,8 @@ def put_recent(
     of: dict[str, list[list[Any]]] = {"account": [], "second": [], "create": []}
     for kind, *row in rows:
         of[kind].append(row)
-    asked, found = {read.account_id: read for read in reads}, dict[str, RecentOrders]()
+    asked = {read.account_id: read for read in reads}
+    found = dict[str, RecentOrders]()
     for account_id, is_known, is_read in of["account"]:
         if is_read != "true":
             continue
@@ -142,7 +143,8 @@ def put_recent(
             if read.known and is_known == "true"
             else RecentOrders(read.window_millis, now)
         )
-        recent.head, recent.used_at = heads[account_id], now
+        recent.head = heads[account_id]
+        recent.used_at = now
         memory.pop(account_id, None)  # so that it becomes the newest
         memory[account_id] = found[account_id] = recent
     for account_id, second, orders in of["second"]:

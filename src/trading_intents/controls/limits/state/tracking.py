@@ -60,7 +60,8 @@ class LimitedSubject(FrozenStruct, frozen=True, kw_only=True):
 def limited_subject(
     owner: LimitOwner, symbol: str, environment: Environment, broker: str, limits: AppliedLimits
 ) -> LimitedSubject:
-    market, organization_id = market_of(broker, environment), owner.organization_id
+    market = market_of(broker, environment)
+    organization_id = owner.organization_id
     return LimitedSubject(
         account_id=owner.account_id,
         organization_id=organization_id,
@@ -128,19 +129,13 @@ class Exposures(LimitPart):
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_exposure:
-            known, broker = (
-                self._symbols[subject.account_id, subject.symbol],
-                self._brokers.find(subject.broker),
-            )
-            met.position, met.open_buy, met.open_sell = (
-                known.position,
-                known.open_buy,
-                known.open_sell,
-            )
-            met.open_orders, met.account_open_orders = (
-                known.open_orders,
-                self._open_orders[subject.account_id],
-            )
+            known = self._symbols[subject.account_id, subject.symbol]
+            broker = self._brokers.find(subject.broker)
+            met.position = known.position
+            met.open_buy = known.open_buy
+            met.open_sell = known.open_sell
+            met.open_orders = known.open_orders
+            met.account_open_orders = self._open_orders[subject.account_id]
             met.is_position_known = subject.account_id in self._opened or not (
                 broker and broker.tells_positions
             )
@@ -160,7 +155,8 @@ class LimitPrices(LimitPart):
     """Reference prices."""
 
     def __init__(self, rules: PriceRules) -> None:
-        self._rules, self._picked = rules, dict[PriceKey, ReferencePrice | None]()
+        self._rules = rules
+        self._picked = dict[PriceKey, ReferencePrice | None]()
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
         keys = {each.price_key for each in subjects if each.price_key} - self._picked.keys()
@@ -182,7 +178,8 @@ class KeyBudgets(LimitPart):
     (`held`)."""
 
     def __init__(self, prices: LimitPrices, locking: str) -> None:
-        self._prices, self._locking = prices, locking
+        self._prices = prices
+        self._locking = locking
         self.used: dict[str, KeyUse] = {}
         self.held: set[str] = set()
         self._changed: set[str] = set()
@@ -198,10 +195,8 @@ class KeyBudgets(LimitPart):
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if used := self.used.get(subject.key_id):
-            met.key_orders_last_minute, met.key_daily_notional = (
-                used.orders_last_minute,
-                used.daily_notional,
-            )
+            met.key_orders_last_minute = used.orders_last_minute
+            met.key_daily_notional = used.daily_notional
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         if subject and subject.key_id and not asked.closes and not asked.leg:
@@ -221,7 +216,8 @@ class DailyResults(LimitPart):
     """Today's results, by account; and the days that begin with the batch."""
 
     def __init__(self, prices: PriceRules) -> None:
-        self._prices, self._results = prices, dict[str, AccountResults]()
+        self._prices = prices
+        self._results = dict[str, AccountResults]()
         self._asked: set[str] = set()
         self._begun: dict[tuple[str, str], DailyBaseline] = {}  # by account and organization
 
@@ -252,7 +248,8 @@ class LastMinutes(LimitPart):
     head."""
 
     def __init__(self, memory: RecentByAccount, *, may_take_long: bool) -> None:
-        self._memory, self._may_take_long = memory, may_take_long
+        self._memory = memory
+        self._may_take_long = may_take_long
         self._heads: Mapping[str, Head] = {}
         self._asked: Sequence[recent.RecentRead] = ()
         self.known: RecentByAccount = {}
@@ -260,7 +257,8 @@ class LastMinutes(LimitPart):
         self.unread: set[str] = set()
 
     def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
-        self.now, self._heads = now, heads
+        self.now = now
+        self._heads = heads
         self.known = recent.find_whole(self._memory, heads, now)
 
     def needs(self, subjects: Collection[LimitedSubject]) -> Statement | None:
@@ -284,10 +282,8 @@ class LastMinutes(LimitPart):
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_recent:
             known = self.known[subject.account_id]
-            met.orders_last_minute, met.duplicate_at = (
-                known.count(self.now),
-                known.find(asked.terms),
-            )
+            met.orders_last_minute = known.count(self.now)
+            met.duplicate_at = known.find(asked.terms)
 
     def accept(self, account_id: str, subject: LimitedSubject | None, asked: AskedOrder) -> None:
         known = self.known.get(account_id)

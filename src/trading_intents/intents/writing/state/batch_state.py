@@ -107,7 +107,8 @@ class BatchState:
     def is_held(self, submission: Submission) -> bool:
         """Another transaction has locked the account or the key's budget, or the log must be read
         first. An account that does not exist is not held."""
-        account_id, rules = submission.account_id, self.rules[submission.organization_id]
+        account_id = submission.account_id
+        rules = self.rules[submission.organization_id]
         if account_id not in self.heads:
             return account_id in rules.accounts
         if isinstance(submission.command, Cancel):
@@ -118,16 +119,13 @@ class BatchState:
         )
 
     def meet(self, submission: Submission) -> SubmissionState:
-        account_id, command, key = (
-            submission.account_id,
-            submission.command,
-            submission.idempotency_key,
-        )
-        rules, symbol = self.rules[submission.organization_id], self.symbol_of(submission)
-        account, limited = (
-            rules.accounts.get(account_id),
-            self.limited_subject(submission, self.rules),
-        )
+        account_id = submission.account_id
+        command = submission.command
+        key = submission.idempotency_key
+        rules = self.rules[submission.organization_id]
+        symbol = self.symbol_of(submission)
+        account = rules.accounts.get(account_id)
+        limited = self.limited_subject(submission, self.rules)
         row = None if isinstance(command, NewOrder) else self.orders.get(command.ref_intent_id)
         return SubmissionState(
             key=rules.keys.get(submission.key_id) if submission.key_id else None,
@@ -147,7 +145,8 @@ class BatchState:
             return "0"
         if order is None and not self.limits.counts and not self.holdings:
             return accepted.spec.quantity
-        asked, key = asked_order(accepted, order), (submission.account_id, accepted.symbol)
+        asked = asked_order(accepted, order)
+        key = (submission.account_id, accepted.symbol)
         self.limits.accept(
             submission.account_id, self.limited_subject(submission, self.rules), asked
         )
@@ -194,7 +193,8 @@ async def read_state(
 ) -> BatchState:
     """Locks and reads in one round trip. What the cache does not have is read in another: the rules
     of organizations, and after them what their limits need."""
-    cache, memory = dependencies.rules.of(connection), dependencies.recent
+    cache = dependencies.rules.of(connection)
+    memory = dependencies.recent
     limits = LimitTracking(
         dependencies.prices,
         dependencies.brokers,

@@ -47,12 +47,10 @@ class Rules:
     _limited: dict[Subject, LimitedSubject | None] = field(default_factory=dict)
 
     def controls_of(self, account_id: str, symbol: str) -> Controls:
-        organization_id, switches, halts, key = (
-            self.organization_id,
-            self.switches,
-            self.halts,
-            (account_id, symbol),
-        )
+        organization_id = self.organization_id
+        switches = self.switches
+        halts = self.halts
+        key = (account_id, symbol)
         return Controls(
             organization_id,
             account_id,
@@ -70,10 +68,8 @@ class Rules:
         if subject not in self.covered or not symbol or account_id not in self.accounts:
             return None
         if subject not in self._limited:
-            account, owner = (
-                self.accounts[account_id],
-                LimitOwner(self.organization_id, account_id, key_id),
-            )
+            account = self.accounts[account_id]
+            owner = LimitOwner(self.organization_id, account_id, key_id)
             levels = (
                 (owner.organization_id, ""),
                 (account_id, ""),
@@ -148,7 +144,8 @@ class RulesCache:
         """Cleared, if the connection is another one. It may lead to a server that lost the latest
         commits, where a version that we have seen stands for other rules."""
         if connection is not self._connection:
-            self._connection, self.known = connection, {}
+            self._connection = connection
+            self.known = {}
         return self
 
     async def find(
