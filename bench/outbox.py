@@ -124,11 +124,11 @@ async def put_rows(pool: Pool, count: int) -> None:
     for start in range(0, count, PUT_ROWS):
         rows = [
             NewRow(
-                Queue.ACCOUNTS,
-                OutboxEventType.ACCOUNT_CREATED,
-                OrganizationId(uuid.uuid4()),
-                uuid.uuid4(),
-                {"version": 1},
+                queue=Queue.ACCOUNTS,
+                event_type=OutboxEventType.ACCOUNT_CREATED,
+                organization_id=OrganizationId(uuid.uuid4()),
+                order_key=uuid.uuid4(),
+                payload={"version": 1},
             )
             for _ in range(min(PUT_ROWS, count - start))
         ]

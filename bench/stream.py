@@ -147,7 +147,12 @@ def make_event(bench: Bench, number: int) -> Event:
         created_at=now,
     )
     return Event(
-        organization_id, account_id, Environment.PAPER, EventType.INTENT_ACTION, "AAPL", payload
+        organization_id=organization_id,
+        account_id=account_id,
+        environment=Environment.PAPER,
+        kind=EventType.INTENT_ACTION,
+        symbol="AAPL",
+        payload=payload,
     )
 
 

@@ -62,7 +62,7 @@ class Order:
         return self.ticket.quantity - self.filled
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Book:
     """All that the venue knows of one account."""
 

@@ -74,7 +74,7 @@ class Act(StrEnum):
     BREAK = "break"  # taken, and the adapter raises
 
 
-@dataclass
+@dataclass(kw_only=True)
 class VenueOrder:
     account_id: UUID
     ticket: OrderTicket  # of the last version
@@ -189,7 +189,7 @@ class FakeVenue:
         self.tickets.append(ticket)
         if command == "submit":
             made = self.orders[ticket.client_order_id] = VenueOrder(
-                account_id, ticket, f"v{len(self.journal)}"
+                account_id=account_id, ticket=ticket, number=f"v{len(self.journal)}"
             )
             self._emit(made, EventKind.ACCEPTED)
             for leg in ticket.legs:
@@ -202,7 +202,11 @@ class FakeVenue:
                 )
                 number = f"{made.number}-{leg.leg}"
                 self.orders[leg.client_order_id] = VenueOrder(
-                    account_id, own, number, parent=ticket.client_order_id, leg=leg.leg
+                    account_id=account_id,
+                    ticket=own,
+                    number=number,
+                    parent=ticket.client_order_id,
+                    leg=leg.leg,
                 )
             if self.accepts_legs:
                 self.accept_legs()
@@ -313,7 +317,11 @@ class VenueSession:
         ]
         working = tuple(_snapshot(order) for order in orders if not order.over)
         return AccountSnapshot(
-            START, working, tuple(fills), self._venue.positions, self._venue.balance
+            taken_at=START,
+            open_orders=working,
+            executions=tuple(fills),
+            positions=self._venue.positions,
+            balance=self._venue.balance,
         )
 
     async def close(self) -> None:

@@ -47,7 +47,7 @@ def environment(data_dir: Path, settings: Mapping[str, str]) -> dict[str, str]:
     return clean | {PREFIX + name: value for name, value in chosen.items()}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Platform:
     process: fork_server.Fork
     url: str
@@ -124,7 +124,14 @@ def serving(data_dir: Path, **settings: str) -> Iterator[Platform]:
         logged = _await_serving(process, logs)
         gathering.start()
         with QuickClient(logged["http"], timeout=10) as client:
-            yield Platform(process, logged["http"], client, environ, logs, logged.get("grpc", ""))
+            yield Platform(
+                process=process,
+                url=logged["http"],
+                client=client,
+                environ=environ,
+                logs=logs,
+                grpc=logged.get("grpc", ""),
+            )
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

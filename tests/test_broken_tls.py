@@ -61,7 +61,14 @@ async def test_a_request_to_a_broker_may_have_arrived(tmp_path: Path) -> None:
         settings = {"ALPACA_PAPER_URL": url}
         rest = AlpacaRest(
             IntegrationContext(
-                account, secrets, SystemClock(), settings, nothing, nothing, nothing, shared
+                account=account,
+                secrets=secrets,
+                clock=SystemClock(),
+                settings=settings,
+                database=nothing,
+                signals=nothing,
+                open_transactions=nothing,
+                shared=shared,
             )
         )
         with pytest.raises(AnswerUnclear):

@@ -38,7 +38,7 @@ def admin_of(platform: Platform, user: str, organization: str) -> dict[str, str]
     return {"authorization": f"Bearer {platform.token(user, organization)}"}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Load:
     """Writers and readers that go on whatever is answered, and remember it."""
 
@@ -125,7 +125,7 @@ async def test_kills_of_postgresql_lose_no_answered_write(warm: Path, kills: int
         async with httpx.AsyncClient(
             base_url=platform.url, timeout=WRITES_LIMIT_SECONDS, verify=False
         ) as client:
-            load = Load(client)
+            load = Load(client=client)
             names = map("key-{}".format, itertools.count())
             work = [load.write(admin, names) for _ in range(WRITERS)]
             work += [load.read("/v1/api-keys", admin), load.read("/readyz", {})]

@@ -114,7 +114,7 @@ USERS_POLL_SECONDS = 5.0  # removing a person's data is not urgent
 DRAIN_SECONDS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Infrastructure:
     settings: Settings
     database: Database
@@ -177,7 +177,13 @@ async def open_infrastructure(
         history = WalHistory()
         size = settings.database_pool_size
         opening = open_database(
-            urls.url, size, log, metrics, urls.worker_url, needs_worker, history
+            url=urls.url,
+            pool_size=size,
+            log=log,
+            metrics=metrics,
+            worker_url=urls.worker_url,
+            needs_worker=needs_worker,
+            history=history,
         )
         database = await stack.enter_async_context(opening)
         signals = await stack.enter_async_context(
@@ -198,18 +204,18 @@ async def open_infrastructure(
             return stack.enter_context(contextlib.closing(GroupTransactions(pipeline)))
 
         yield Infrastructure(
-            settings,
-            database,
-            signals,
-            client,
-            brokers,
-            metrics,
-            log,
-            clock,
-            make_id,
-            service,
-            worker,
-            transactions,
+            settings=settings,
+            database=database,
+            signals=signals,
+            client=client,
+            brokers=brokers,
+            metrics=metrics,
+            log=log,
+            clock=clock,
+            make_id=make_id,
+            pipeline=service,
+            worker_pipeline=worker,
+            open_transactions=transactions,
         )
 
 
@@ -219,7 +225,7 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
     """All that the features provide; the process's roles say which of it runs."""
 
@@ -278,7 +284,15 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
         *key_routes(gates, ApiKeys(pool, make_id, callers)),
         organization_route(gates["organization_by_provider"], Organizations(pool, name)),
         user_route(
-            gates["delete_current_user"], Users(pool, name, directory, make_id, signals, callers)
+            gates["delete_current_user"],
+            Users(
+                pool=pool,
+                provider=name,
+                directory=directory,
+                make_id=make_id,
+                signals=signals,
+                callers=callers,
+            ),
         ),
         *(
             provider_routes(gates["public"], provider, TokenIssuer(pool, provider))
@@ -308,18 +322,25 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     # connections.
     max_streams = min(settings.max_streams, connection_limits(0).total)
     hub = Hub(
-        stream,
-        max_streams,
-        settings.streams_per_organization,
-        infra.clock,
-        infra.metrics,
-        infra.log,
+        pool=stream,
+        max_streams=max_streams,
+        per_organization=settings.streams_per_organization,
+        clock=infra.clock,
+        metrics=infra.metrics,
+        log=infra.log,
     )
     retained = {
         EventType.BROKER_ORDER: retained_orders,
         EventType.BROKER_POSITION: retained_positions,
     }
-    streams = Streams(stream, hub, accounts, gates["stream"], retained, infra.log)
+    streams = Streams(
+        pool=stream,
+        hub=hub,
+        accounts=accounts,
+        gate=gates["stream"],
+        retained=retained,
+        log=infra.log,
+    )
     servicer = StreamServicer(
         streams, gates["stream"], limits, ClientAddress(settings.trusted_proxies), infra.log
     )
@@ -332,7 +353,17 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     grpc = GrpcListener(servicer, *most, settings.grpc_host, settings.grpc_port, files)
     streamed = event_routes(gates["stream"], streams, infra.log)
     return Features(
-        callers, gates, accounts, limits, routes, streamed, directory, tools, writer, hub, grpc
+        callers=callers,
+        gates=gates,
+        accounts=accounts,
+        limits=limits,
+        routes=routes,
+        event_routes=streamed,
+        directory=directory,
+        batch_dependencies=tools,
+        writer=writer,
+        hub=hub,
+        grpc=grpc,
     )
 
 
@@ -350,18 +381,18 @@ def build_workers(
     signals.subscribe(channel(Queue.ACCOUNTS), accounts.wake)
     signals.subscribe(channel(Queue.USERS), users.wake)
     execution = Execution(
-        context,
-        infra.brokers,
-        vault,
-        partial(broker_settings, settings),
-        signals,
-        infra.make_id,
-        settings.execution_max_age_millis,
-        PlatformActions(replace(tools, pipeline=infra.worker_pipeline), signals),
-        infra.open_transactions,
-        settings.execution_reconcile_seconds,
-        tools.prices,
-        losses.on_trades,
+        context=context,
+        brokers=infra.brokers,
+        vault=vault,
+        settings=partial(broker_settings, settings),
+        signals=signals,
+        make_id=infra.make_id,
+        max_age_millis=settings.execution_max_age_millis,
+        actions=PlatformActions(replace(tools, pipeline=infra.worker_pipeline), signals),
+        open_transactions=infra.open_transactions,
+        reconcile_seconds=settings.execution_reconcile_seconds,
+        prices=tools.prices,
+        on_trades=losses.on_trades,
     )
     return [accounts, users, execution]
 
@@ -488,7 +519,13 @@ def build_app(
         await find_account(request, policy, features.accounts)
 
     app = App(
-        routes, features.limits, addresses, infra.clock, infra.metrics, infra.log, find_path_account
+        routes=routes,
+        limits=features.limits,
+        client_address=addresses,
+        clock=infra.clock,
+        metrics=infra.metrics,
+        log=infra.log,
+        find_account=find_path_account,
     )
     return app
 
@@ -509,7 +546,14 @@ async def working(
     if "worker" in infra.settings.roles:
         pool = infra.database.worker
         tools = features.batch_dependencies
-        losses = LossJudge(pool, tools.prices, infra.make_id, infra.signals, infra.clock, infra.log)
+        losses = LossJudge(
+            pool=pool,
+            prices=tools.prices,
+            make_id=infra.make_id,
+            signals=infra.signals,
+            clock=infra.clock,
+            log=infra.log,
+        )
         resuming = keep_resuming(
             pool, features.directory, infra.settings.identity_provider_name, infra.log
         )

@@ -50,7 +50,7 @@ def _bounded(default: int, max_value: int, meaning: str) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data_dir: Path = _setting(
         Path(".data"), "Folder of the embedded PostgreSQL, its passwords and our keys."

@@ -145,7 +145,14 @@ async def examine_account(
             )
             own = broker_settings(settings, row["broker"])
             context = IntegrationContext(
-                account, secrets, SystemClock(), own, pool, signals, transactions, {}
+                account=account,
+                secrets=secrets,
+                clock=SystemClock(),
+                settings=own,
+                database=pool,
+                signals=signals,
+                open_transactions=transactions,
+                shared={},
             )
             broker = integration.connect(context)
             stack.push_async_callback(broker.close)

@@ -52,7 +52,7 @@ class WantedUser(msgspec.Struct, forbid_unknown_fields=True):
     role: Role | None = None
 
 
-class WantedKey(msgspec.Struct, forbid_unknown_fields=True):
+class WantedKey(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A key is found by its name and environment."""
 
     name: Name
@@ -74,7 +74,7 @@ class WantedAccount(msgspec.Struct, forbid_unknown_fields=True):
     disabled: bool | None = None
 
 
-class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True):
+class WantedOrganization(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     external_id: Name
     name: Name | None = None
     entitlements: list[Entitlement] | None = None
@@ -104,7 +104,7 @@ class ProvisionedUser(msgspec.Struct):
     role: Role
 
 
-class ProvisionedKey(msgspec.Struct, omit_defaults=True):
+class ProvisionedKey(msgspec.Struct, omit_defaults=True, kw_only=True):
     id: str
     name: str
     environment: Environment
@@ -114,7 +114,7 @@ class ProvisionedKey(msgspec.Struct, omit_defaults=True):
     api_key: str = ""
 
 
-class ProvisionedAccount(msgspec.Struct):
+class ProvisionedAccount(msgspec.Struct, kw_only=True):
     id: UUID
     name: str
     broker: str
@@ -123,7 +123,7 @@ class ProvisionedAccount(msgspec.Struct):
     disabled: bool
 
 
-class ProvisionedOrganization(msgspec.Struct):
+class ProvisionedOrganization(msgspec.Struct, kw_only=True):
     id: str
     external_id: str
     name: str
@@ -186,7 +186,14 @@ async def _organization(
         for n, each in enumerate(item.accounts)
     ]
     keys = [
-        await _key(tx, parts, made, key, new_keys.get(key.name), f"{at}/api_keys/{n}")
+        await _key(
+            tx,
+            parts=parts,
+            organization=made,
+            item=key,
+            secret=new_keys.get(key.name),
+            at=f"{at}/api_keys/{n}",
+        )
         for n, key in enumerate(item.api_keys)
     ]
     entitled = sorted(made.entitlements)
@@ -255,13 +262,26 @@ async def _key(
     key = await store.find_key_by_name(tx, organization.id, item.name, item.environment)
     if key is None:
         shown = (secret or make_key(item.environment)).reveal()
-        new = NewKey(item.name, item.environment, sorted(wanted or ()), digest(shown), hint(shown))
+        new = NewKey(
+            name=item.name,
+            environment=item.environment,
+            permissions=sorted(wanted or ()),
+            digest=digest(shown),
+            hint=hint(shown),
+        )
         key = await store.insert_key(tx, parts.make_id(), organization.id, new)
     permissions = key.permissions if wanted is None else wanted
     disabled = key.disabled if item.disabled is None else item.disabled
     ends = expires_at or key.expires_at
     if (permissions, disabled, ends) != (key.permissions, key.disabled, key.expires_at):
-        key = await store.update_key(tx, key.id, key.name, permissions, disabled, ends)
+        key = await store.update_key(
+            tx,
+            key_id=key.id,
+            name=key.name,
+            permissions=permissions,
+            disabled=disabled,
+            expires_at=ends,
+        )
     if item.limits is not None:
         await show_organizations(tx, [organization.id])
         with _pointing_into(f"{at}/limits"):
@@ -358,9 +378,20 @@ def _demo_key(data_dir: Path, make: bool) -> Secret | None:
 
 
 def _demo_document() -> Document:
-    key = WantedKey(DEMO, Environment.PAPER, list(Permission))
+    key = WantedKey(name=DEMO, environment=Environment.PAPER, permissions=list(Permission))
     users = [WantedUser(DEMO, Role.ADMIN)]
     accounts = [WantedAccount(*DEMO_ACCOUNT)]
     return Document(
-        [WantedOrganization(DEMO, "Demo", list(Entitlement), None, None, users, accounts, [key])]
+        [
+            WantedOrganization(
+                external_id=DEMO,
+                name="Demo",
+                entitlements=list(Entitlement),
+                disabled=None,
+                member_trading=None,
+                users=users,
+                accounts=accounts,
+                api_keys=[key],
+            )
+        ]
     )

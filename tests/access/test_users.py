@@ -274,7 +274,17 @@ def test_killed_at_every_step_the_user_is_gone_with_one_event(
     settings = settings_of(issuer, directory, urls)
     with impatiently(), serving(tmp_path, **settings) as platform:
         ada = user(issuer, platform)
-        asyncio.run(_kill_while_held(platform, urls, lock, held, ada, step, directory))
+        asyncio.run(
+            _kill_while_held(
+                platform=platform,
+                urls=urls,
+                lock=lock,
+                held=held,
+                ada=ada,
+                step=step,
+                directory=directory,
+            )
+        )
     make_older(tables)
     with impatiently(), serving(tmp_path, **settings) as platform:
         if step == "recorded":

@@ -49,7 +49,7 @@ def load() -> ModuleType:
 MODULE: Any = load()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Stage:
     folder: Path
     forgets: bool = False  # the venue's book is lost whenever a session is made
@@ -68,9 +68,18 @@ class Stage:
             (self.folder / f"{self.account}.json").unlink(missing_ok=True)
         account = BrokerAccount(self.account, OrganizationId(uuid4()), Environment.PAPER, None)
         settings = {"MY_BROKER_FOLDER": str(self.folder)}
-        nothing = None
-        given: Any = (account, {}, SystemClock(), settings, nothing, nothing, nothing, {})
-        self.session = MODULE.INTEGRATION.connect(IntegrationContext(*given))
+        nothing: Any = None
+        context = IntegrationContext(
+            account=account,
+            secrets={},
+            clock=SystemClock(),
+            settings=settings,
+            database=nothing,
+            signals=nothing,
+            open_transactions=nothing,
+            shared={},
+        )
+        self.session = MODULE.INTEGRATION.connect(context)
         session: BrokerAdapter = self.session
         return session
 
@@ -89,13 +98,13 @@ MEANT = [card for card in CARDS if card.needs(MODULE.CAPABILITIES) and card.faul
 
 @pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)
 async def test_the_example_plays_the_card(card: Card, tmp_path: Path) -> None:
-    await play(card, Stage(tmp_path))
+    await play(card, Stage(folder=tmp_path))
 
 
 async def test_a_venue_that_forgets_does_not_play_the_card_of_restarts(tmp_path: Path) -> None:
     (card,) = (card for card in MEANT if card.number == 63)
     with pytest.raises(AssertionError, match="a key came again"):
-        await play(card, Stage(tmp_path, forgets=True))
+        await play(card, Stage(folder=tmp_path, forgets=True))
 
 
 async def test_the_example_trades_on_after_a_restart(
@@ -106,7 +115,7 @@ async def test_the_example_trades_on_after_a_restart(
     integration = Integration("paper", capabilities, MODULE.connect)
     metrics = Metrics()
     async with open_in_process(urls) as in_process:
-        MODULE.Venue(tmp_path / f".data/my_broker/{in_process.account}.json").quote(
+        MODULE.Venue(host=tmp_path / f".data/my_broker/{in_process.account}.json").quote(
             Decimal(99), Decimal(100), Decimal(1000)
         )
         orders = []

@@ -24,7 +24,7 @@ METRICS = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = b"POST /api/v1/auth/api-key/validate HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Attackers:
     port: int
     path: str  # of an account's intents
@@ -128,7 +128,12 @@ async def attack(attackers: Attackers, seconds: float) -> None:
 
 def main() -> None:
     task = json.load(sys.stdin)
-    attackers = Attackers(task["port"], task["path"], task["api_key"], random.Random(task["seed"]))
+    attackers = Attackers(
+        port=task["port"],
+        path=task["path"],
+        api_key=task["api_key"],
+        chance=random.Random(task["seed"]),
+    )
     asyncio.run(attack(attackers, task["seconds"]))
 
 

@@ -27,7 +27,7 @@ STOPPED_SECONDS = 8.0
 CONNECTED_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Course:
     """The number of accounts, the pace of each client, and the faults of each worker meanwhile."""
 
@@ -39,8 +39,15 @@ class Course:
     stop_seconds: float = 0.0
 
 
-SHORT = Course(40, 0.2, (0.2, 0.8), kills=1, look_seconds=0.1)
-LONG = Course(2000, 0.0, (1, 3), kills=math.inf, look_seconds=0.02, stop_seconds=STOPPED_SECONDS)
+SHORT = Course(count=40, pace_seconds=0.2, life_seconds=(0.2, 0.8), kills=1, look_seconds=0.1)
+LONG = Course(
+    count=2000,
+    pace_seconds=0.0,
+    life_seconds=(1, 3),
+    kills=math.inf,
+    look_seconds=0.02,
+    stop_seconds=STOPPED_SECONDS,
+)
 
 
 class Workers:

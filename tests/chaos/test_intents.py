@@ -71,7 +71,7 @@ class Fleet:
             self.kills += 1
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Load:
     """Clients that go on whatever happens, and remember their answers."""
 
@@ -205,7 +205,7 @@ def test_every_answer_is_kept_whole_though_everything_dies(
     }
     headers, accounts = provision(tmp_path / "api", settings)
     fleet = Fleet(tmp_path / "api", settings, pauses)
-    load = Load(fleet, headers, accounts, pace_seconds)
+    load = Load(fleet=fleet, headers=headers, accounts=accounts, pace_seconds=pace_seconds)
     with ThreadPoolExecutor(2 + CLIENTS) as threads:
         living = [threads.submit(fleet.run, number) for number in range(2)]
         try:

@@ -42,9 +42,26 @@ def trade(platform: Platform) -> None:
     platform.client.patch(
         f"/v1/controls/accounts/{account}/symbols/AMZN/time", headers=headers, json=window
     )
-    submit(platform, headers, account, "META", "BUY", "5", "")
+    submit(
+        platform=platform,
+        headers=headers,
+        account=account,
+        symbol="META",
+        side="BUY",
+        quantity="5",
+        limit="",
+    )
     exits = {"take_profit": {"limit_price": "460"}, "stop_loss": {"stop_price": "350"}}
-    submit(platform, headers, account, "AAPL", "BUY", "20", "380", exits=exits)
+    submit(
+        platform=platform,
+        headers=headers,
+        account=account,
+        symbol="AAPL",
+        side="BUY",
+        quantity="20",
+        limit="380",
+        exits=exits,
+    )
     cancel = {"command": {"type": "CANCEL", "payload": {"ref_intent_id": made[6]}}}
     platform.client.post(f"/v1/accounts/{account}/intents", headers=headers, json=cancel)
 
@@ -62,7 +79,15 @@ def submit_some(platform: Platform) -> None:
     headers = headers_of(platform)
     account = platform.client.get("/v1/accounts", headers=headers).json()["data"][0]["id"]
     for _ in range(5):
-        submit(platform, headers, account, "AAPL", "BUY", "1", "2")
+        submit(
+            platform=platform,
+            headers=headers,
+            account=account,
+            symbol="AAPL",
+            side="BUY",
+            quantity="1",
+            limit="2",
+        )
 
 
 def submit(

@@ -31,7 +31,14 @@ def main(folder: Path) -> None:
         trade(platform)
         for size, viewport in SIZES.items():
             for scheme in ("light", "dark"):
-                picture(browser, platform, viewport, scheme, folder, f"{size}-{scheme}")
+                picture(
+                    browser=browser,
+                    platform=platform,
+                    viewport=viewport,
+                    scheme=scheme,
+                    folder=folder,
+                    suffix=f"{size}-{scheme}",
+                )
         key = live_account(platform)
         with tab(browser, platform, DESKTOP, "light") as screen:
             screen.sign_in(key)

@@ -56,7 +56,12 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
             "UPDATE reference_prices SET price = 90, as_of = clock_timestamp(), environment = 'paper'"
         )
         judge = LossJudge(
-            database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log
+            pool=database.worker,
+            prices=PRICES,
+            make_id=id_maker(SystemClock()),
+            signals=signals,
+            clock=SystemClock(),
+            log=log,
         )
         yield JudgedBooks(books, judge)
 

@@ -63,7 +63,12 @@ def test_a_day_begins_at_midnight_in_its_zone(moment: str, zone: str | None, day
 def test_a_result_is_what_is_realized_and_what_is_not(
     quantity: str, uncosted: str, cost: str, realized: str, price: str | None, result: str
 ) -> None:
-    position = HeldResult(*map(Decimal, (quantity, uncosted, cost, realized)))
+    position = HeldResult(
+        quantity=Decimal(quantity),
+        uncosted_quantity=Decimal(uncosted),
+        open_cost=Decimal(cost),
+        realized_pnl=Decimal(realized),
+    )
     assert result_of(position, None if price is None else Decimal(price)) == Decimal(result)
 
 

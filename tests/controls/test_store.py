@@ -72,20 +72,20 @@ async def test_many_are_read_in_the_order_asked(database: Database, tenant: Tena
         (one, "MSFT"),
         (two, "AAPL"),
     ]
-    of = partial(Controls, str(organization))
+    of = partial(Controls, organization_id=str(organization))
     expected = [
-        of(str(two), account=off, time=TimeRule()),
-        of(str(one), symbol=Switch(False), time=rule),
-        of(str(three)),
-        of(str(one), symbol=Switch(False), time=rule),
-        of(str(one)),
-        of(str(two), account=off),
+        of(account_id=str(two), account=off, time=TimeRule()),
+        of(account_id=str(one), symbol=Switch(False), time=rule),
+        of(account_id=str(three)),
+        of(account_id=str(one), symbol=Switch(False), time=rule),
+        of(account_id=str(one)),
+        of(account_id=str(two), account=off),
     ]
     async with database.service.transaction([organization]) as tx:
         assert await store.read_many(tx, [a for a, _ in asked], [s for _, s in asked]) == expected
         assert await store.read_many(tx, [], []) == []
         assert await store.read_one(tx, one, Symbol("AAPL")) == expected[1]
-        assert await store.read_one(tx, two, None) == of(str(two), account=off)
+        assert await store.read_one(tx, two, None) == of(account_id=str(two), account=off)
         await store.put_switch(tx, ControlScope(organization), off)
         assert {c.organization for c in await store.read_many(tx, [one, two], ["A", "B"])} == {off}
     async with database.worker.transaction() as tx:

@@ -103,7 +103,7 @@ def of(text: str | None) -> time | None:
 
 
 def controls(**set_: Any) -> Controls:
-    return Controls(ORGANIZATION, ACCOUNT, **set_)
+    return Controls(organization_id=ORGANIZATION, account_id=ACCOUNT, **set_)
 
 
 @pytest.mark.parametrize(("start", "end", "zone", "moment", "is_open"), EDGES)
@@ -200,7 +200,14 @@ def test_evaluating_never_fails_and_says_no_exactly_when_a_part_does(
     now: datetime,
 ) -> None:
     judged = Controls(
-        ORGANIZATION, ACCOUNT, organization, account, symbol, rule, organization_halt, account_halt
+        organization_id=ORGANIZATION,
+        account_id=ACCOUNT,
+        organization=organization,
+        account=account,
+        symbol=symbol,
+        time=rule,
+        organization_halt=organization_halt,
+        account_halt=account_halt,
     )
     answered = evaluate(judged, AAPL, now)
     off = [bool(s and s.disabled) for s in (organization, account, symbol)]

@@ -37,7 +37,7 @@ QUIET_SECONDS = 30.0
 ENDS_SECONDS = 180.0  # for what was accepted
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Trader:
     """One account: orders of several callers, and its stream."""
 

@@ -25,7 +25,7 @@ DAY_SECONDS = 86_400
 INSTANCE = "worker-1:8080"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Watched:
     """A process as Prometheus sees it, scraped every 15 s from time 0 on."""
 
@@ -143,7 +143,7 @@ def test_every_alert_fires_while_its_fault_lasts_and_clears_after_it(tmp_path: P
     assert FAULTS.keys() == {rule["alert"] for rule in alert_rules()}
     tests = []
     for alert, (break_it, mend_it) in FAULTS.items():
-        watched = Watched(tmp_path)
+        watched = Watched(data_dir=tmp_path)
         watched.metrics.free_disk.set_function(lambda: 1e11)
         for steps, change in (
             (HEALTHY_STEPS, mend_it),

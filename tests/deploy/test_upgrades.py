@@ -109,7 +109,7 @@ def serving_release(environ: dict[str, str]) -> Iterator[str]:
         process.stderr.close()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Load:
     """Callers that trade at the processes in `urls`, in turn, until they are stopped."""
 
@@ -185,7 +185,7 @@ def test_the_last_release_and_this_tree_serve_one_database(
         }
         body = {"name": "main", "broker": "paper", "environment": "paper"}
         account = httpx.post(f"{old}/v1/accounts", json=body, headers=headers).json()["id"]
-        load = Load(headers, account, [old])
+        load = Load(headers=headers, account=account, urls=[old])
         callers = [threading.Thread(target=load.run) for _ in range(CALLERS)]
         for caller in callers:
             caller.start()

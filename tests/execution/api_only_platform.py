@@ -35,7 +35,7 @@ DOCUMENT = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ApiOnlyPlatform:
     client: httpx.Client
     urls: Urls
@@ -119,7 +119,13 @@ def open_api_platform(urls: Urls, folder: Path) -> Iterator[ApiOnlyPlatform]:
     }
     with serving(folder / uuid.uuid4().hex, **settings, **PLENTY) as platform:
         made, neighbour = platform.provision(DOCUMENT)["organizations"]
-        keys = [
-            {"x-api-key": each["api_key"]} for each in (*made["api_keys"], *neighbour["api_keys"])
-        ]
-        yield ApiOnlyPlatform(platform.client, urls, UUID(made["id"]), *keys)
+        paper_key, live_key = made["api_keys"]
+        [neighbours_key] = neighbour["api_keys"]
+        yield ApiOnlyPlatform(
+            client=platform.client,
+            urls=urls,
+            organization=UUID(made["id"]),
+            headers={"x-api-key": paper_key["api_key"]},
+            live_headers={"x-api-key": live_key["api_key"]},
+            neighbours_headers={"x-api-key": neighbours_key["api_key"]},
+        )

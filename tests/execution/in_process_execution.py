@@ -73,7 +73,13 @@ class InProcessExecution:
     async def create(
         self, quantity: str = "10", symbol: str = "AAPL", account: UUID | None = None
     ) -> UUID:
-        spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity=quantity,
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         command = Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec)
         return UUID(
             (
@@ -82,7 +88,13 @@ class InProcessExecution:
         )
 
     async def replace(self, intent_id: UUID, quantity: str) -> int:
-        spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity=quantity,
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         return (
             await self.submit(
                 self.in_process_writer.command(self.account, Replace(str(intent_id), spec))
@@ -275,23 +287,25 @@ async def executing(
         worker_context = WorkerContext(database.worker, attempt_limit, clock, counted, log)
         brokers = Registry([integration or in_process.venue.integration, *others])
         pipeline = stack.enter_context(contextlib.closing(make_pipeline(login, WORKER_ROLE)))
-        tools = BatchDependencies(pipeline, brokers, id_text_maker(), clock, PRICES)
+        tools = BatchDependencies(
+            pipeline=pipeline, brokers=brokers, make_id=id_text_maker(), clock=clock, prices=PRICES
+        )
         actions = RecordingActions(tools, signals, in_process.system_cancels)
         stack.enter_context(contextlib.closing(actions))
         execution = Execution(
-            worker_context,
-            brokers,
-            OpenVault(),
-            partial(broker_settings, Settings()),
-            signals,
-            id_maker(clock),
-            max_age_millis,
-            actions,
-            lambda: stack.enter_context(
+            context=worker_context,
+            brokers=brokers,
+            vault=OpenVault(),
+            settings=partial(broker_settings, Settings()),
+            signals=signals,
+            make_id=id_maker(clock),
+            max_age_millis=max_age_millis,
+            actions=actions,
+            open_transactions=lambda: stack.enter_context(
                 contextlib.closing(GroupTransactions(make_pipeline(login, WORKER_ROLE)))
             ),
-            reconcile_seconds,
-            PriceRules(900, PaperSimulation(1)),
+            reconcile_seconds=reconcile_seconds,
+            prices=PriceRules(900, PaperSimulation(1)),
         )
         execution.start()
         try:

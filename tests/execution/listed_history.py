@@ -61,7 +61,7 @@ TRADE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Listed:
     """A row of a list: its seq, its time, and what it is filtered by."""
 
@@ -78,7 +78,7 @@ class Listed:
         )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class History:
     """`actions`, `orders` and `trades` in the order of their seqs."""
 
@@ -157,7 +157,7 @@ class History:
             "UPDATE trades SET seq = $2, is_retold = true WHERE trade_id = $1", trade.id, seq
         )
         self.trades.remove(trade)
-        self.trades.append(Listed(seq, trade.at, trade.id))
+        self.trades.append(Listed(seq=seq, at=trade.at, id=trade.id))
 
 
 def random_times(chance: Random, count: int, step_seconds: float) -> Iterator[datetime]:
@@ -175,12 +175,12 @@ def random_orders(
 ) -> list[Listed]:
     return [
         Listed(
-            seq,
-            at,
-            uuid.uuid4(),
-            chance.choice(("AAPL", "MSFT", "Z")),
-            chance.choice(statuses),
-            chance.choice((None, "a", "b")),
+            seq=seq,
+            at=at,
+            id=uuid.uuid4(),
+            symbol=chance.choice(("AAPL", "MSFT", "Z")),
+            status=chance.choice(statuses),
+            reference=chance.choice((None, "a", "b")),
         )
         for seq, at in enumerate(random_times(chance, count, step_seconds), 1)
     ]
@@ -192,7 +192,7 @@ def random_trades(chance: Random, count: int, step_seconds: float) -> list[Liste
     made = []
     for at in random_times(chance, count, step_seconds):
         seq += chance.randint(1, 5)
-        made.append(Listed(seq, at, uuid.uuid4()))
+        made.append(Listed(seq=seq, at=at, id=uuid.uuid4()))
     return made
 
 
@@ -200,4 +200,4 @@ async def open_history(owner: asyncpg.Connection, account: UUID) -> History:
     organization: Any = await owner.fetchval(
         "SELECT organization_id FROM accounts WHERE id = $1", account
     )
-    return History(owner, account, organization)
+    return History(owner=owner, account=account, organization=organization)

@@ -83,13 +83,25 @@ class Books:
         account: int = 0,
         reference: str | None = None,
     ) -> Sent:
-        spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT if limit else OrderKind.MARKET,
+            quantity=quantity,
+            limit_price=limit,
+            stop_price=None,
+            trail_amount=None,
+        )
         return await self.submit(
             Create(Symbol(symbol), OrderSide(side), RouteStrategy.SMART, spec), account, reference
         )
 
     async def replace(self, order: Sent, quantity: str, limit: str | None = None) -> Sent:
-        spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT if limit else OrderKind.MARKET,
+            quantity=quantity,
+            limit_price=limit,
+            stop_price=None,
+            trail_amount=None,
+        )
         return await self.submit(Replace(str(order.order_id), spec))
 
     async def cancel(self, order: Sent) -> Sent:
@@ -254,4 +266,10 @@ def fill(
 def ours(
     sent: Sent, kind: FactKind, reason: str | None = None, broker_order_id: str | None = None
 ) -> PlatformFact:
-    return PlatformFact(sent.order_id, kind, sent.client_order_id, reason, broker_order_id)
+    return PlatformFact(
+        order_id=sent.order_id,
+        kind=kind,
+        client_order_id=sent.client_order_id,
+        reason=reason,
+        broker_order_id=broker_order_id,
+    )

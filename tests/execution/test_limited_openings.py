@@ -71,7 +71,13 @@ class LimitedAccount:
 
     async def refusals(self, quantity: str) -> list[str]:
         writer = self.in_process.in_process_writer
-        spec = Spec(OrderKind.LIMIT, quantity, "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity=quantity,
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)
         answer = await writer.submit(writer.command(self.in_process.account, command))
         return list(answer.reasons) if isinstance(answer, ControlRejected) else []
@@ -88,7 +94,12 @@ async def open_limited(
         open_signals(urls.login, log) as signals,
     ):
         judge = LossJudge(
-            database.worker, PRICES, id_maker(SystemClock()), signals, SystemClock(), log
+            pool=database.worker,
+            prices=PRICES,
+            make_id=id_maker(SystemClock()),
+            signals=signals,
+            clock=SystemClock(),
+            log=log,
         )
         yield LimitedAccount(in_process, database, judge)
 

@@ -42,9 +42,21 @@ async def create_group(trading: InProcessExecution) -> list[UUID]:
     entry = await trading.create()
     legs = {}
     for leg in EXITS:
-        spec = Spec(OrderKind.LIMIT, "10", "110", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity="10",
+            limit_price="110",
+            stop_price=None,
+            trail_amount=None,
+        )
         if leg is Leg.STOP_LOSS:
-            spec = Spec(OrderKind.STOP, "10", None, "90", None)
+            spec = Spec(
+                kind=OrderKind.STOP,
+                quantity="10",
+                limit_price=None,
+                stop_price="90",
+                trail_amount=None,
+            )
         command = Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec)
         receipt = await trading.submit(trading.in_process_writer.command(trading.account, command))
         legs[leg] = UUID(receipt.intent_id)
@@ -125,7 +137,16 @@ async def test_a_cancel_waits_until_the_broker_names_the_leg(trading: InProcessE
         await trading.in_process_writer.submit(
             trading.in_process_writer.command(
                 trading.account,
-                Replace(str(orders[2]), Spec(OrderKind.STOP, "10", None, "91", None)),
+                Replace(
+                    str(orders[2]),
+                    Spec(
+                        kind=OrderKind.STOP,
+                        quantity="10",
+                        limit_price=None,
+                        stop_price="91",
+                        trail_amount=None,
+                    ),
+                ),
             )
         )
 

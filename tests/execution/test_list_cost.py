@@ -146,7 +146,7 @@ async def fill(urls: Urls, rows: int) -> History:
             organization,
         )
         await owner.execute("INSERT INTO account_heads VALUES ($1, $2)", account, organization)
-        history = History(owner, account, organization)
+        history = History(owner=owner, account=account, organization=organization)
         chance = Random(1)
         made = random_orders(chance, rows, STEP_SECONDS, [S.FILLED, S.FILLED, S.CANCELLED])
         await history.add_orders([_with_status(row, rows) for row in made])
@@ -176,7 +176,9 @@ def _with_status(row: Listed, rows: int) -> Listed:
         status = S.REJECTED
     if row.seq % (rows // OPEN_ROWS) == 3:
         status = S.NEW
-    return Listed(row.seq, row.at, row.id, row.symbol, status, row.reference)
+    return Listed(
+        seq=row.seq, at=row.at, id=row.id, symbol=row.symbol, status=status, reference=row.reference
+    )
 
 
 FILTERS = {

@@ -189,13 +189,30 @@ async def test_an_ascending_reader_misses_nothing_that_is_appended_meanwhile(
             trade = history.trades[-1]
             at = START + timedelta(days=1, seconds=last.seq)
             await history.add_orders(
-                [Listed(last.seq + 1, at, uuid.uuid4(), "AAPL", OrderStatus.NEW)]
+                [
+                    Listed(
+                        seq=last.seq + 1,
+                        at=at,
+                        id=uuid.uuid4(),
+                        symbol="AAPL",
+                        status=OrderStatus.NEW,
+                    )
+                ]
             )
-            await history.add_trades([Listed(trade.seq + 2, at, uuid.uuid4())], lambda row: False)
+            await history.add_trades(
+                [Listed(seq=trade.seq + 2, at=at, id=uuid.uuid4())], lambda row: False
+            )
             await history.republish(chance.choice(history.trades), trade.seq + 3)
 
     query = {"created_after": rfc3339(times.start)} if times.start else {}
-    found = await walk(list_platform, history, path, query, chance, append)
+    found = await walk(
+        platform=list_platform,
+        history=history,
+        path=path,
+        query=query,
+        chance=chance,
+        between=append,
+    )
     model = {"intents": history.actions, "orders": history.orders, "trades": history.trades}[path]
     key = {"intents": "seq", "orders": "order_id", "trades": "trade_id"}[path]
     expected = [
@@ -220,12 +237,27 @@ async def test_a_descending_reader_sees_what_there_was_when_it_began(
     async def append() -> None:
         last = history.actions[-1]
         await history.add_orders(
-            [Listed(last.seq + 1, START, uuid.uuid4(), "AAPL", OrderStatus.NEW)]
+            [
+                Listed(
+                    seq=last.seq + 1,
+                    at=START,
+                    id=uuid.uuid4(),
+                    symbol="AAPL",
+                    status=OrderStatus.NEW,
+                )
+            ]
         )
 
     for path, name in (("intents", "seq"), ("orders", "command_seq")):
         before = [row.seq for row in history.actions]
-        found = await walk(list_platform, history, path, {"order": "desc"}, chance, append)
+        found = await walk(
+            platform=list_platform,
+            history=history,
+            path=path,
+            query={"order": "desc"},
+            chance=chance,
+            between=append,
+        )
         assert [row[name] for row in found] == before[::-1]
         assert len(history.actions) > len(before)
 

@@ -106,7 +106,14 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
     async def ask_for_a_moment(*question: Any) -> bool | None:
         pool, organizations, transaction_id, proof, _, log = question
         outcomes.append(
-            await has_committed(pool, organizations, transaction_id, proof, MOMENT_SECONDS, log)
+            await has_committed(
+                pool=pool,
+                organizations=organizations,
+                transaction_id=transaction_id,
+                proof=proof,
+                limit_seconds=MOMENT_SECONDS,
+                log=log,
+            )
         )
         return outcomes[-1]
 

@@ -46,7 +46,7 @@ from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
-NO_CONTROLS = Controls(OrganizationId(uuid4()), AccountId(uuid4()))
+NO_CONTROLS = Controls(organization_id=OrganizationId(uuid4()), account_id=AccountId(uuid4()))
 OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
 STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)
@@ -192,7 +192,19 @@ GONE = Absent()
 NEVER_SENT = Absent(never_sent=True)
 DURABLE = LookupKind.DURABLE
 OPEN_ONLY = LookupKind.OPEN_ONLY
-IN_DOUBT = UnresolvedOrder("UNKNOWN", False, False, True, False, False, None, None, False, 0, None)
+IN_DOUBT = UnresolvedOrder(
+    order_status="UNKNOWN",
+    is_unwanted=False,
+    acknowledged=False,
+    is_sent=True,
+    is_restored=False,
+    was_cancelled=False,
+    replace_id=None,
+    cancel_id=None,
+    is_pending=False,
+    lookups=0,
+    absent_seconds=None,
+)
 ACCEPTED = replace(IN_DOUBT, order_status="NEW", acknowledged=True)
 REPLACING = replace(ACCEPTED, order_status="PENDING_REPLACE", replace_id="r", is_pending=True)
 CANCELLING = replace(ACCEPTED, order_status="PENDING_CANCEL", cancel_id="x", is_pending=True)

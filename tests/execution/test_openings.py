@@ -208,7 +208,9 @@ async def test_ids_of_open_orders_that_no_database_takes_keep_no_session_down(ur
         for order in in_process.venue.orders.values():
             order.number = "odd\0number\ud800"
         somebody_elses = replace(order.ticket, client_order_id="odd\0id\ud800")
-        in_process.venue.orders["other"] = VenueOrder(in_process.account, somebody_elses, "v2")
+        in_process.venue.orders["other"] = VenueOrder(
+            account_id=in_process.account, ticket=somebody_elses, number="v2"
+        )
         async with executing(in_process) as execution:
             await in_process.until_true(lambda: up(in_process, execution))
 
@@ -229,7 +231,13 @@ async def test_symbols_of_a_snapshot_are_read_as_ours_are(urls: Urls) -> None:
 
 
 async def buy(in_process: InProcessExecution, quantity: str, limit: str | None = None) -> UUID:
-    spec = Spec(OrderKind.LIMIT if limit else OrderKind.MARKET, quantity, limit, None, None)
+    spec = Spec(
+        kind=OrderKind.LIMIT if limit else OrderKind.MARKET,
+        quantity=quantity,
+        limit_price=limit,
+        stop_price=None,
+        trail_amount=None,
+    )
     command = Create(Symbol("ACME"), OrderSide.BUY, RouteStrategy.SMART, spec)
     return UUID(
         (

@@ -164,7 +164,13 @@ async def test_an_order_that_worked_too_long_is_cancelled(urls: Urls) -> None:
 async def test_a_short_sale_that_is_no_longer_allowed_is_not_sent(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         writer = in_process.in_process_writer
-        spec = Spec(OrderKind.LIMIT, "10", "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity="10",
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         orders = {
             side: await in_process.submit(
                 writer.command(

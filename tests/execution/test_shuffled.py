@@ -25,7 +25,17 @@ async def history(books: Books, account: int) -> tuple[list[Sent], list[BrokerEv
     second = await books.create("50", account=account, symbol="MSFT")
     await books.record(reported(E.ACCEPTED, first, "a1"), account=account)
     replaced = await books.submit(
-        Replace(str(first.order_id), Spec(OrderKind.LIMIT, "90", "11", None, None)), account
+        Replace(
+            str(first.order_id),
+            Spec(
+                kind=OrderKind.LIMIT,
+                quantity="90",
+                limit_price="11",
+                stop_price=None,
+                trail_amount=None,
+            ),
+        ),
+        account,
     )
     events = [
         reported(E.ACCEPTED, first, "a1"),

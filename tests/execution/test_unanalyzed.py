@@ -138,7 +138,7 @@ GROWN: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ExplainedTrading:
     """Accounts on a platform whose statements are explained: one without limits, one with, and one
     whose orders are looked up."""
@@ -307,7 +307,14 @@ def trading(databases: Databases, tmp_path: Path) -> Iterator[ExplainedTrading]:
         explained.explain()
         tenants = stack.enter_context(made_tenants(urls, tmp_path))
         plain, limited, unsure = (open_trading_client(tenants, each) for each in tables[1:])
-        trading = ExplainedTrading(tenants, tables[0], explained, plain, limited, unsure)
+        trading = ExplainedTrading(
+            tenants=tenants,
+            tables=tables[0],
+            explained=explained,
+            plain=plain,
+            limited=limited,
+            unsure=unsure,
+        )
         trading.prepare()
         yield trading
 

@@ -35,7 +35,7 @@ EQUAL_SECONDS = 20.0  # a killed worker's leases are others' after five
 CONNECTED_SECONDS = 30.0  # workers that are killed meanwhile have to begin again
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WorkerProcesses:
     urls: Urls
     folder: Path
@@ -185,7 +185,15 @@ def open_worker_processes(
         made = api.provision({"organizations": [document]})["organizations"][0]
         headers = {"x-api-key": made["api_keys"][0]["api_key"]}
         ids = [account["id"] for account in made["accounts"]]
-        opened = WorkerProcesses(urls, folder, api, headers, ids, Tables(urls.owner), chosen)
+        opened = WorkerProcesses(
+            urls=urls,
+            folder=folder,
+            api=api,
+            headers=headers,
+            accounts=ids,
+            tables=Tables(urls.owner),
+            settings=chosen,
+        )
         try:
             yield opened
         finally:

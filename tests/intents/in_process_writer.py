@@ -40,7 +40,7 @@ def brokers() -> Registry:
     return installed_brokers(make_log("critical"))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class InProcessWriter:
     writer: Writer
     pool: Pool
@@ -53,7 +53,13 @@ class InProcessWriter:
     def create(
         self, account: UUID, symbol: str = "AAPL", reference: str | None = None
     ) -> Submission:
-        spec = Spec(OrderKind.MARKET, "1", None, None, None)
+        spec = Spec(
+            kind=OrderKind.MARKET,
+            quantity="1",
+            limit_price=None,
+            stop_price=None,
+            trail_amount=None,
+        )
         return self.command(
             account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec), reference
         )
@@ -63,7 +69,13 @@ class InProcessWriter:
 
     def command(self, account: UUID, command: Command, reference: str | None = None) -> Submission:
         return Submission(
-            str(account), str(self.organization), str(self.key), command, reference, None, None
+            account_id=str(account),
+            organization_id=str(self.organization),
+            key_id=str(self.key),
+            command=command,
+            client_reference_id=reference,
+            idempotency_key=None,
+            body_digest=None,
         )
 
     async def submit(self, submission: Submission) -> Receipt | PlatformError:
@@ -107,11 +119,21 @@ async def open_in_process_writer(
         made = sorted([await add_account(owner, organization, broker) for _ in range(accounts)])
         pipeline = make_pipeline(login, SERVICE_ROLE, LOCK_LIMIT_SECONDS)
         known = Registry([integration]) if integration else brokers()
-        tools = BatchDependencies(pipeline, known, id_text_maker(), clock, PRICES)
+        tools = BatchDependencies(
+            pipeline=pipeline, brokers=known, make_id=id_text_maker(), clock=clock, prices=PRICES
+        )
         writer = Writer(tools, database.service, signals, metrics, log)
         task = asyncio.create_task(writer.run() if run else asyncio.sleep(0))
         try:
-            yield InProcessWriter(writer, database.service, metrics, owner, organization, key, made)
+            yield InProcessWriter(
+                writer=writer,
+                pool=database.service,
+                metrics=metrics,
+                owner=owner,
+                organization=organization,
+                key=key,
+                accounts=made,
+            )
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

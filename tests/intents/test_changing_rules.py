@@ -98,7 +98,13 @@ async def change_rules(
 
 
 def create(local: InProcessWriter, account: UUID, symbol: str, quantity: int) -> Submission:
-    spec = Spec(OrderKind.MARKET, str(quantity), None, None, None)
+    spec = Spec(
+        kind=OrderKind.MARKET,
+        quantity=str(quantity),
+        limit_price=None,
+        stop_price=None,
+        trail_amount=None,
+    )
     return local.command(account, Create(Symbol(symbol), OrderSide.BUY, RouteStrategy.SMART, spec))
 
 

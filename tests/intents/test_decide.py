@@ -60,46 +60,76 @@ OPEN_STATUSES = (
     "UNKNOWN",
 )
 AAPL = Symbol("AAPL")
-LIMIT = Spec(OrderKind.LIMIT, "10", "187.5", None, None)
+LIMIT = Spec(
+    kind=OrderKind.LIMIT, quantity="10", limit_price="187.5", stop_price=None, trail_amount=None
+)
 KEPT = structs.replace(LIMIT, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
 CREATE = Create(AAPL, OrderSide.BUY, RouteStrategy.SMART, LIMIT)
 REPLACE = Replace(INTENT, LIMIT)
 CANCEL = Cancel(INTENT)
-NONE_SET = Controls(MINE, ACCOUNT)
+NONE_SET = Controls(organization_id=MINE, account_id=ACCOUNT)
 WITHOUT_REPLACE = Capabilities(
-    "slow", PAPER.environments, PAPER.times_in_force, PAPER.routes, False, ()
+    name="slow",
+    environments=PAPER.environments,
+    times_in_force=PAPER.times_in_force,
+    routes=PAPER.routes,
+    native_replace=False,
+    credential_fields=(),
 )
 
 
 def submission(command: Any, **changes: Any) -> Submission:
-    return structs.replace(Submission(ACCOUNT, MINE, KEY, command, None, None, None), **changes)
+    return structs.replace(
+        Submission(
+            account_id=ACCOUNT,
+            organization_id=MINE,
+            key_id=KEY,
+            command=command,
+            client_reference_id=None,
+            idempotency_key=None,
+            body_digest=None,
+        ),
+        **changes,
+    )
 
 
 def key(**changes: Any) -> KeyState:
     made = KeyState(
-        MINE, Environment.PAPER, frozenset({Permission.INTENT_EDIT}), frozenset(), False
+        organization_id=MINE,
+        environment=Environment.PAPER,
+        permissions=frozenset({Permission.INTENT_EDIT}),
+        entitlements=frozenset(),
+        disabled=False,
     )
     return structs.replace(made, **changes)
 
 
 def account(**changes: Any) -> AccountState:
     return structs.replace(
-        AccountState(MINE, Environment.PAPER, "paper", False, False, False), **changes
+        AccountState(
+            organization_id=MINE,
+            environment=Environment.PAPER,
+            broker="paper",
+            disabled=False,
+            closed=False,
+            has_credential=False,
+        ),
+        **changes,
     )
 
 
 def order(**changes: Any) -> KnownOrder:
     made = KnownOrder(
-        ACCOUNT,
-        AAPL,
-        OrderSide.SELL,
-        RouteStrategy.SMART,
-        KEPT,
-        "mine",
-        "NEW",
-        False,
-        False,
-        1,
+        account_id=ACCOUNT,
+        symbol=AAPL,
+        side=OrderSide.SELL,
+        route=RouteStrategy.SMART,
+        spec=KEPT,
+        client_reference_id="mine",
+        status="NEW",
+        cancel_requested=False,
+        replace_pending=False,
+        version=1,
         command_seq=1,
     )
     return structs.replace(made, **changes)
@@ -107,7 +137,15 @@ def order(**changes: Any) -> KnownOrder:
 
 def state(**changes: Any) -> SubmissionState:
     return structs.replace(
-        SubmissionState(key(), account(), PAPER, order(), None, NONE_SET), **changes
+        SubmissionState(
+            key=key(),
+            account=account(),
+            broker=PAPER,
+            order=order(),
+            earlier=None,
+            controls=NONE_SET,
+        ),
+        **changes,
     )
 
 
@@ -192,11 +230,24 @@ def test_the_first_error_is_answered(
 def test_a_create_is_completed_by_its_defaults() -> None:
     made = decide(submission(CREATE, client_reference_id="r"), state(order=None), NOW)
     spec = structs.replace(LIMIT, time_in_force=TimeInForce.DAY)
-    assert made == Accepted(ActionType.CREATE, AAPL, OrderSide.BUY, RouteStrategy.SMART, spec, "r")
+    assert made == Accepted(
+        action_type=ActionType.CREATE,
+        symbol=AAPL,
+        side=OrderSide.BUY,
+        route=RouteStrategy.SMART,
+        spec=spec,
+        client_reference_id="r",
+    )
 
 
 PROFIT = LinkedSpec(
-    Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", "190", time_in_force=TimeInForce.GOOD_TILL_CANCEL)
+    Leg.TAKE_PROFIT,
+    Spec(
+        kind=OrderKind.LIMIT,
+        quantity="10",
+        limit_price="190",
+        time_in_force=TimeInForce.GOOD_TILL_CANCEL,
+    ),
 )
 BRACKET = structs.replace(CREATE, legs=(PROFIT,))
 BUYS = LinkedOrders(
@@ -253,14 +304,24 @@ def test_a_replace_is_completed_by_the_order() -> None:
     made = decide(submission(Replace(INTENT, spec)), state(), NOW)
     kept = structs.replace(spec, time_in_force=TimeInForce.GOOD_TILL_CANCEL)
     assert made == Accepted(
-        ActionType.REPLACE, AAPL, OrderSide.SELL, RouteStrategy.SMART, kept, "mine"
+        action_type=ActionType.REPLACE,
+        symbol=AAPL,
+        side=OrderSide.SELL,
+        route=RouteStrategy.SMART,
+        spec=kept,
+        client_reference_id="mine",
     )
 
 
 def test_a_cancel_repeats_the_order() -> None:
     made = decide(submission(CANCEL), state(), NOW)
     assert made == Accepted(
-        ActionType.CANCEL, AAPL, OrderSide.SELL, RouteStrategy.SMART, KEPT, "mine"
+        action_type=ActionType.CANCEL,
+        symbol=AAPL,
+        side=OrderSide.SELL,
+        route=RouteStrategy.SMART,
+        spec=KEPT,
+        client_reference_id="mine",
     )
 
 
@@ -302,11 +363,11 @@ def specs(draw: st.DrawFn, timed: bool = False) -> Spec:
     has_stop = kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
     time_in_force = draw(st.sampled_from(TimeInForce) if timed else times)
     return Spec(
-        kind,
-        draw(amounts),
-        draw(amounts) if has_limit else None,
-        draw(amounts) if has_stop else None,
-        time_in_force,
+        kind=kind,
+        quantity=draw(amounts),
+        limit_price=draw(amounts) if has_limit else None,
+        stop_price=draw(amounts) if has_stop else None,
+        trail_amount=time_in_force,
     )
 
 
@@ -463,7 +524,11 @@ def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
     }
     held = Holding(Decimal(3), Decimal(0), Decimal(0), 0, False)
     state = structs.replace(
-        SubmissionState(None, None, PAPER, None, None, NONE_SET), holding=held, **live
+        SubmissionState(
+            key=None, account=None, broker=PAPER, order=None, earlier=None, controls=NONE_SET
+        ),
+        holding=held,
+        **live,
     )
     close = submission(Close(AAPL))
     assert getattr(decide(close, state, NOW), "code", None) == "entitlement_required"
@@ -475,12 +540,12 @@ def test_a_close_on_a_live_account_takes_the_plan_as_a_create_does() -> None:
 
 def test_a_halt_that_is_over_appends_nothing() -> None:
     state = SubmissionState(
-        None,
-        account(),
-        PAPER,
-        None,
-        None,
-        NONE_SET,
+        key=None,
+        account=account(),
+        broker=PAPER,
+        order=None,
+        earlier=None,
+        controls=NONE_SET,
         holding=Holding(Decimal(1), Decimal(0), Decimal(0), 0, False),
     )
     close = submission(Close(AAPL, Decimal(1), 1), key_id=None, halt_id="h")

@@ -87,7 +87,15 @@ async def creates_of(in_process_writer: InProcessWriter, count: int) -> list[Sub
         account: UUID = await add_account(in_process_writer.owner, organization)
         command = in_process_writer.create(account).command
         made.append(
-            Submission(str(account), str(organization), str(key), command, None, None, None)
+            Submission(
+                account_id=str(account),
+                organization_id=str(organization),
+                key_id=str(key),
+                command=command,
+                client_reference_id=None,
+                idempotency_key=None,
+                body_digest=None,
+            )
         )
     return made
 
@@ -205,7 +213,14 @@ async def test_a_cancel_of_the_platforms_own_waits_for_no_lock_for_long(
     pipeline = Pipeline(urls.login, WORKER_ROLE, LOCK_LIMIT_SECONDS)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformActions(
-            BatchDependencies(pipeline, brokers(), id_text_maker(), SystemClock(), PRICES), signals
+            BatchDependencies(
+                pipeline=pipeline,
+                brokers=brokers(),
+                make_id=id_text_maker(),
+                clock=SystemClock(),
+                prices=PRICES,
+            ),
+            signals,
         )
         async with holder.transaction():
             await holder.execute(LOCKS["the stream"], in_process_writer.organization)

@@ -49,7 +49,15 @@ async def test_an_account_of_another_tenant_is_refused_and_not_waited_for(
     first = local.accounts[0]
     if is_limited:
         await set_limits(local, first, local.organization)
-    foreign = Submission(str(first), own.organization_id, own.key_id, own.command, None, None, None)
+    foreign = Submission(
+        account_id=str(first),
+        organization_id=own.organization_id,
+        key_id=own.key_id,
+        command=own.command,
+        client_reference_id=None,
+        idempotency_key=None,
+        body_digest=None,
+    )
     for _ in range(3):
         outcomes = await local.submit_all([local.create(first), own, foreign])
         assert codes(outcomes) == ["recorded", "recorded", "not_found"]
@@ -63,7 +71,16 @@ async def test_an_account_of_another_tenant_is_refused_and_not_waited_for(
 async def test_a_replace_of_an_unknown_intent_begins_no_day(local: InProcessWriter) -> None:
     first = local.accounts[0]
     await set_limits(local, first, local.organization)
-    replace = Replace(str(uuid4()), Spec(OrderKind.MARKET, "1", None, None, None))
+    replace = Replace(
+        str(uuid4()),
+        Spec(
+            kind=OrderKind.MARKET,
+            quantity="1",
+            limit_price=None,
+            stop_price=None,
+            trail_amount=None,
+        ),
+    )
     assert codes([await local.submit(local.command(first, replace))]) == ["not_found"]
     assert await local.count("daily_baselines") == 0
     assert await whole(local) == []
@@ -74,7 +91,9 @@ async def test_the_first_command_after_a_limit_is_set_is_counted_once(
     local: InProcessWriter, first: str
 ) -> None:
     account = local.accounts[0]
-    spec = Spec(OrderKind.LIMIT, "10", "1", None, None)
+    spec = Spec(
+        kind=OrderKind.LIMIT, quantity="10", limit_price="1", stop_price=None, trail_amount=None
+    )
     made = await local.submit(
         local.command(account, Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec))
     )
@@ -82,7 +101,19 @@ async def test_the_first_command_after_a_limit_is_set_is_counted_once(
     await set_limits(local, account, local.organization)
     commands: dict[str, tuple[Command, tuple[int, int]]] = {
         "create": (Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec), (2, 20)),
-        "replace": (Replace(made.intent_id, Spec(OrderKind.LIMIT, "25", "1", None, None)), (1, 25)),
+        "replace": (
+            Replace(
+                made.intent_id,
+                Spec(
+                    kind=OrderKind.LIMIT,
+                    quantity="25",
+                    limit_price="1",
+                    stop_price=None,
+                    trail_amount=None,
+                ),
+            ),
+            (1, 25),
+        ),
         "cancel": (Cancel(made.intent_id), (1, 10)),
     }
     command, expected = commands[first]
@@ -94,7 +125,9 @@ async def test_the_first_command_after_a_limit_is_set_is_counted_once(
 
 async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessWriter) -> None:
     account = local.accounts[0]
-    spec = Spec(OrderKind.LIMIT, "5", "200", None, None)
+    spec = Spec(
+        kind=OrderKind.LIMIT, quantity="5", limit_price="200", stop_price=None, trail_amount=None
+    )
     made = await local.submit(
         local.command(account, Create(Symbol("AAPL"), OrderSide.SELL, RouteStrategy.SMART, spec))
     )
@@ -105,7 +138,16 @@ async def test_a_close_beside_a_replace_counts_that_order_once(local: InProcessW
         account,
         local.organization,
     )
-    replace = Replace(made.intent_id, Spec(OrderKind.LIMIT, "7", "199", None, None))
+    replace = Replace(
+        made.intent_id,
+        Spec(
+            kind=OrderKind.LIMIT,
+            quantity="7",
+            limit_price="199",
+            stop_price=None,
+            trail_amount=None,
+        ),
+    )
     commands = [local.command(account, command) for command in (replace, Close(Symbol("AAPL")))]
     assert codes(await local.submit_all(commands)) == ["recorded"] * 2
     assert await local.owner.fetchval("SELECT quantity FROM orders WHERE closes") == 3

@@ -42,7 +42,11 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
 async def open_actions(login: Secret) -> AsyncIterator[PlatformActions]:
     log = make_log("critical")
     tools = BatchDependencies(
-        Pipeline(login, WORKER_ROLE), installed_brokers(log), id_text_maker(), SystemClock(), PRICES
+        pipeline=Pipeline(login, WORKER_ROLE),
+        brokers=installed_brokers(log),
+        make_id=id_text_maker(),
+        clock=SystemClock(),
+        prices=PRICES,
     )
     async with open_signals(login, log) as signals:
         with closing(PlatformActions(tools, signals)) as actions:
@@ -54,13 +58,13 @@ async def cancel_of(local: InProcessWriter, account: int) -> Submission:
     account_id = local.accounts[account]
     receipt = await local.writer.submit(local.create(account_id))
     return Submission(
-        str(account_id),
-        str(local.organization),
-        None,
-        Cancel(receipt.intent_id, once=True),
-        None,
-        None,
-        None,
+        account_id=str(account_id),
+        organization_id=str(local.organization),
+        key_id=None,
+        command=Cancel(receipt.intent_id, once=True),
+        client_reference_id=None,
+        idempotency_key=None,
+        body_digest=None,
     )
 
 

@@ -31,7 +31,7 @@ CREATE = Create(
     Symbol("AAPL"),
     OrderSide.BUY,
     RouteStrategy.SMART,
-    Spec(OrderKind.MARKET, "1", None, None, None),
+    Spec(kind=OrderKind.MARKET, quantity="1", limit_price=None, stop_price=None, trail_amount=None),
 )
 CANCEL = Cancel("an intent")
 
@@ -42,7 +42,17 @@ def pending(
     answer: Callable[[Outcome], None] = lambda _: None,
 ) -> PendingSubmission:
     return PendingSubmission(
-        Submission("account", organization, "key", command, None, None, None), answer, 0.0
+        Submission(
+            account_id="account",
+            organization_id=organization,
+            key_id="key",
+            command=command,
+            client_reference_id=None,
+            idempotency_key=None,
+            body_digest=None,
+        ),
+        answer,
+        0.0,
     )
 
 
@@ -137,7 +147,15 @@ async def other_create(in_process_writer: InProcessWriter) -> Submission:
     """Of another organization."""
     organization, key = await furnish(in_process_writer.owner)
     account: UUID = await add_account(in_process_writer.owner, organization)
-    return Submission(str(account), str(organization), str(key), CREATE, None, None, None)
+    return Submission(
+        account_id=str(account),
+        organization_id=str(organization),
+        key_id=str(key),
+        command=CREATE,
+        client_reference_id=None,
+        idempotency_key=None,
+        body_digest=None,
+    )
 
 
 @pytest.mark.parametrize("is_cancel", [False, True], ids=["creates", "cancels"])

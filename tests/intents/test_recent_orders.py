@@ -48,7 +48,13 @@ async def pair(urls: Urls) -> AsyncIterator[tuple[InProcessWriter, InProcessWrit
 
 
 def create(local: InProcessWriter, quantity: int, account: int = 0) -> Submission:
-    spec = Spec(OrderKind.MARKET, str(quantity), None, None, None)
+    spec = Spec(
+        kind=OrderKind.MARKET,
+        quantity=str(quantity),
+        limit_price=None,
+        stop_price=None,
+        trail_amount=None,
+    )
     command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)
     return local.command(local.accounts[account], command)
 

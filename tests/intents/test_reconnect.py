@@ -113,7 +113,14 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
     monkeypatch.setattr(batch_module, "read_state", read_and_lose)
     async with open_signals(urls.login, log) as signals:
         cancels = PlatformActions(
-            BatchDependencies(pipeline, brokers(), id_text_maker(), SystemClock(), PRICES), signals
+            BatchDependencies(
+                pipeline=pipeline,
+                brokers=brokers(),
+                make_id=id_text_maker(),
+                clock=SystemClock(),
+                prices=PRICES,
+            ),
+            signals,
         )
         with pytest.raises(OutcomeUnknown):
             await cancels.cancel(str(in_process_writer.organization), str(account), made.intent_id)

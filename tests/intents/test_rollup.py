@@ -261,12 +261,12 @@ async def test_what_execution_adds_is_read(database: Database, book: Book) -> No
 
     def entry(measure: Measure, key: str, amount: str = "1", at: datetime = now) -> StatsEntry:
         return StatsEntry(
-            id_text(book.account_id),
-            id_text(book.organization_id),
-            at,
-            measure,
-            key,
-            Decimal(amount),
+            account_id=id_text(book.account_id),
+            organization_id=id_text(book.organization_id),
+            at=at,
+            measure=measure,
+            key=key,
+            amount=Decimal(amount),
         )
 
     created = now - timedelta(days=2)
@@ -379,11 +379,11 @@ async def test_a_tenant_sees_its_own_buckets_only(database: Database, book: Book
         for table in ("stats_buckets", "stats_entries", "stats_heads"):
             assert await tx.fetch(f"SELECT FROM {table}") == []
     stolen = StatsEntry(
-        id_text(book.account_id),
-        id_text(uuid.uuid4()),
-        datetime.now(UTC),
-        Measure.REFUSED,
-        EVERY_REASON,
+        account_id=id_text(book.account_id),
+        organization_id=id_text(uuid.uuid4()),
+        at=datetime.now(UTC),
+        measure=Measure.REFUSED,
+        key=EVERY_REASON,
     )
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with database.service.transaction([book.organization_id]) as tx:
@@ -401,8 +401,13 @@ async def test_counts_are_exact_while_workers_add_them_to_the_buckets(
                 await stats_store.add_entries(tx)
 
     workers = [asyncio.create_task(keep_adding()) for _ in range(2)]
-    ids = id_text(book.account_id), id_text(book.organization_id)
-    one = StatsEntry(*ids, datetime.now(UTC), Measure.REFUSED, EVERY_REASON)
+    one = StatsEntry(
+        account_id=id_text(book.account_id),
+        organization_id=id_text(book.organization_id),
+        at=datetime.now(UTC),
+        measure=Measure.REFUSED,
+        key=EVERY_REASON,
+    )
     for count in range(1, 51):
         await add(database, [one], is_rolled=False)
         assert (await read(database, book, Window.LAST_DAY)).refused.total == count

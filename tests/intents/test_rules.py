@@ -51,11 +51,11 @@ async def neighbour(local: InProcessWriter, urls: Urls) -> AsyncIterator[Writer]
     log = make_log("critical")
     async with open_signals(urls.login, log) as signals:
         tools = BatchDependencies(
-            make_pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
-            brokers(),
-            id_text_maker(),
-            SystemClock(),
-            PRICES,
+            pipeline=make_pipeline(urls.login, SERVICE_ROLE, statements.LOCK_LIMIT_SECONDS),
+            brokers=brokers(),
+            make_id=id_text_maker(),
+            clock=SystemClock(),
+            prices=PRICES,
         )
         writer = Writer(tools, local.pool, signals, local.metrics, log)
         task = asyncio.create_task(writer.run())
@@ -324,13 +324,13 @@ async def test_who_sends_its_key_again_is_answered_as_before(local: InProcessWri
     def keyed(number: int, digest: str = "00" * 32) -> Submission:
         plain = local.create(local.accounts[0])
         return Submission(
-            plain.account_id,
-            plain.organization_id,
-            plain.key_id,
-            plain.command,
-            None,
-            f"key-{number}",
-            digest,
+            account_id=plain.account_id,
+            organization_id=plain.organization_id,
+            key_id=plain.key_id,
+            command=plain.command,
+            client_reference_id=None,
+            idempotency_key=f"key-{number}",
+            body_digest=digest,
         )
 
     made = [await local.writer.submit(keyed(number)) for number in range(5)]

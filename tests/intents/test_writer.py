@@ -365,7 +365,14 @@ async def test_an_id_that_a_crashed_server_forgot_or_gave_again_is_no_proof(
 
     async def committed(transaction_id: str, ref: ActionRef | None) -> bool | None:
         proof = find_action(ref) if ref else None
-        return await has_committed(pool, organizations, transaction_id, proof, ANSWER_SECONDS, log)
+        return await has_committed(
+            pool=pool,
+            organizations=organizations,
+            transaction_id=transaction_id,
+            proof=proof,
+            limit_seconds=ANSWER_SECONDS,
+            log=log,
+        )
 
     assert receipt.seq == ref.seq == 1
     assert await committed(taken, ref) is True

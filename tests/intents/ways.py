@@ -48,7 +48,13 @@ class KnownKeys:
 
     def __init__(self) -> None:
         organization = OrganizationRecord(
-            ORGANIZATION, "local", "o", "o", frozenset(), False, datetime.now(UTC)
+            id=ORGANIZATION,
+            provider="local",
+            external_id="o",
+            name="o",
+            entitlements=frozenset(),
+            disabled=False,
+            created_at=datetime.now(UTC),
         )
         self.callers = {
             name: Caller(
@@ -112,7 +118,12 @@ class Ways:
         writer = cast(Writer, self.writer)
         route = submit_route(gate, callers, accounts, writer, self.limits)
         self.app = App(
-            [route], self.limits, ClientAddress(()), clock, self.metrics, make_log("critical")
+            routes=[route],
+            limits=self.limits,
+            client_address=ClientAddress(()),
+            clock=clock,
+            metrics=self.metrics,
+            log=make_log("critical"),
         )
 
     async def ask(self, body: bytes | None, headers: dict[str, str], fast: bool) -> Answer:
@@ -124,7 +135,14 @@ class Ways:
         fields = [(name.encode(), value.encode()) for name, value in given.items()]
         path = f"/v1/accounts/{ACCOUNT}/intents".encode()
         incoming = Incoming(
-            "POST", path, b"", fields, body, "127.0.0.1", keep_alive=True, named=dict(fields)
+            method="POST",
+            raw_path=path,
+            query_string=b"",
+            headers=fields,
+            body=body,
+            peer="127.0.0.1",
+            keep_alive=True,
+            named=dict(fields),
         )
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if fast and self.app.begin(incoming, answered.set_result) is not None:

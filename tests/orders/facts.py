@@ -121,8 +121,8 @@ def terms(quantity: str = "100", *replaced: str, limit: str | None = None) -> Or
     price = None if limit is None else D(limit)
     amounts = [quantity, *replaced]
     return OrderTerms(
-        "o1",
-        tuple(
+        order_id="o1",
+        versions=tuple(
             OrderVersion(
                 seq=index + 1, client_order_id=ids[index], quantity=D(amount), limit_price=price
             )

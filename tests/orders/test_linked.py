@@ -125,7 +125,9 @@ class Play:
                     self.chance.sample(facts, len(facts))
                     + self.chance.sample(facts, len(facts) // 2)
                 )
-            order = OrderTerms(f"o{number}", tuple(versions), leg=self.legs[number])
+            order = OrderTerms(
+                order_id=f"o{number}", versions=tuple(versions), leg=self.legs[number]
+            )
             inputs.append(OrderInputs(order, facts, PendingCommands()))
         return derive_group(inputs)
 
@@ -188,7 +190,11 @@ def group(*facts: Fact, kinds: Sequence[Leg] = EXITS) -> list[OrderView]:
     for index, (name, leg) in enumerate(orders):
         version = OrderVersion(seq=index + 1, client_order_id=name, quantity=Decimal(100))
         own = arrived(fact for fact in facts if fact.client_order_id == name)
-        inputs.append(OrderInputs(OrderTerms(name, (version,), leg=leg), own, PendingCommands()))
+        inputs.append(
+            OrderInputs(
+                OrderTerms(order_id=name, versions=(version,), leg=leg), own, PendingCommands()
+            )
+        )
     return derive_group(inputs)
 
 

@@ -142,7 +142,7 @@ def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(
     counted = [
         fill(f"e{index}", "10", "10", cum=str(10 * index + 10)) for index in order[:seen_count]
     ]
-    whole = OrderTerms("o1", terms("80").versions)
+    whole = OrderTerms(order_id="o1", versions=terms("80").versions)
     seen = derive(whole, arrived(counted), PendingCommands())
     highest = max((10 * index + 10 for index in order[:seen_count]), default=0)
     assert seen.filled_quantity == highest

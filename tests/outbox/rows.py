@@ -26,7 +26,14 @@ def new_row(
     organization_id: UUID | None = None,
 ) -> NewRow:
     organization = OrganizationId(organization_id or uuid.uuid4())
-    return NewRow(queue, event_type, organization, order_key or uuid.uuid4(), {"version": 1}, lane)
+    return NewRow(
+        queue=queue,
+        event_type=event_type,
+        organization_id=organization,
+        order_key=order_key or uuid.uuid4(),
+        payload={"version": 1},
+        lane=lane,
+    )
 
 
 async def put_rows(pool: Pool, *rows: NewRow) -> None:

@@ -142,7 +142,9 @@ async def run_flow(
 async def test_killed_workers_lose_nothing_and_double_nothing(
     database: Database, table: Table, database_url: Secret, rows: int, kills: int
 ) -> None:
-    faults = await run_flow(database, table, database_url, rows, kills, 0, seed=4)
+    faults = await run_flow(
+        database, table=table, url=database_url, rows=rows, faults=kills, pause_seconds=0, seed=4
+    )
     assert len(faults) >= kills
 
 
@@ -151,7 +153,9 @@ async def test_killed_workers_lose_nothing_and_double_nothing(
 async def test_paused_workers_wake_up_to_nothing(
     database: Database, table: Table, database_url: Secret, seed: int
 ) -> None:
-    faults = await run_flow(database, table, database_url, 2_000, 15, 8.0, seed)
+    faults = await run_flow(
+        database, table=table, url=database_url, rows=2_000, faults=15, pause_seconds=8.0, seed=seed
+    )
     assert "paused" in faults
 
 

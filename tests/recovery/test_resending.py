@@ -66,7 +66,7 @@ async def until_all_missed(in_process: InProcessExecution, count: int) -> None:
     await in_process.until(missed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InFlight:
     """Orders by what becomes of them between the backup and the disaster. The last three are open
     before the backup."""
@@ -110,7 +110,16 @@ async def put_on_the_way(in_process: InProcessExecution) -> InFlight:
     ]
     await mark(in_process, marked)
     replaced, to_replace, to_cancel = settled
-    return InFlight(filled, working, never_sent, marked, doubted, replaced, to_replace, to_cancel)
+    return InFlight(
+        filled=filled,
+        working=working,
+        never_sent=never_sent,
+        marked=marked,
+        doubted=doubted,
+        replaced=replaced,
+        to_replace=to_replace,
+        to_cancel=to_cancel,
+    )
 
 
 async def go_on(in_process: InProcessExecution, orders: InFlight) -> None:

@@ -34,7 +34,7 @@ POOL_SIZE = 10
 COMMITS_LIMIT_SECONDS = 30  # for many of them, and for what the test prepares
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Outcomes:
     confirmed: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)

@@ -65,7 +65,7 @@ async def test_answers_come_in_order_as_texts(pipeline: Pipeline) -> None:
         assert none.rows == []
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
     id: IdText
     text: str | None
     words: tuple[str, ...]
@@ -99,14 +99,14 @@ async def test_rows_arrive_as_they_were_sent(pipeline: Pipeline, count: int) -> 
     moment = datetime(2026, 3, 2, 12, 30, 1, 234567, tzinfo=UTC)
     rows = [
         _Row(
-            IdText(str(uuid4())),
-            text,
-            () if number % 3 == 0 else ("late_fill", "overfill")[: number % 3],
-            number - 2**40,
-            None if number % 2 else Decimal(10) ** number + Decimal("1e-18"),
-            number % 2 == 0,
-            None if number % 3 else moment,
-            None if number % 4 else moment.date(),
+            id=IdText(str(uuid4())),
+            text=text,
+            words=() if number % 3 == 0 else ("late_fill", "overfill")[: number % 3],
+            count=number - 2**40,
+            amount=None if number % 2 else Decimal(10) ** number + Decimal("1e-18"),
+            done=number % 2 == 0,
+            at=None if number % 3 else moment,
+            day=None if number % 4 else moment.date(),
         )
         for number, text in enumerate(HOSTILE[:count])
     ]

@@ -42,12 +42,12 @@ def event(
     organization_id: OrganizationId, payload: bytes = b"x", account_id: UUID | None = None
 ) -> Event:
     return Event(
-        str(organization_id),
-        str(account_id or uuid4()),
-        Environment.PAPER,
-        EventType.INTENT_ACTION,
-        "AAPL",
-        payload,
+        organization_id=str(organization_id),
+        account_id=str(account_id or uuid4()),
+        environment=Environment.PAPER,
+        kind=EventType.INTENT_ACTION,
+        symbol="AAPL",
+        payload=payload,
     )
 
 

@@ -46,12 +46,12 @@ def numbered(organization_id: OrganizationId, number: int, size: int = 0) -> Eve
     payload = trading_pb2.TradingEvent(intent_action=action).SerializeToString()
     # Its one account has its id.
     return Event(
-        str(organization_id),
-        str(organization_id),
-        Environment.PAPER,
-        EventType.INTENT_ACTION,
-        "AAPL",
-        payload,
+        organization_id=str(organization_id),
+        account_id=str(organization_id),
+        environment=Environment.PAPER,
+        kind=EventType.INTENT_ACTION,
+        symbol="AAPL",
+        payload=payload,
     )
 
 
@@ -71,9 +71,27 @@ class Reader:
     ) -> None:
         self._platform = api_platform
         self._reading = reading
-        request = Request(Incoming("GET", b"", b"", [], b"", "here", keep_alive=True), {}, "here")
+        request = Request(
+            Incoming(
+                method="GET",
+                raw_path=b"",
+                query_string=b"",
+                headers=[],
+                body=b"",
+                peer="here",
+                keep_alive=True,
+            ),
+            {},
+            "here",
+        )
         organization = OrganizationRecord(
-            organization_id, "local", "o", "o", frozenset(), False, datetime.now(UTC)
+            id=organization_id,
+            provider="local",
+            external_id="o",
+            name="o",
+            entitlements=frozenset(),
+            disabled=False,
+            created_at=datetime.now(UTC),
         )
         request.caller = Caller(UserPrincipal(caller or f"{id(self)}", "o", "member"), organization)
         self.messages: list[Message] = []
@@ -140,13 +158,27 @@ class ApiOnlyPlatform:
         self.gate = OpenGate()
         log = make_log("error")
         self.metrics = Metrics()
-        self.hub = Hub(pool or database.stream, 10_000, 0, SystemClock(), self.metrics, log)
+        self.hub = Hub(
+            pool=pool or database.stream,
+            max_streams=10_000,
+            per_organization=0,
+            clock=SystemClock(),
+            metrics=self.metrics,
+            log=log,
+        )
         states = dict.fromkeys(
             (EventType.BROKER_ORDER, EventType.BROKER_POSITION), retained or _nothing
         )
         gate = cast(Gate, self.gate)
         accounts = cast(Accounts, None)
-        self.streams = Streams(database.stream, self.hub, accounts, gate, states, log)
+        self.streams = Streams(
+            pool=database.stream,
+            hub=self.hub,
+            accounts=accounts,
+            gate=gate,
+            retained=states,
+            log=log,
+        )
 
     async def append(self, events: Sequence[Event], wake: bool = True) -> None:
         async with self._database.worker.transaction() as tx:

@@ -221,17 +221,22 @@ async def test_one_organization_has_a_quarter_of_the_streams_unless_it_is_set() 
     async def count(max_streams: int, per_organization: int) -> int:
         """As many as it takes: of many keys, so that no caller has too many."""
         hub = Hub(
-            cast(Pool, None),
-            max_streams,
-            per_organization,
-            SystemClock(),
-            Metrics(),
-            make_log("critical"),
+            pool=cast(Pool, None),
+            max_streams=max_streams,
+            per_organization=per_organization,
+            clock=SystemClock(),
+            metrics=Metrics(),
+            log=make_log("critical"),
         )
         organization_id = OrganizationId(uuid4())
         for number in range(max_streams + 1):
             session = Session(
-                TRANSPORTS[number % 2], f"key {number}", organization_id, number, None, check
+                transport=TRANSPORTS[number % 2],
+                caller=f"key {number}",
+                organization_id=organization_id,
+                credential=number,
+                expires_at=None,
+                check=check,
             )
             try:
                 hub.open(session, lambda: None)

@@ -56,7 +56,12 @@ async def listener() -> AsyncIterator[GrpcListener]:
             return grpc.method_handlers_generic_handler("none", {})
 
     listener = GrpcListener(
-        cast(StreamServicer, NoStreams()), 1, MAX_CONNECTIONS, "127.0.0.1", 0, None
+        transport=cast(StreamServicer, NoStreams()),
+        max_streams=1,
+        max_connections=MAX_CONNECTIONS,
+        host="127.0.0.1",
+        port=0,
+        files=None,
     )
     await listener.start()
     yield listener

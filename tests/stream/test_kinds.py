@@ -190,7 +190,12 @@ async def test_a_page_keeps_the_organizations_events_in_their_order(
     accounts: list[UUID] = [one, organization, other, one, organization, other]
     events = [
         Event(
-            str(organization), str(account), Environment.PAPER, EventType.HALT, "", bytes([n + 1])
+            organization_id=str(organization),
+            account_id=str(account),
+            environment=Environment.PAPER,
+            kind=EventType.HALT,
+            symbol="",
+            payload=bytes([n + 1]),
         )
         for n, account in enumerate(accounts)
     ]

@@ -82,7 +82,12 @@ async def test_an_event_is_read_as_it_was_appended(
 ) -> None:
     events = [
         Event(
-            str(organizations[0]), str(uuid4()), environment, kind, f"S{kind}", bytes([kind]) * 300
+            organization_id=str(organizations[0]),
+            account_id=str(uuid4()),
+            environment=environment,
+            kind=kind,
+            symbol=f"S{kind}",
+            payload=bytes([kind]) * 300,
         )
         for environment in Environment
         for kind in EventType

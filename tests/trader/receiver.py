@@ -28,7 +28,7 @@ class Answer(Enum):
 Choose = Callable[[int], Answer]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Receiver:
     """A webhook receiver. It notes failed attempts too: a receiver may have worked on one that it
     did not answer."""
@@ -115,7 +115,9 @@ def receiving(secret: str, choose: Choose = lambda _: Answer.TAKEN) -> Iterator[
             pass  # the forwarder was killed
 
     with Server(("127.0.0.1", 0), Handler) as server:
-        receiver = Receiver(f"http://127.0.0.1:{server.server_port}/hooks/of-the-receiver", choose)
+        receiver = Receiver(
+            url=f"http://127.0.0.1:{server.server_port}/hooks/of-the-receiver", choose=choose
+        )
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -117,7 +117,7 @@ class Pending:
         pass
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Site:
     """The application and the levers that a test moves."""
 
@@ -160,7 +160,14 @@ async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
     rates, shared = (dict.fromkeys(Bucket, rate) for rate in (Rate(5, 10), Rate(10, 15)))
     limits = Limits(rates | {Bucket.CANCELS: Rate(1000, 1000)}, shared, clock, metrics.rate_limited)
     log = make_log("info", logs)
-    app = App(routes, limits, ClientAddress(("127.0.0.9", "10.0.0.0/8")), clock, metrics, log)
+    app = App(
+        routes=routes,
+        limits=limits,
+        client_address=ClientAddress(("127.0.0.9", "10.0.0.0/8")),
+        clock=clock,
+        metrics=metrics,
+        log=log,
+    )
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     files = certificate_files(settings or Settings(), "HTTP_TLS", metrics, log)
@@ -169,7 +176,7 @@ async def open_site(settings: Settings | None = None) -> AsyncIterator[Site]:
         serving(app, listener, ConnectionLimits(100, 50), files),
         httpx.AsyncClient(base_url=url, verify=False) as client,
     ):
-        lever.append(Site(app, client, clock, port, logs))
+        lever.append(Site(app=app, client=client, clock=clock, port=port, logs=logs))
         yield lever[0]
         lever[0].leave.set()
 
@@ -183,7 +190,7 @@ def route(
     fast: FastHandler | None = None,
     **more: Any,
 ) -> Route:
-    @Operation(Tag.OPERATIONS, **more)
+    @Operation(tag=Tag.OPERATIONS, **more)
     async def named(request: Request) -> Answer:
         return await handle(request)
 

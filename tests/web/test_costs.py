@@ -91,7 +91,13 @@ def test_many_near_names_do_not_take_the_loop_for_long() -> None:
 def test_many_proxies_do_not_take_the_loop_for_long() -> None:
     hops = b",".join([b"10.0.0.2"] * (TEXT_BYTES // 9))
     incoming = Incoming(
-        "GET", b"/", b"", [(b"x-forwarded-for", hops)], b"", "10.0.0.1", keep_alive=True
+        method="GET",
+        raw_path=b"/",
+        query_string=b"",
+        headers=[(b"x-forwarded-for", hops)],
+        body=b"",
+        peer="10.0.0.1",
+        keep_alive=True,
     )
     assert cost_seconds(ClientAddress(("10.0.0.0/8",)).address, incoming) < MAX_SECONDS
 

@@ -115,7 +115,15 @@ async def ask(site: Site, name: str, path: bytes = b"/v1/limited", method: str =
     headers = [(b"x-name", name.encode())]
     return (
         await site.app.handle(
-            Incoming(method, path, b"", headers, b"", "127.0.0.1", keep_alive=True)
+            Incoming(
+                method=method,
+                raw_path=path,
+                query_string=b"",
+                headers=headers,
+                body=b"",
+                peer="127.0.0.1",
+                keep_alive=True,
+            )
         )
     ).status
 
@@ -262,7 +270,15 @@ def test_only_a_trusted_proxy_may_name_the_address(
     peer: str, forwarded: bytes, address: str
 ) -> None:
     headers = [(b"x-forwarded-for", forwarded)] if forwarded else []
-    incoming = Incoming("GET", b"/", b"", headers, b"", peer, keep_alive=True)
+    incoming = Incoming(
+        method="GET",
+        raw_path=b"/",
+        query_string=b"",
+        headers=headers,
+        body=b"",
+        peer=peer,
+        keep_alive=True,
+    )
     assert ClientAddress(("10.0.0.0/8",)).address(incoming) == address
 
 
@@ -273,7 +289,13 @@ def test_a_bad_network_is_refused_at_start() -> None:
 
 def test_keys_share_a_limit_by_environment_and_users_have_one_apart() -> None:
     organization = OrganizationRecord(
-        OrganizationId(UUID(int=1)), "local", "o", "o", frozenset(), False, datetime.now(UTC)
+        id=OrganizationId(UUID(int=1)),
+        provider="local",
+        external_id="o",
+        name="o",
+        entitlements=frozenset(),
+        disabled=False,
+        created_at=datetime.now(UTC),
     )
 
     def shared(principal: Principal) -> str | None:

@@ -133,7 +133,7 @@ async def test_plain_text_errors_where_the_specification_says_so(site: Site) -> 
 
 
 def test_a_route_without_a_policy_cannot_be_registered() -> None:
-    @Operation(Tag.OPERATIONS)
+    @Operation(tag=Tag.OPERATIONS)
     async def handle(request: Request) -> Answer:
         return Answer()
 
@@ -142,7 +142,7 @@ def test_a_route_without_a_policy_cannot_be_registered() -> None:
 
 
 def test_the_same_route_twice_is_refused(site: Site) -> None:
-    @Operation(Tag.OPERATIONS)
+    @Operation(tag=Tag.OPERATIONS)
     async def handle(request: Request) -> Answer:
         return Answer()
 

@@ -88,7 +88,15 @@ class Walk:
             (b"if-match", b'"999"'),
             (b"content-type", route.operation.body_media),
         ]
-        plain = Incoming(route.method, self.path(route), b"", headers, b"", "127.0.0.1", True)
+        plain = Incoming(
+            method=route.method,
+            raw_path=self.path(route),
+            query_string=b"",
+            headers=headers,
+            body=b"",
+            peer="127.0.0.1",
+            keep_alive=True,
+        )
         texts = pick(TEXTS, number, samples)
         for shape, unit in texts.items():
             escaped = unit if unit.startswith("%") and unit.isascii() else quote(unit, safe=",.=&")
@@ -200,7 +208,15 @@ async def walk(settings_of: dict[str, str], samples: int) -> dict[str, float]:
             headers = [*walked.credential(create), (b"content-type", JSON)]
             body = json.dumps(account).encode()
             answer = await app.handle(
-                Incoming("POST", b"/v1/accounts", b"", headers, body, "127.0.0.1", True)
+                Incoming(
+                    method="POST",
+                    raw_path=b"/v1/accounts",
+                    query_string=b"",
+                    headers=headers,
+                    body=body,
+                    peer="127.0.0.1",
+                    keep_alive=True,
+                )
             )
             walked.account_id = json.loads(answer.body)["id"]
             # The caller deletes itself last.

@@ -62,7 +62,12 @@ class Credentials:
             )
             fingerprint = await _fingerprint(tx, account.organization_id, given)
             made = await store.insert_credential(
-                tx, ref.credential_id, current, new.label or None, fields, fingerprint
+                tx,
+                credential_id=ref.credential_id,
+                account=current,
+                label=new.label or None,
+                fields=fields,
+                fingerprint=fingerprint,
             )
             await store.insert_sealed(tx, self._make_id(), made, sealed)
             await store.mark_credential(tx, current.id, has_credential=True)
@@ -224,5 +229,13 @@ async def _put_event(tx: Tx, event: OutboxEventType, credential: CredentialRecor
     }
     await put(
         tx,
-        [NewRow(Queue.ACCOUNTS, event, credential.organization_id, credential.account_id, payload)],
+        [
+            NewRow(
+                queue=Queue.ACCOUNTS,
+                event_type=event,
+                organization_id=credential.organization_id,
+                order_key=credential.account_id,
+                payload=payload,
+            )
+        ],
     )

@@ -21,7 +21,7 @@ from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
 
-class TradingAccount(msgspec.Struct):
+class TradingAccount(msgspec.Struct, kw_only=True):
     id: str
     organization_id: str
     name: str
@@ -36,7 +36,7 @@ class TradingAccount(msgspec.Struct):
     version: int
 
 
-class Credential(msgspec.Struct):
+class Credential(msgspec.Struct, kw_only=True):
     id: str
     account_id: str
     organization_id: str
@@ -49,7 +49,7 @@ class Credential(msgspec.Struct):
     version: int
 
 
-class Broker(msgspec.Struct):
+class Broker(msgspec.Struct, kw_only=True):
     name: str
     environments: list[Environment]
     order_kinds: list[OrderKind]
@@ -67,7 +67,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         return render(TradingAccount, account, connection=accounts.connection(account))
 
     @Operation(
-        Tag.ACCOUNTS,
+        tag=Tag.ACCOUNTS,
         body=model.NewAccount,
         answer=TradingAccount,
         status=201,
@@ -80,7 +80,7 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         account = await accounts.create(organization_of(request), body)
         return answer_json(show(account), 201, account.version)
 
-    @Operation(Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.ACCOUNTS, answer=Listing[TradingAccount], parameters=PAGE_PARAMETERS)
     async def list_accounts(request: Request) -> Answer:
         """List the organization's accounts; an API key sees its own environment's."""
         caller = caller_of(request)
@@ -90,14 +90,14 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         rows = await accounts.list(caller.organization_id, environment, page)
         return answer_json(page.answer(rows, lambda account: str(account.id), show))
 
-    @Operation(Tag.ACCOUNTS, answer=TradingAccount)
+    @Operation(tag=Tag.ACCOUNTS, answer=TradingAccount)
     async def get_account(request: Request) -> Answer:
         """Read an account."""
         account = await find_account(request, read, accounts)
         return answer_json(show(account), version=account.version)
 
     @Operation(
-        Tag.ACCOUNTS,
+        tag=Tag.ACCOUNTS,
         body=model.ChangedAccount,
         answer=TradingAccount,
         parameters=(IF_MATCH,),
@@ -111,7 +111,9 @@ def account_routes(read: Gate, write: Gate, accounts: Accounts) -> tuple[Route, 
         )
         return answer_json(show(account), version=account.version)
 
-    @Operation(Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders))
+    @Operation(
+        tag=Tag.ACCOUNTS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders)
+    )
     async def close_account(request: Request) -> Answer:
         """Close an account for good; it and its history stay readable."""
         await accounts.close(target_of(request, write), request.if_match())
@@ -132,7 +134,7 @@ def credential_routes(
     read: Gate, write: Gate, accounts: Accounts, credentials: Credentials
 ) -> tuple[Route, ...]:
     @Operation(
-        Tag.CREDENTIALS,
+        tag=Tag.CREDENTIALS,
         body=NewCredential,
         answer=Credential,
         status=201,
@@ -144,7 +146,7 @@ def credential_routes(
         made = await credentials.create(account, request.body(NewCredential))
         return answer_json(render(Credential, made), 201, made.version)
 
-    @Operation(Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.CREDENTIALS, answer=Listing[Credential], parameters=PAGE_PARAMETERS)
     async def list_credentials(request: Request) -> Answer:
         """List the account's credential, without its secrets."""
         account = await find_account(request, read, accounts)
@@ -153,7 +155,7 @@ def credential_routes(
         return answer_json(page.answer(rows, lambda c: str(c.id), partial(render, Credential)))
 
     @Operation(
-        Tag.CREDENTIALS,
+        tag=Tag.CREDENTIALS,
         body=ChangedCredential,
         answer=Credential,
         parameters=(IF_MATCH,),
@@ -168,7 +170,7 @@ def credential_routes(
         return answer_json(render(Credential, made), version=made.version)
 
     @Operation(
-        Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders)
+        tag=Tag.CREDENTIALS, status=204, parameters=(IF_MATCH,), errors=(AccountClosed, OpenOrders)
     )
     async def delete_credential(request: Request) -> Answer:
         """Delete a credential and its secrets."""
@@ -204,7 +206,7 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
         for broker in brokers.all()
     ]
 
-    @Operation(Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)
     async def list_brokers(request: Request) -> Answer:
         """List the brokers and what each can do."""
         page = read_page(request, "brokers")

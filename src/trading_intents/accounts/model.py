@@ -25,7 +25,7 @@ class ConnectionState(StrEnum):
     CREDENTIAL_REJECTED = "credential_rejected"
 
 
-class Account(FrozenStruct, frozen=True):
+class Account(FrozenStruct, frozen=True, kw_only=True):
     id: AccountId
     organization_id: OrganizationId
     name: str
@@ -48,7 +48,7 @@ class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
     external_account_id: Text | None = None
 
 
-class CredentialRecord(FrozenStruct, frozen=True):
+class CredentialRecord(FrozenStruct, frozen=True, kw_only=True):
     """Everything but the secrets: those are in the vault and nowhere else."""
 
     id: CredentialId

@@ -155,4 +155,15 @@ async def apply_change(
 
 async def queue_event(tx: Tx, event: OutboxEventType, account: model.Account) -> None:
     payload = {"account_id": str(account.id), "version": account.version}
-    await put(tx, [NewRow(Queue.ACCOUNTS, event, account.organization_id, account.id, payload)])
+    await put(
+        tx,
+        [
+            NewRow(
+                queue=Queue.ACCOUNTS,
+                event_type=event,
+                organization_id=account.organization_id,
+                order_key=account.id,
+                payload=payload,
+            )
+        ],
+    )

@@ -21,7 +21,7 @@ FIRST = datetime(1, 1, 1, tzinfo=UTC)
 TIME = {"type": "string", "format": "date-time"}
 
 
-class Balance(msgspec.Struct):
+class Balance(msgspec.Struct, kw_only=True):
     """The broker's last report; null where it reports none."""
 
     account_id: str
@@ -60,16 +60,16 @@ EQUITY_PARAMETERS = (
 def balance_routes(
     gate: Gate, accounts: Accounts, balances: Balances, clock: Clock
 ) -> tuple[Route, ...]:
-    @Operation(Tag.PRICES, answer=Balance)
+    @Operation(tag=Tag.PRICES, answer=Balance)
     async def get_balances(request: Request) -> Answer:
         """Read the account's cash, buying power and equity."""
         account = await find_account(request, gate, accounts)
         balance = await balances.find(account)
         if balance is None:
-            return answer_json(Balance(str(account.id)))
+            return answer_json(Balance(account_id=str(account.id)))
         return answer_json(render(Balance, balance, account_id=account.id))
 
-    @Operation(Tag.PRICES, answer=EquityHistory, parameters=EQUITY_PARAMETERS)
+    @Operation(tag=Tag.PRICES, answer=EquityHistory, parameters=EQUITY_PARAMETERS)
     async def get_equity(request: Request) -> Answer:
         """Read the account's equity over time."""
         account = await find_account(request, gate, accounts)

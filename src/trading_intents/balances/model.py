@@ -65,12 +65,12 @@ def balance_event(record: AccountBalance) -> Event:
         as_of=balance.as_of,
     )
     return Event(
-        str(record.organization_id),
-        str(record.account_id),
-        record.environment,
-        EventType.BALANCE,
-        "",
-        payload,
+        organization_id=str(record.organization_id),
+        account_id=str(record.account_id),
+        environment=record.environment,
+        kind=EventType.BALANCE,
+        symbol="",
+        payload=payload,
     )
 
 

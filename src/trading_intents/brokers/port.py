@@ -236,7 +236,7 @@ class LookupUnknown:
 Lookup = OrderSnapshot | Absent | LookupUnknown
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AccountSnapshot:
     """A snapshot, read after the stream is subscribed, so that no event is missed between the
     two."""
@@ -280,7 +280,7 @@ class LinkedOrders:
     one_time_in_force: bool = False  # all orders of the group have one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     name: str
     environments: tuple[trading.Environment, ...]
@@ -361,7 +361,7 @@ class BrokerAccount:
     external_account_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IntegrationContext:
     """All that an integration gets of us. `settings` are those that start with its name, such as
     PAPER_SEED;

@@ -46,7 +46,7 @@ class ConsoleSettings(msgspec.Struct):
     has_demo_links: bool
 
 
-class CallerDescription(msgspec.Struct):
+class CallerDescription(msgspec.Struct, kw_only=True):
     principal_type: str
     principal_id: str
     organization_id: str | None
@@ -87,12 +87,12 @@ def console_routes(
     )
 
     # An issuer brings the user back with a query.
-    @Operation(Tag.CONSOLE, answer_media=HTML, any_query=True)
+    @Operation(tag=Tag.CONSOLE, answer_media=HTML, any_query=True)
     async def get_console(request: Request) -> Answer:
         """Open the console."""
         return files[PAGE].answer(request)
 
-    @Operation(Tag.CONSOLE, answer_media=MEDIA[".js"], any_query=True)
+    @Operation(tag=Tag.CONSOLE, answer_media=MEDIA[".js"], any_query=True)
     async def get_console_file(request: Request) -> Answer:
         """Read a script or style of the console."""
         found = files.get(request.params["file"])
@@ -100,7 +100,7 @@ def console_routes(
             raise NotFound("the console has no such file")
         return found.answer(request)
 
-    @Operation(Tag.CONSOLE, answer=ConsoleSettings)
+    @Operation(tag=Tag.CONSOLE, answer=ConsoleSettings)
     async def get_console_config(request: Request) -> Answer:
         """Read how users sign in to the console."""
         return answer_json(shown)
@@ -119,7 +119,7 @@ def console_routes(
 
 
 def _caller_route(gates: Mapping[str, Gate]) -> Route:
-    @Operation(Tag.USERS, answer=CallerDescription)
+    @Operation(tag=Tag.USERS, answer=CallerDescription)
     async def get_caller(request: Request) -> Answer:
         """Read whose the credential is and what it may call."""
         caller = caller_of(request)
@@ -140,14 +140,16 @@ def _caller_route(gates: Mapping[str, Gate]) -> Route:
                 kind = "SERVICE"
                 principal_id = client_id
         shown = CallerDescription(
-            kind,
-            principal_id,
-            str(organization.id) if organization else None,
-            organization.name if organization else None,
-            environment,
-            role,
-            rfc3339(ends) if ends else None,
-            sorted(name for name, gate in gates.items() if not gate.public and gate.allows(caller)),
+            principal_type=kind,
+            principal_id=principal_id,
+            organization_id=str(organization.id) if organization else None,
+            organization_name=organization.name if organization else None,
+            environment=environment,
+            role=role,
+            expires_at=rfc3339(ends) if ends else None,
+            policies=sorted(
+                name for name, gate in gates.items() if not gate.public and gate.allows(caller)
+            ),
         )
         return answer_json(shown)
 
@@ -156,7 +158,7 @@ def _caller_route(gates: Mapping[str, Gate]) -> Route:
 
 def _session_route(gate: Gate, data_dir: Path, issuer: TokenIssuer) -> Route:
     @Operation(
-        Tag.CONSOLE,
+        tag=Tag.CONSOLE,
         body=DemoCode,
         answer=DemoSession,
         max_body_bytes=MAX_CODE_BYTES,

@@ -72,16 +72,16 @@ Manual = TypeVar("Manual", bound=ManualRecord)
 Shown = TypeVar("Shown", bound="SymbolControls")
 
 
-class OrganizationControl(ManualRecord):
+class OrganizationControl(ManualRecord, kw_only=True):
     organization_id: str
 
 
-class AccountControl(ManualRecord):
+class AccountControl(ManualRecord, kw_only=True):
     account_id: str
     organization_id: str
 
 
-class SymbolManualControl(AccountControl):
+class SymbolManualControl(AccountControl, kw_only=True):
     symbol: str
 
 

@@ -16,7 +16,7 @@ from trading_intents.web.paging import PAGE_PARAMETERS, Listing, Page, read_page
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
-CHANGED = partial(Operation, Tag.CONTROLS, parameters=(IF_MATCH,))
+CHANGED = partial(Operation, tag=Tag.CONTROLS, parameters=(IF_MATCH,))
 
 
 def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple[Route, ...]:
@@ -25,7 +25,7 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
         gates[name] for name in ("read_controls", "write_controls", "write_organization_control")
     )
 
-    @Operation(Tag.CONTROLS, answer=bodies.OrganizationControl, errors=(NotFound,))
+    @Operation(tag=Tag.CONTROLS, answer=bodies.OrganizationControl, errors=(NotFound,))
     async def get_organization_control(request: Request) -> Answer:
         """Read the organization's switch."""
         read.permit_object(request)
@@ -44,7 +44,7 @@ def switch_routes(gates: Mapping[str, Gate], controls: ControlsService) -> tuple
         )
         return _show(request, bodies.OrganizationControl, control)
 
-    @Operation(Tag.CONTROLS, answer=bodies.AccountControl)
+    @Operation(tag=Tag.CONTROLS, answer=bodies.AccountControl)
     async def get_account_control(request: Request) -> Answer:
         """Read an account's switch."""
         return _show(
@@ -75,7 +75,7 @@ def symbol_routes(
     read = gates["read_controls"]
     write = gates["write_controls"]
 
-    @Operation(Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.CONTROLS, answer=Listing[bodies.ListedSymbol], parameters=PAGE_PARAMETERS)
     async def list_symbol_controls(request: Request) -> Answer:
         """List the account's symbols that have a control."""
         owner = owner_of(request)
@@ -89,7 +89,7 @@ def symbol_routes(
         show = partial(bodies.show_symbol, bodies.ListedSymbol, owner)
         return answer_json(read_symbols_page().answer(rows, lambda control: control.symbol, show))
 
-    @Operation(Tag.CONTROLS, answer=bodies.SymbolControls, errors=(ValidationFailed,))
+    @Operation(tag=Tag.CONTROLS, answer=bodies.SymbolControls, errors=(ValidationFailed,))
     async def get_symbol_controls(request: Request) -> Answer:
         """Read a symbol's controls."""
         control = await controls.find_symbol(target_of(request, read), lambda: symbol_of(request))

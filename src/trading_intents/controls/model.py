@@ -74,7 +74,7 @@ class StandingHalt(FrozenStruct, frozen=True):
     reason: str
 
 
-class Controls(FrozenStruct, frozen=True):
+class Controls(FrozenStruct, frozen=True, kw_only=True):
     """The controls of one symbol on one account; None where nothing was ever set."""
 
     organization_id: UUID | str
@@ -96,7 +96,9 @@ class Controls(FrozenStruct, frozen=True):
 
     def window_only(self) -> "Controls":
         """The controls of an order that a halt makes to close a position."""
-        return Controls(self.organization_id, self.account_id, time=self.time)
+        return Controls(
+            organization_id=self.organization_id, account_id=self.account_id, time=self.time
+        )
 
 
 Scope = Mapping[str, str | Mapping[str, str]]  # one key, which names the level

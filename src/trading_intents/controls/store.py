@@ -202,35 +202,34 @@ def controls_from_texts(texts: Sequence[str | None]) -> model.Controls:
         end,
         stale,
         zone,
-        *halts,
+        organization_halt_id,
+        organization_reason,
+        account_halt_id,
+        account_reason,
     ) = texts
     assert organization_id is not None, "an account that the transaction cannot see"
     assert account_id is not None
+    rule = None
+    if version is not None:
+        rule = model.TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone)
     return model.Controls(
-        organization_id,
-        account_id,
-        None if off_1 is None else model.Switch(off_1 == "true", why_1),
-        None if off_2 is None else model.Switch(off_2 == "true", why_2),
-        None if off_3 is None else model.Switch(off_3 == "true", why_3),
-        None
-        if version is None
-        else model.TimeRule(_time_of(start), _time_of(end), int(stale) if stale else None, zone),
-        *_standing(*halts),
+        organization_id=organization_id,
+        account_id=account_id,
+        organization=_switch(off_1, why_1),
+        account=_switch(off_2, why_2),
+        symbol=_switch(off_3, why_3),
+        time=rule,
+        organization_halt=_standing(organization_halt_id, organization_reason),
+        account_halt=_standing(account_halt_id, account_reason),
     )
 
 
-def _standing(
-    organization_halt_id: str | None,
-    reason_1: str | None,
-    account_halt_id: str | None,
-    reason_2: str | None,
-) -> tuple[model.StandingHalt | None, model.StandingHalt | None]:
-    return (
-        None
-        if organization_halt_id is None
-        else model.StandingHalt(organization_halt_id, reason_1 or ""),
-        None if account_halt_id is None else model.StandingHalt(account_halt_id, reason_2 or ""),
-    )
+def _switch(is_off: str | None, reason: str | None) -> model.Switch | None:
+    return None if is_off is None else model.Switch(is_off == "true", reason)
+
+
+def _standing(halt_id: str | None, reason: str | None) -> model.StandingHalt | None:
+    return None if halt_id is None else model.StandingHalt(halt_id, reason or "")
 
 
 def _time_of(text: str | None) -> time | None:

@@ -56,12 +56,12 @@ def marked_commands(command: ClaimedCommand, client_id: str) -> list[MarkedComma
     account_id = command.account_id
     organization_id = command.organization_id
     own = MarkedCommand(
-        account_id,
-        client_id,
-        organization_id,
-        command.order_id,
-        command.seq,
-        ACTION_TYPES[command.event_type],
+        account_id=account_id,
+        client_order_id=client_id,
+        organization_id=organization_id,
+        order_id=command.order_id,
+        seq=command.seq,
+        action_type=ACTION_TYPES[command.event_type],
     )
     return [own] + [
         own._replace(

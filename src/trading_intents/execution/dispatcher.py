@@ -149,12 +149,12 @@ class Dispatcher:
             claimed, transaction_id, locked, shared, contexts = await tx.run(
                 [
                     queue.claim_in_turn(
-                        claimable.free_slots,
-                        claimable.where,
-                        limit,
-                        self._limits.attempt_limit,
-                        token,
-                        self._last_lane,
+                        free_slots=claimable.free_slots,
+                        where=claimable.where,
+                        limit=limit,
+                        attempt_limit=self._limits.attempt_limit,
+                        token=token,
+                        after_lane=self._last_lane,
                     ),
                     TRANSACTION_ID,
                     claims.LOCK_CLAIMED_ORDERS,
@@ -222,7 +222,14 @@ class Dispatcher:
         ((id_text,),) = transaction_id.texts()
         left_seconds = since_seconds + HANDLER_SECONDS - self._clock.monotonic()
         task = asyncio.create_task(
-            has_committed(self._pool, (), id_text, proof, left_seconds, self._log)
+            has_committed(
+                pool=self._pool,
+                organizations=(),
+                transaction_id=id_text,
+                proof=proof,
+                limit_seconds=left_seconds,
+                log=self._log,
+            )
         )
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -323,7 +330,9 @@ class Dispatcher:
                     return
         command = decided.command
         row = claimed_row(command, token)
-        entry = RecorderEntry(session.account_ref, row=row, client_order_id=decided.client_order_id)
+        entry = RecorderEntry(
+            account_ref=session.account_ref, row=row, client_order_id=decided.client_order_id
+        )
         match decided.decision:
             case model.Settle(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)

@@ -207,14 +207,20 @@ def used_up(
         CommandKind.REPLACE: (FactKind.REPLACE_DROPPED, "not_delivered"),
         CommandKind.CANCEL: (FactKind.CANCEL_DROPPED, None),
     }[command]
-    return PlatformFact(order_id, kind, client_order_id, reason, detail=detail)
+    return PlatformFact(
+        order_id=order_id, kind=kind, client_order_id=client_order_id, reason=reason, detail=detail
+    )
 
 
 def _fact(
     context: SendContext, kind: FactKind, reason: str | None = None, detail: str | None = None
 ) -> PlatformFact:
     return PlatformFact(
-        context.order_id, kind, context.ticket.client_order_id, reason, detail=detail
+        order_id=context.order_id,
+        kind=kind,
+        client_order_id=context.ticket.client_order_id,
+        reason=reason,
+        detail=detail,
     )
 
 
@@ -224,7 +230,7 @@ def _send(context: SendContext, left_seconds: float | None) -> Decision:
     return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
-class UnresolvedOrder(FrozenStruct, frozen=True):
+class UnresolvedOrder(FrozenStruct, frozen=True, kw_only=True):
     """An order that the broker may or may not have, or that has a command whose answer was lost."""
 
     order_status: str
@@ -309,16 +315,22 @@ def not_delivered_fact(
     by now that it did not happen."""
     if not unresolved.acknowledged:
         if unresolved.is_restored:
-            return PlatformFact(order_id, FactKind.STALE, create_id, detail=RESTORED)
+            return PlatformFact(
+                order_id=order_id, kind=FactKind.STALE, client_order_id=create_id, detail=RESTORED
+            )
         if not unique_order_ids:
             return used_up(CommandKind.SUBMIT, order_id, create_id)
         if not unresolved.was_cancelled:
             return None
         kind = FactKind.HALTED if unresolved.was_halted else FactKind.CANCELLED_BEFORE_SEND
-        return PlatformFact(order_id, kind, create_id)
+        return PlatformFact(order_id=order_id, kind=kind, client_order_id=create_id)
     if unresolved.replace_id and unresolved.is_restored:
         return PlatformFact(
-            order_id, FactKind.REPLACE_DROPPED, unresolved.replace_id, "stale", detail=RESTORED
+            order_id=order_id,
+            kind=FactKind.REPLACE_DROPPED,
+            client_order_id=unresolved.replace_id,
+            reason="stale",
+            detail=RESTORED,
         )
     if unresolved.replace_id:
         return used_up(CommandKind.REPLACE, order_id, unresolved.replace_id)

@@ -58,7 +58,7 @@ FOUND = {port.OrderSnapshot: "order", port.Absent: "absent", port.LookupUnknown:
 AppendCancel = Callable[[OrganizationId, UUID, UUID, bool], Awaitable[bool]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LookupResult:
     """An order that was looked up, and what its broker answered."""
 
@@ -216,7 +216,14 @@ class Reconciler:
                 FOUND.get(type(order), FOUND[port.LookupUnknown])
             ).inc()
             await self._conclude(
-                LookupResult(row, session, session.integration.capabilities, order, replaced, entry)
+                LookupResult(
+                    row=row,
+                    session=session,
+                    capabilities=session.integration.capabilities,
+                    order=order,
+                    replaced=replaced,
+                    entry=entry,
+                )
             )
         except Exception as error:
             self._log.warning(
@@ -297,12 +304,12 @@ class Reconciler:
             tx,
             [
                 NewRow(
-                    Queue.INTENTS,
-                    CREATE,
-                    account_ref.organization_id,
-                    order_id,
-                    payload,
-                    account_ref.account_id,
+                    queue=Queue.INTENTS,
+                    event_type=CREATE,
+                    organization_id=account_ref.organization_id,
+                    order_key=order_id,
+                    payload=payload,
+                    lane=account_ref.account_id,
                 )
             ],
         )
@@ -427,5 +434,7 @@ def _ending(row: Row) -> PlatformFact:
     command = COMMANDS[row["event_type"]]
     client_id = client_order_id(row["action_id"])
     if row["is_sent"]:
-        return PlatformFact(row["order_key"], FactKind.UNCERTAIN, client_id)
+        return PlatformFact(
+            order_id=row["order_key"], kind=FactKind.UNCERTAIN, client_order_id=client_id
+        )
     return used_up(command, row["order_key"], client_id, row["last_error"])

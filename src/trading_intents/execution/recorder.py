@@ -42,7 +42,7 @@ UNIQUE_VIOLATION = "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
-class RecorderEntry(FrozenStruct, frozen=True):
+class RecorderEntry(FrozenStruct, frozen=True, kw_only=True):
     """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or
     failed."""
 

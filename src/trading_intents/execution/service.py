@@ -81,29 +81,31 @@ class Execution:
         )
         self.leases = Leases(dependencies, make_id, max_age_millis, self._claim_wakeup)
         self._dispatcher = Dispatcher(
-            pool,
-            open_transactions(),
-            self.leases,
-            self._recorder,
-            self._claim_wakeup,
-            limits,
-            make_id,
-            clock,
-            metrics,
-            log,
+            pool=pool,
+            transactions=open_transactions(),
+            leases=self.leases,
+            recorder=self._recorder,
+            wakeup=self._claim_wakeup,
+            limits=limits,
+            make_id=make_id,
+            clock=clock,
+            metrics=metrics,
+            log=log,
         )
         self._reconciler = Reconciler(
-            pool,
-            self.leases,
-            self._recorder,
-            lookup_wakeup,
-            limits,
-            actions.cancel,
-            clock,
-            metrics,
-            log,
+            pool=pool,
+            leases=self.leases,
+            recorder=self._recorder,
+            wakeup=lookup_wakeup,
+            limits=limits,
+            append_cancel=actions.cancel,
+            clock=clock,
+            metrics=metrics,
+            log=log,
         )
-        self._halts = HaltWorker(pool, self.leases, actions, signals, clock, log)
+        self._halts = HaltWorker(
+            pool=pool, leases=self.leases, actions=actions, signals=signals, clock=clock, log=log
+        )
         self._drift = DriftCheck(pool, self.leases, max_age_millis, metrics, log)
         self._context = context
         self._signals = signals

@@ -28,7 +28,7 @@ ANY_ROLE = frozenset(model.Role)
 ADMIN = frozenset({model.Role.ADMIN})
 
 
-class Rule(FrozenStruct, frozen=True):
+class Rule(FrozenStruct, frozen=True, kw_only=True):
     name: str
     meaning: str
     key: model.Permission | Grant | Refuse = Refuse.AS_401
@@ -49,12 +49,12 @@ def _reading(
 ) -> Rule:
     meaning = f"an API key with {permission}; a user; a service account with {permission}"
     return Rule(
-        name,
-        _with(entitlement) + meaning,
-        permission,
-        ANY_ROLE,
-        model.Scope(permission),
-        entitlement,
+        name=name,
+        meaning=_with(entitlement) + meaning,
+        key=permission,
+        user=ANY_ROLE,
+        service=model.Scope(permission),
+        entitlement=entitlement,
     )
 
 
@@ -62,7 +62,14 @@ def _writing(
     name: str, permission: model.Permission, entitlement: model.Entitlement | None = None
 ) -> Rule:
     meaning = f"an API key with {permission}; an admin"
-    return Rule(name, _with(entitlement) + meaning, permission, ADMIN, Refuse.AS_403, entitlement)
+    return Rule(
+        name=name,
+        meaning=_with(entitlement) + meaning,
+        key=permission,
+        user=ADMIN,
+        service=Refuse.AS_403,
+        entitlement=entitlement,
+    )
 
 
 def _with(entitlement: model.Entitlement | None) -> str:
@@ -71,8 +78,8 @@ def _with(entitlement: model.Entitlement | None) -> str:
 
 def _with_any_credential(name: str) -> Rule:
     return Rule(
-        name,
-        "any caller with a credential",
+        name=name,
+        meaning="any caller with a credential",
         key=Grant.ANY,
         user=Grant.ANY,
         service=Grant.ANY,
@@ -88,10 +95,10 @@ _PREMIUM = model.Entitlement.CONTROLS_PREMIUM
 RULES = {
     rule.name: rule
     for rule in (
-        Rule("public", "anyone, without a credential", public=True),
+        Rule(name="public", meaning="anyone, without a credential", public=True),
         Rule(
-            "outbox_health",
-            "a service account with credential:read; an admin of an internal organization",
+            name="outbox_health",
+            meaning="a service account with credential:read; an admin of an internal organization",
             user=ADMIN,
             service=_S.CREDENTIAL_READ,
             names_organization=False,
@@ -99,15 +106,15 @@ RULES = {
             two_credentials_status=401,
         ),
         Rule(
-            "submit_intent",
-            "an API key with intent:edit (on live accounts trading_live)",
+            name="submit_intent",
+            meaning="an API key with intent:edit (on live accounts trading_live)",
             key=_P.INTENT_EDIT,
         ),
         _reading("read_intents", _P.INTENT_READ),
         _writing("write_controls", _P.CONTROL_EDIT, _PREMIUM),
         Rule(
-            "write_organization_control",
-            "with controls_premium: an admin",
+            name="write_organization_control",
+            meaning="with controls_premium: an admin",
             user=ADMIN,
             entitlement=_PREMIUM,
         ),
@@ -117,7 +124,7 @@ RULES = {
             meaning="an API key with control:edit (and intent:edit for close_positions); an admin",
             service=Refuse.AS_401,
         ),
-        Rule("halt_organization", "an admin", user=ADMIN),
+        Rule(name="halt_organization", meaning="an admin", user=ADMIN),
         _reading("read_halts", _P.CONTROL_READ),
         replace(
             _with_any_credential("organization_by_provider"),
@@ -125,26 +132,31 @@ RULES = {
             key=Refuse.AS_401,
         ),
         Rule(
-            "delete_current_user",
-            "a user with an active organization",
+            name="delete_current_user",
+            meaning="a user with an active organization",
             user=Grant.ANY,
             two_credentials_status=401,
         ),
         _writing("write_accounts", _P.ACCOUNT_EDIT),
         _writing("write_credentials", _P.CREDENTIAL_EDIT),
         _reading("read_accounts", _P.ACCOUNT_READ),
-        Rule("api_keys", "an admin", user=ADMIN),
-        Rule("read_key_limits", "an admin; an API key, its own", key=Grant.ANY, user=ADMIN),
+        Rule(name="api_keys", meaning="an admin", user=ADMIN),
         Rule(
-            "open_session",
-            "an admin; a member, where the organization has member_trading",
+            name="read_key_limits",
+            meaning="an admin; an API key, its own",
+            key=Grant.ANY,
+            user=ADMIN,
+        ),
+        Rule(
+            name="open_session",
+            meaning="an admin; a member, where the organization has member_trading",
             user=ANY_ROLE - {model.Role.READ_ONLY},
             member_trading=True,
         ),
-        Rule("end_session", "a user", user=ANY_ROLE),
+        Rule(name="end_session", meaning="a user", user=ANY_ROLE),
         Rule(
-            "paper_quotes",
-            "a paper API key with account:edit; an admin",
+            name="paper_quotes",
+            meaning="a paper API key with account:edit; an admin",
             key=_P.ACCOUNT_EDIT,
             user=ADMIN,
             environment=Environment.PAPER,

@@ -50,7 +50,7 @@ class NewSessionKey(msgspec.Struct, forbid_unknown_fields=True):
     environment: Environment
 
 
-class ApiKey(msgspec.Struct):
+class ApiKey(msgspec.Struct, kw_only=True):
     id: str
     organization_id: str
     name: str
@@ -82,7 +82,7 @@ class KeyValidation(msgspec.Struct):
     created_at: str
 
 
-class Organization(msgspec.Struct):
+class Organization(msgspec.Struct, kw_only=True):
     id: str
     external_id: str
     name: str
@@ -109,7 +109,7 @@ class IssuedToken(msgspec.Struct):
 
 def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     @Operation(
-        Tag.API_KEYS,
+        tag=Tag.API_KEYS,
         body=NewApiKey,
         answer=CreatedApiKey,
         status=201,
@@ -131,7 +131,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         given = (body.name, body.environment, granted, expires_at)
         return _show_new_key(*await keys.create(organization_of(request), *given))
 
-    @Operation(Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
+    @Operation(tag=Tag.API_KEYS, body=NewSessionKey, answer=CreatedApiKey, status=201)
     async def open_session(request: Request) -> Answer:
         """Make an API key for the calling user, which ends with the user's token; it is shown this
         once."""
@@ -139,13 +139,13 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
             *await keys.open_session(caller_of(request), request.body(NewSessionKey).environment)
         )
 
-    @Operation(Tag.API_KEYS, status=204)
+    @Operation(tag=Tag.API_KEYS, status=204)
     async def end_session(request: Request) -> Answer:
         """End the session keys that the calling token made."""
         await keys.end_sessions(caller_of(request))
         return Answer(status=204)
 
-    @Operation(Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.API_KEYS, answer=Listing[ApiKey], parameters=PAGE_PARAMETERS)
     async def list_api_keys(request: Request) -> Answer:
         """List the organization's API keys."""
         organization_id = organization_of(request)
@@ -153,7 +153,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         rows = await keys.list(organization_id, page)
         return answer_json(page.answer(rows, lambda key: str(key.id), _show_key))
 
-    @Operation(Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
+    @Operation(tag=Tag.API_KEYS, body=ApiKeyChange, answer=ApiKey, parameters=(IF_MATCH,))
     async def update_api_key(request: Request) -> Answer:
         """Change an API key's name, permissions or disabled flag."""
         organization_id = organization_of(request)
@@ -162,7 +162,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         key = await keys.change(organization_id, key_id, change, request.if_match())
         return answer_json(_show_key(key), version=key.version)
 
-    @Operation(Tag.API_KEYS, status=204, parameters=(IF_MATCH,))
+    @Operation(tag=Tag.API_KEYS, status=204, parameters=(IF_MATCH,))
     async def delete_api_key(request: Request) -> Answer:
         """Delete an API key."""
         organization_id = organization_of(request)
@@ -170,7 +170,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
         return Answer(status=204)
 
     @Operation(
-        Tag.API_KEYS,
+        tag=Tag.API_KEYS,
         body=KeyToValidate,
         answer=KeyValidation,
         bucket=Bucket.READS,
@@ -194,7 +194,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
 
 
 def organization_route(gate: Gate, organizations: Organizations) -> Route:
-    @Operation(Tag.ORGANIZATIONS, answer=Organization)
+    @Operation(tag=Tag.ORGANIZATIONS, answer=Organization)
     async def find_organization(request: Request) -> Answer:
         """Find an organization by its identity provider's id."""
         found = await organizations.by_provider(
@@ -208,7 +208,7 @@ def organization_route(gate: Gate, organizations: Organizations) -> Route:
 
 
 def user_route(gate: Gate, users: Users) -> Route:
-    @Operation(Tag.USERS, status=204, error_shape=PLAIN, any_query=True)
+    @Operation(tag=Tag.USERS, status=204, error_shape=PLAIN, any_query=True)
     async def delete_current_user(request: Request) -> Answer:
         """Delete the calling user for good, here and at the identity provider."""
         await users.delete_current(caller_of(request))
@@ -221,7 +221,7 @@ def provider_routes(
     gate: Gate, provider: EmbeddedProvider, issuer: TokenIssuer
 ) -> tuple[Route, ...]:
     @Operation(
-        Tag.TOKENS,
+        tag=Tag.TOKENS,
         body=TokenRequest,
         body_media=FORM,
         max_body_bytes=MAX_FORM_BYTES,
@@ -245,12 +245,12 @@ def provider_routes(
         answer.headers += (NO_STORE, (b"pragma", b"no-cache"))  # RFC 6749 §5.1
         return answer
 
-    @Operation(Tag.TOKENS, answer=dict[str, Any])
+    @Operation(tag=Tag.TOKENS, answer=dict[str, Any])
     async def get_provider_metadata(request: Request) -> Answer:
         """Read the embedded provider's metadata."""
         return answer_json(provider.discovery())
 
-    @Operation(Tag.TOKENS, answer=dict[str, Any])
+    @Operation(tag=Tag.TOKENS, answer=dict[str, Any])
     async def get_provider_keys(request: Request) -> Answer:
         """Read the embedded provider's public keys."""
         return answer_json(provider.jwks())

@@ -113,7 +113,7 @@ class ServicePrincipal(FrozenStruct, frozen=True):
 Principal = ApiKeyPrincipal | UserPrincipal | ServicePrincipal
 
 
-class Claims(FrozenStruct, frozen=True):
+class Claims(FrozenStruct, frozen=True, kw_only=True):
     """The claims of a verified token, as its issuer made them: they may be older than what the
     database knows."""
 
@@ -126,7 +126,7 @@ class Claims(FrozenStruct, frozen=True):
     expires_at: datetime
 
 
-class OrganizationRecord(FrozenStruct, frozen=True):
+class OrganizationRecord(FrozenStruct, frozen=True, kw_only=True):
     id: OrganizationId
     provider: str
     external_id: str
@@ -171,7 +171,7 @@ class Caller(FrozenStruct, frozen=True):
         return self.organization.id
 
 
-class ApiKeyRecord(FrozenStruct, frozen=True):
+class ApiKeyRecord(FrozenStruct, frozen=True, kw_only=True):
     id: KeyId
     organization_id: OrganizationId
     name: str
@@ -187,7 +187,7 @@ class ApiKeyRecord(FrozenStruct, frozen=True):
     version: int
 
 
-class NewKey(FrozenStruct, frozen=True):
+class NewKey(FrozenStruct, frozen=True, kw_only=True):
     name: str
     environment: Environment
     permissions: list[Permission]
@@ -213,7 +213,7 @@ class UserRecord(FrozenStruct, frozen=True):
     role: Role | None  # in that organization, if a member
 
 
-class KeyRecord(FrozenStruct, frozen=True):
+class KeyRecord(FrozenStruct, frozen=True, kw_only=True):
     key: ApiKeyRecord
     digest: bytes
     has_expired: bool

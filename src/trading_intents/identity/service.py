@@ -233,7 +233,12 @@ class ApiKeys:
                     f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
                 )
             new = model.NewKey(
-                name, environment, sorted(permissions), digest(text), hint(text), expires_at
+                name=name,
+                environment=environment,
+                permissions=sorted(permissions),
+                digest=digest(text),
+                hint=hint(text),
+                expires_at=expires_at,
             )
             key = await store.insert_key(tx, self._make_id(), organization_id, new)
         return key, secret
@@ -257,8 +262,16 @@ class ApiKeys:
                 )
             ends = min(caller.expires_at, now + MAX_SESSION)
             name = user.subject[:MAX_TEXT_CHARACTERS]
-            made_by = (ends, user.subject, caller.token_digest)
-            new = model.NewKey(name, environment, permissions, digest(text), hint(text), *made_by)
+            new = model.NewKey(
+                name=name,
+                environment=environment,
+                permissions=permissions,
+                digest=digest(text),
+                hint=hint(text),
+                expires_at=ends,
+                user_subject=user.subject,
+                token_digest=caller.token_digest,
+            )
             key = await store.insert_key(tx, self._make_id(), caller.organization_id, new)
             await store.end_oldest_sessions(tx, key, MAX_SESSIONS, ENDED_SESSIONS_KEPT_DAYS)
         self._callers.clear_cache()
@@ -299,7 +312,12 @@ class ApiKeys:
             disabled = key.disabled if change.disabled is None else change.disabled
             if (name, permissions, disabled) != (key.name, key.permissions, key.disabled):
                 key = await store.update_key(
-                    tx, key.id, name, permissions, disabled, key.expires_at
+                    tx,
+                    key_id=key.id,
+                    name=name,
+                    permissions=permissions,
+                    disabled=disabled,
+                    expires_at=key.expires_at,
                 )
         self._callers.clear_cache()
         return key

@@ -38,7 +38,12 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
         tx, organization.provider, key.user_subject, organization.external_id
     )
     return model.KeyRecord(
-        key, row["digest"], row["has_expired"], organization, of_session or None, caller
+        key=key,
+        digest=row["digest"],
+        has_expired=row["has_expired"],
+        organization=organization,
+        user=of_session or None,
+        caller=caller,
     )
 
 

@@ -57,7 +57,7 @@ class UserDirectory:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Users:
     pool: Pool
     provider: str
@@ -98,7 +98,18 @@ async def finish(
             "organization_ids": [str(found) for found in organization_ids],
             "deleted_at": rfc3339(deleted_at),
         }
-        await put(tx, [NewRow(Queue.USERS, USER_DELETED, organization_id, user_id, payload)])
+        await put(
+            tx,
+            [
+                NewRow(
+                    queue=Queue.USERS,
+                    event_type=USER_DELETED,
+                    organization_id=organization_id,
+                    order_key=user_id,
+                    payload=payload,
+                )
+            ],
+        )
 
 
 async def keep_resuming(

@@ -53,7 +53,7 @@ class Verified(FrozenStruct, frozen=True):
     wrong: str = ""
 
 
-class _RecordFields(msgspec.Struct):
+class _RecordFields(msgspec.Struct, kw_only=True):
     """A record's own columns. Ids are texts, because they are compared a million times."""
 
     account_id: str

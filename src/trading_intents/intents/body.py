@@ -111,7 +111,7 @@ class ExitsBody(msgspec.Struct, forbid_unknown_fields=True):
     time_in_force: Literal["DAY", "GOOD_TILL_CANCEL"] | None = None
 
 
-class CreatePayload(msgspec.Struct, forbid_unknown_fields=True):
+class CreatePayload(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """With exits, a BUY or SELL_SHORT that is Market or Limit; with one_cancels_other a Limit;
     never with both."""
 
@@ -238,10 +238,10 @@ def _spec(body: SpecBody) -> Spec:
         name: _amount(text, f"{at}/{name}") for name, text in amounts if text is not None
     }
     if kind is not OrderKind.TRAILING_STOP:
-        return Spec(kind, time_in_force=spec.time_in_force, **texts)
+        return Spec(kind=kind, time_in_force=spec.time_in_force, **texts)
     if (spec.trail_amount is None) is (spec.trail_bps is None):
         raise ValidationFailed.at(at, "must have either trail_amount or trail_bps")
-    return Spec(kind, time_in_force=spec.time_in_force, trail_bps=spec.trail_bps, **texts)
+    return Spec(kind=kind, time_in_force=spec.time_in_force, trail_bps=spec.trail_bps, **texts)
 
 
 def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
@@ -271,7 +271,10 @@ def _legs(payload: CreatePayload, spec: Spec) -> tuple[LinkedSpec, ...]:
     if exits.take_profit is not None:
         price = _amount(exits.take_profit.limit_price, f"{POINTERS[Leg.TAKE_PROFIT]}/limit_price")
         profit = Spec(
-            OrderKind.LIMIT, spec.quantity, limit_price=price, time_in_force=time_in_force
+            kind=OrderKind.LIMIT,
+            quantity=spec.quantity,
+            limit_price=price,
+            time_in_force=time_in_force,
         )
         legs.append(LinkedSpec(Leg.TAKE_PROFIT, profit))
     if exits.stop_loss is not None:
@@ -288,7 +291,16 @@ def _stop(leg: Leg, stop: StopBody, spec: Spec, time_in_force: TimeInForce) -> L
         else _amount(stop.limit_price, f"{POINTERS[leg]}/limit_price")
     )
     kind = OrderKind.STOP if limit is None else OrderKind.STOP_LIMIT
-    return LinkedSpec(leg, Spec(kind, spec.quantity, limit, price, time_in_force=time_in_force))
+    return LinkedSpec(
+        leg,
+        Spec(
+            kind=kind,
+            quantity=spec.quantity,
+            limit_price=limit,
+            stop_price=price,
+            time_in_force=time_in_force,
+        ),
+    )
 
 
 def _amount(text: str, pointer: str) -> str:

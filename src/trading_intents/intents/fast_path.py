@@ -45,7 +45,13 @@ class Submitter(NamedTuple):
         digest: str | None,
     ) -> Submission:
         return Submission(
-            account_id, self.organization_id, self.key_id, command, reference, key, digest
+            account_id=account_id,
+            organization_id=self.organization_id,
+            key_id=self.key_id,
+            command=command,
+            client_reference_id=reference,
+            idempotency_key=key,
+            body_digest=digest,
         )
 
 
@@ -146,7 +152,8 @@ def _once(header: bytes | None) -> str | None:
 def accepted(receipt: Receipt) -> Answer:
     legs = b',"legs":' + msgspec.json.encode(receipt.legs) if receipt.legs else b""
     made = Answer(
-        b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs), 202
+        body=b'{"intent_id":"%s","seq":%d%s}' % (receipt.intent_id.encode(), receipt.seq, legs),
+        status=202,
     )
     if receipt.replayed:
         made.headers.append((b"idempotent-replayed", b"true"))

@@ -66,7 +66,7 @@ class Submitted(msgspec.Struct):
     legs: list[PlacedLeg] | msgspec.UnsetType = msgspec.UNSET
 
 
-class ActionRecord(Record):
+class ActionRecord(Record, kw_only=True):
     """The record as it is described: the writer has checked its texts."""
 
     action_type: ActionType
@@ -93,7 +93,7 @@ def submit_route(
     gate: Gate, callers: Callers, accounts: Accounts, writer: Writer, limits: Limits
 ) -> Route:
     @Operation(
-        Tag.INTENTS,
+        tag=Tag.INTENTS,
         body=body.Submit,
         answer=Submitted,
         status=202,
@@ -153,14 +153,16 @@ def intent_routes(
     async def find(request: Request) -> Account:
         return await find_account(request, gate, accounts)
 
-    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS, csv_columns=RECORD_COLUMNS)
+    @Operation(
+        tag=Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS, csv_columns=RECORD_COLUMNS
+    )
     async def list_intents(request: Request) -> Answer:
         """List the account's action records, in the order of their seq."""
         account = await find(request)
         times, page = _read_page(request, f"actions:{account.id}")
         return _answer_page(page, await intents.list(account, times, page))
 
-    @Operation(Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,))
+    @Operation(tag=Tag.INTENTS, answer=Stats, parameters=(TIME_WINDOW,))
     async def get_intent_stats(request: Request) -> Answer:
         """Count the account's actions, intents, refusals and fills in a window of time."""
         account = await find(request)
@@ -169,13 +171,13 @@ def intent_routes(
         )
         return answer_json(await intents.stats(account, window))
 
-    @Operation(Tag.INTENTS, answer=ActionRecord)
+    @Operation(tag=Tag.INTENTS, answer=ActionRecord)
     async def get_intent(request: Request) -> Answer:
         """Read the latest action of an intent."""
         row = await intents.latest(await find(request), parse_id(request.params["intent_id"]))
-        return Answer(_show(row).encode())
+        return Answer(body=_show(row).encode())
 
-    @Operation(Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
+    @Operation(tag=Tag.INTENTS, answer=ActionListing, parameters=PARAMETERS)
     async def list_intent_actions(request: Request) -> Answer:
         """List the actions of an intent, in the order of their seq."""
         account = await find(request)
@@ -200,7 +202,7 @@ def intent_routes(
 
 def _evaluate_route(gate: Gate, intents: Intents) -> Route:
     @Operation(
-        Tag.CONTROLS,
+        tag=Tag.CONTROLS,
         body=body.ControlQuestion,
         answer=Evaluation,
         bucket=Bucket.READS,
@@ -240,4 +242,6 @@ def _answer_page(page: paging.Page, rows: Sequence[Row]) -> Answer:
     shown = rows[: page.limit]
     more = len(rows) > page.limit
     cursor = f'"{paging.make_cursor(page.list_name, str(shown[-1]["seq"]))}"' if more else "null"
-    return Answer(f'{{"data":[{",".join(map(_show, shown))}],"next_cursor":{cursor}}}'.encode())
+    return Answer(
+        body=f'{{"data":[{",".join(map(_show, shown))}],"next_cursor":{cursor}}}'.encode()
+    )

@@ -14,7 +14,7 @@ from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.orders.positions import Holding
 
 
-class Spec(trading.FrozenStruct, frozen=True):
+class Spec(trading.FrozenStruct, frozen=True, kw_only=True):
     """An order kind with its amounts, as trimmed decimal texts."""
 
     kind: trading.OrderKind
@@ -81,7 +81,7 @@ Command = ClientCommand | Close
 NewOrder = (Create, Close)  # commands that start an intent
 
 
-class Submission(trading.FrozenStruct, frozen=True):
+class Submission(trading.FrozenStruct, frozen=True, kw_only=True):
     """A command, its caller and its account. Ids are texts, as they were received and as they are
     recorded."""
 
@@ -95,7 +95,7 @@ class Submission(trading.FrozenStruct, frozen=True):
     halt_id: str | None = None  # the platform itself, for this halt
 
 
-class KeyState(trading.FrozenStruct, frozen=True):
+class KeyState(trading.FrozenStruct, frozen=True, kw_only=True):
     organization_id: str
     environment: trading.Environment
     permissions: frozenset[Permission]
@@ -104,7 +104,7 @@ class KeyState(trading.FrozenStruct, frozen=True):
     expires_at: datetime | None = None
 
 
-class AccountState(trading.FrozenStruct, frozen=True):
+class AccountState(trading.FrozenStruct, frozen=True, kw_only=True):
     organization_id: str
     environment: trading.Environment
     broker: str
@@ -113,7 +113,7 @@ class AccountState(trading.FrozenStruct, frozen=True):
     has_credential: bool
 
 
-class KnownOrder(trading.FrozenStruct, frozen=True):
+class KnownOrder(trading.FrozenStruct, frozen=True, kw_only=True):
     """The order that a REPLACE or CANCEL names, with the terms that the broker last confirmed."""
 
     account_id: str
@@ -153,7 +153,7 @@ class EarlierAction(trading.FrozenStruct, frozen=True):
     legs: tuple[PlacedLeg, ...] = ()
 
 
-class SubmissionState(trading.FrozenStruct, frozen=True):
+class SubmissionState(trading.FrozenStruct, frozen=True, kw_only=True):
     """The state in which a command is decided, read in its transaction. None: nothing that this
     caller may know of."""
 
@@ -168,7 +168,7 @@ class SubmissionState(trading.FrozenStruct, frozen=True):
     holding: Holding | None = None  # of the symbol that a Close names
 
 
-class Accepted(trading.FrozenStruct, frozen=True):
+class Accepted(trading.FrozenStruct, frozen=True, kw_only=True):
     """The action to append. A CANCEL repeats the terms of the order that it cancels."""
 
     action_type: trading.ActionType

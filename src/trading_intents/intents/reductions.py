@@ -48,7 +48,7 @@ def reduction_routes(
     gate: Gate, accounts: Accounts, intents: Intents, writer: Writer
 ) -> tuple[Route, ...]:
     @Operation(
-        Tag.INTENTS,
+        tag=Tag.INTENTS,
         body=CancelAll,
         is_body_optional=True,
         answer=CancelledAll,
@@ -78,7 +78,7 @@ def reduction_routes(
         return answer_json(CancelledAll(made, len(found) > MAX_CANCELS or bool(failed)), status=202)
 
     @Operation(
-        Tag.INTENTS,
+        tag=Tag.INTENTS,
         body=ClosePosition,
         is_body_optional=True,
         answer=Submitted,

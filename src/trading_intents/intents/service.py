@@ -88,7 +88,13 @@ class Intents:
                 now = await read_clock(tx)
                 return evaluate(controls, symbol, now)
             submission = Submission(
-                str(account.id), str(account.organization_id), None, command, None, None, None
+                account_id=str(account.id),
+                organization_id=str(account.organization_id),
+                key_id=None,
+                command=command,
+                client_reference_id=None,
+                idempotency_key=None,
+                body_digest=None,
             )
             order = None
             if not isinstance(command, Create):
@@ -106,5 +112,11 @@ class Intents:
                 await read_one(tx, account.id, accepted.symbol), accepted.symbol, now
             )
             return triggered + await judge_now(
-                tx, account, key_id, asked, self._prices, self._brokers, now
+                tx,
+                account=account,
+                key_id=key_id,
+                asked=asked,
+                prices=self._prices,
+                brokers=self._brokers,
+                now=now,
             )

@@ -102,7 +102,7 @@ def known_order(row: OrderRow, others: Iterable[LinkedSpec] = ()) -> KnownOrder:
 def _spec_of(row: OrderRow) -> Spec:
     amounts: dict[str, Any] = {name: maybe_text(getattr(row, name)) for name in SPEC_AMOUNTS}
     return Spec(
-        ORDER_KINDS[row.order_type],
+        kind=ORDER_KINDS[row.order_type],
         time_in_force=row.time_in_force,
         trail_bps=row.trail_bps,
         **amounts,

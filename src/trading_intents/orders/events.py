@@ -61,7 +61,14 @@ def _event(
     fields: dict[str, object] = {name: getattr(row, name) for name in others}
     fields |= {name: maybe_text(getattr(row, name)) for name in amounts}
     payload = make_payload(kind, **fields, **more)
-    return Event(row.organization_id, row.account_id, environment, kind, row.symbol, payload)
+    return Event(
+        organization_id=row.organization_id,
+        account_id=row.account_id,
+        environment=environment,
+        kind=kind,
+        symbol=row.symbol,
+        payload=payload,
+    )
 
 
 def _shared(message: Any, row: type[msgspec.Struct]) -> tuple[list[str], list[str]]:

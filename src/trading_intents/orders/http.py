@@ -61,7 +61,7 @@ FILTERS = (
 )
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, kw_only=True):
     order_id: str
     intent_id: str
     command_seq: int
@@ -98,7 +98,7 @@ class Order(msgspec.Struct):
     active: bool
 
 
-class Trade(msgspec.Struct):
+class Trade(msgspec.Struct, kw_only=True):
     trade_id: str
     exec_id: str
     order_id: str
@@ -117,7 +117,7 @@ class Trade(msgspec.Struct):
     received_at: str
 
 
-class Position(msgspec.Struct):
+class Position(msgspec.Struct, kw_only=True):
     symbol: str
     quantity: str
     average_cost: str | None
@@ -139,7 +139,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         return await find_account(request, gate, accounts)
 
     @Operation(
-        Tag.ORDERS,
+        tag=Tag.ORDERS,
         answer=paging.Listing[Order],
         parameters=(*FILTERS, *paging.PAGE_PARAMETERS),
         csv_columns=Order.__struct_fields__,
@@ -159,14 +159,14 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         )
         return answer_json(paging.Listing([_order(row) for row in found.rows], cursor))
 
-    @Operation(Tag.ORDERS, answer=Order)
+    @Operation(tag=Tag.ORDERS, answer=Order)
     async def get_order(request: Request) -> Answer:
         """Read an order."""
         row = await orders.find(await find(request), parse_id(request.params["order_id"]))
         return answer_json(_order(row), version=row["version"])
 
     @Operation(
-        Tag.ORDERS,
+        tag=Tag.ORDERS,
         answer=paging.Listing[Trade],
         parameters=(*paging.time_parameters("received_at"), *paging.PAGE_PARAMETERS),
         csv_columns=Trade.__struct_fields__,
@@ -182,7 +182,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
 
     @Operation(
-        Tag.ORDERS,
+        tag=Tag.ORDERS,
         answer=paging.Listing[Position],
         parameters=paging.PAGE_PARAMETERS,
         csv_columns=Position.__struct_fields__,
@@ -210,13 +210,15 @@ def _filter(request: Request) -> OrderFilter:
     reference = query.get("client_reference_id")
     statuses = query.get("status")
     return OrderFilter(
-        None if state is None else read_choice("?state", state, model.OrderState),
-        None if symbol is None else read_symbol("?symbol", symbol),
-        _read_id(request, "intent_id"),
-        None if reference is None else read_reference("?client_reference_id", reference),
-        frozenset() if statuses is None else _read_statuses(statuses.split(",")),
-        paging.read_times(request),
-        _read_id(request, "parent_intent_id"),
+        state=None if state is None else read_choice("?state", state, model.OrderState),
+        symbol=None if symbol is None else read_symbol("?symbol", symbol),
+        intent_id=_read_id(request, "intent_id"),
+        client_reference_id=None
+        if reference is None
+        else read_reference("?client_reference_id", reference),
+        statuses=frozenset() if statuses is None else _read_statuses(statuses.split(",")),
+        created=paging.read_times(request),
+        parent_intent_id=_read_id(request, "parent_intent_id"),
     )
 
 
@@ -242,14 +244,17 @@ def _name_added(wanted: OrderFilter) -> str:
 
 
 def _order(row: Row) -> Order:
-    names = {"intent_id": row["order_id"], "parent_intent_id": row["parent_order_id"]}
-    shown = {**row, **names, "order_state": model.state_of(row["order_status"])}
-    return Order(*map(shown.__getitem__, Order.__struct_fields__))
+    shown = dict(row)
+    shown["intent_id"] = row["order_id"]
+    shown["parent_intent_id"] = row["parent_order_id"]
+    shown["order_state"] = model.state_of(row["order_status"])
+    return Order(**{name: shown[name] for name in Order.__struct_fields__})
 
 
 def _trade(row: Row) -> Trade:
-    shown = {**row, "intent_id": row["order_id"]}
-    return Trade(*map(shown.__getitem__, Trade.__struct_fields__))
+    shown = dict(row)
+    shown["intent_id"] = row["order_id"]
+    return Trade(**{name: shown[name] for name in Trade.__struct_fields__})
 
 
 def _position(priced: PricedPosition) -> Position:

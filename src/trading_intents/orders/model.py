@@ -59,7 +59,7 @@ class OrderVersion(VersionTerms, frozen=True, kw_only=True):
     client_order_id: str
 
 
-class OrderTerms(FrozenStruct, frozen=True):
+class OrderTerms(FrozenStruct, frozen=True, kw_only=True):
     """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
 
     order_id: str
@@ -183,7 +183,14 @@ def derive(terms: OrderTerms, facts: Iterable[Fact], pending: PendingCommands) -
         broker_order_id=_broker_order_id(versions, seen),
         reason=next((fact.reason for fact in why if fact.reason), None),
         detail=next((fact.detail for fact in why if fact.detail), None),
-        flags=_flags(own, booked, filled, quantity, conflict, is_refuted),
+        flags=_flags(
+            facts=own,
+            booked=booked,
+            filled=filled,
+            quantity=quantity,
+            conflict=conflict,
+            is_refuted=is_refuted,
+        ),
         pending=unanswered,
         acknowledged=acknowledged,
         # A leg's end is its entry's.

@@ -32,7 +32,7 @@ class Booking(FrozenStruct, frozen=True):
     at: datetime
 
 
-class NetPosition(FrozenStruct, frozen=True):
+class NetPosition(FrozenStruct, frozen=True, kw_only=True):
     """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never
     move the cost.
 

@@ -20,7 +20,7 @@ from trading_intents.trading import Symbol
 SCAN_ACTIONS = 50_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderFilter:
     state: OrderState | None = None
     symbol: str | None = None

@@ -18,7 +18,7 @@ Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
 Int64 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int64"})]
 
 
-class OutboxHealthEntry(msgspec.Struct):
+class OutboxHealthEntry(msgspec.Struct, kw_only=True):
     status: Status
     event_type: OutboxEventType
     count: Int64
@@ -27,7 +27,7 @@ class OutboxHealthEntry(msgspec.Struct):
     oldest_claimed_at: str | None = None
 
 
-class OutboxHealthResponse(msgspec.Struct):
+class OutboxHealthResponse(msgspec.Struct, kw_only=True):
     entries: list[OutboxHealthEntry]
     pending: Int64
     processing: Int64
@@ -39,7 +39,9 @@ class OutboxHealthResponse(msgspec.Struct):
 
 
 def outbox_routes(policy: Policy, pool: Pool) -> tuple[Route, ...]:
-    @Operation(Tag.OPERATIONS, answer=OutboxHealthResponse, error_shape=PLAIN_500, any_query=True)
+    @Operation(
+        tag=Tag.OPERATIONS, answer=OutboxHealthResponse, error_shape=PLAIN_500, any_query=True
+    )
     async def get_outbox_health(request: Request) -> Answer:
         """Read how the accounts queue is doing, across all organizations."""
         return answer_json(_show(await read_health(pool)))

@@ -41,7 +41,7 @@ class OutboxEventType(StrEnum):
     CREDENTIAL_DELETED = "credential.deleted"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow:
     """`payload` holds ids and versions only: never a secret. `lane` is for the intents queue: the
     account."""
@@ -54,7 +54,7 @@ class NewRow:
     lane: UUID | None = None
 
 
-class ClaimedRow(FrozenStruct, frozen=True):
+class ClaimedRow(FrozenStruct, frozen=True, kw_only=True):
     """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in
     every later write."""
 

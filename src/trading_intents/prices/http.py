@@ -47,7 +47,7 @@ def price_routes(
     read: Gate, write: Gate, prices: ReferencePrices, accounts: Accounts
 ) -> tuple[Route, ...]:
     @Operation(
-        Tag.PRICES,
+        tag=Tag.PRICES,
         answer=Listing[SymbolPrice],
         parameters=(ENVIRONMENT, ACCOUNT, *PAGE_PARAMETERS),
         errors=(NotFound, ValidationFailed),
@@ -62,7 +62,7 @@ def price_routes(
         return answer_json(Listing([_show(price) for price in found.prices], cursor))
 
     @Operation(
-        Tag.PRICES,
+        tag=Tag.PRICES,
         answer=SymbolPrice,
         parameters=(ENVIRONMENT, ACCOUNT),
         errors=(NotFound, ValidationFailed),
@@ -73,7 +73,7 @@ def price_routes(
         symbol = parse_symbol(request.params["symbol"])
         return answer_json(_show(await prices.find(organization_of(request), market, symbol)))
 
-    @Operation(Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
+    @Operation(tag=Tag.PRICES, body=NewReferencePrice, answer=SymbolPrice, errors=(LimitReached,))
     async def post_reference_price(request: Request) -> Answer:
         """Post a symbol's reference price."""
         body = request.body(NewReferencePrice, {"price"})

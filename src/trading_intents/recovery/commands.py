@@ -115,7 +115,14 @@ async def restore(
         return 1
     with _reporting() as report:
         done = await restore_backup(
-            settings, SystemClock(), log, folder, replace, not no_halt, name_operator(), report
+            settings=settings,
+            clock=SystemClock(),
+            log=log,
+            source=folder,
+            replace=replace,
+            halts=not no_halt,
+            who=name_operator(),
+            report=report,
         )
     typer.echo(f"restored {done.backup.folder} into {settings.data_dir}")
     _show_marked(done.commands, no_halt)

@@ -71,7 +71,12 @@ async def restore_backup(
             make_file(staging / name, (chain[-1].folder / FILES / name).read_bytes())
         report("marking what must not be sent again", 0, 0)
         commands = await _mark(
-            settings, log, staging, who, f"restored {chain[-1].folder.name}", halts
+            settings=settings,
+            log=log,
+            staging=staging,
+            who=who,
+            reason=f"restored {chain[-1].folder.name}",
+            halts=halts,
         )
         aside = _move_aside(home, home / f"{ASIDE}{clock.now():%Y%m%dT%H%M%S.%fZ}")
         # The data last.

@@ -50,7 +50,7 @@ class Measure(StrEnum):
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
 
 
-class StatsEntry(FrozenStruct, frozen=True):
+class StatsEntry(FrozenStruct, frozen=True, kw_only=True):
     account_id: IdText
     organization_id: IdText
     at: datetime
@@ -104,7 +104,7 @@ class ActionCounts(msgspec.Struct):
     CANCEL: int
 
 
-class IntentCounts(msgspec.Struct):
+class IntentCounts(msgspec.Struct, kw_only=True):
     """By present order status."""
 
     total: int
@@ -141,7 +141,7 @@ class Latency(msgspec.Struct):
     p99: int | None
 
 
-class Stats(msgspec.Struct):
+class Stats(msgspec.Struct, kw_only=True):
     time_window: Window
     start: str = msgspec.field(name="from")
     to: str
@@ -190,18 +190,20 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
     by_status = of(OPEN) | of(Measure.FINISHED)
     ranked = sorted(of(Measure.SYMBOL).items(), key=lambda item: (-item[1], item[0]))[:TOP_SYMBOLS]
     return Stats(
-        window,
-        rfc3339(start),
-        rfc3339(now),
-        ActionCounts(sum(by_type.values()), **by_type),
-        IntentCounts(
-            by_type[ActionType.CREATE],
-            *(by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:]),
+        time_window=window,
+        start=rfc3339(start),
+        to=rfc3339(now),
+        actions=ActionCounts(sum(by_type.values()), **by_type),
+        intents=IntentCounts(
+            total=by_type[ActionType.CREATE],
+            **{status: by_status.get(status, 0) for status in IntentCounts.__struct_fields__[1:]},
         ),
-        [SymbolActions(symbol, amount) for symbol, amount in ranked],
-        Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),
-        [_filled(symbol, totals) for symbol, _ in ranked],
-        Latency(*(_quantile(of(Measure.ACK_MILLIS), percent) for percent in (50, 99))),
+        symbols=[SymbolActions(symbol, amount) for symbol, amount in ranked],
+        refused=Refused(refused.pop(EVERY_REASON, 0), dict(sorted(refused.items()))),
+        filled=[_filled(symbol, totals) for symbol, _ in ranked],
+        broker_ack_latency_ms=Latency(
+            *(_quantile(of(Measure.ACK_MILLIS), percent) for percent in (50, 99))
+        ),
     )
 
 

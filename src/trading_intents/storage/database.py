@@ -275,7 +275,14 @@ async def open_database(
     """
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(
-            open_pool(url, SERVICE_ROLE, pool_size, metrics, history, True)
+            open_pool(
+                url=url,
+                role=SERVICE_ROLE,
+                size=pool_size,
+                metrics=metrics,
+                history=history,
+                is_fair=True,
+            )
         )
         stream = await stack.enter_async_context(
             open_pool(url, SERVICE_ROLE, pool_size, metrics, history)

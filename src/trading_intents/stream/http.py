@@ -74,7 +74,7 @@ class _EventFeed:
 
 def event_routes(gate: Gate, streams: Streams, log: Log) -> tuple[Route, ...]:
     @Operation(
-        Tag.EVENTS,
+        tag=Tag.EVENTS,
         parameters=(LAST_EVENT_ID, KINDS_PARAMETER),
         errors=(CursorExpired, LimitReached),
         answer_media=EVENT_STREAM,

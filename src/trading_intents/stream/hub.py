@@ -42,7 +42,7 @@ STOPPED_SECONDS = 2.0
 BACKLOG_PAUSE_SECONDS = 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """The caller of a stream. `check` raises once its credential is no longer valid; streams with
     the same one share a check."""
@@ -55,7 +55,7 @@ class Session:
     check: Callable[[], Awaitable[None]]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class OrganizationFeed:
     """An organization with subscribers. `position` is the last seq that was handed to them."""
 
@@ -202,7 +202,9 @@ class Hub:
         """`head` is where reading begins if the organization has no subscriber yet."""
         if not self._feeds:
             self._epoch = epoch
-        feed = self._feeds.setdefault(organization_id, OrganizationFeed(organization_id, head))
+        feed = self._feeds.setdefault(
+            organization_id, OrganizationFeed(organization_id=organization_id, position=head)
+        )
         feed.members.add(subscriber)
         self._follows[subscriber] = feed
         self.wake()

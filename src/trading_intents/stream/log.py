@@ -158,12 +158,12 @@ async def read_after(
     rows = await tx.fetch(query, organization_id, seq, min(seq + limit, MAX_SEQ))
     return [
         LoggedEvent(
-            number,
-            account_id,
-            Environment(environment),
-            kind,
-            symbol,
-            Message(payload + cursor_field(make_cursor(epoch, number))),
+            seq=number,
+            account_id=account_id,
+            environment=Environment(environment),
+            kind=kind,
+            symbol=symbol,
+            message=Message(payload + cursor_field(make_cursor(epoch, number))),
         )
         for number, account_id, environment, kind, symbol, payload in (row.values() for row in rows)
     ]

@@ -130,8 +130,14 @@ class Streams:
 
         caller = caller_of(request)
         organization_id = caller.organization.id if caller.organization else None
-        limited_by = (caller.limit_key, organization_id)
-        session = Session(transport, *limited_by, _credential(request), caller.expires_at, check)
+        session = Session(
+            transport=transport,
+            caller=caller.limit_key,
+            organization_id=organization_id,
+            credential=_credential(request),
+            expires_at=caller.expires_at,
+            check=check,
+        )
         stream = Stream(request, self._hub.open(session, notify))
         return stream
 
@@ -157,7 +163,15 @@ class Streams:
         primed = NARROWED if requested.orders_primed else NARROWED - {EventType.BROKER_ORDER}
         kinds = sorted(primed & wanted.kinds) if cursor is None else []
         accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        work = self._attach(stream, scope, before, caller.organization_id, cursor, kinds, accepted)
+        work = self._attach(
+            stream=stream,
+            scope=scope,
+            before=before,
+            organization_id=caller.organization_id,
+            cursor=cursor,
+            kinds=kinds,
+            accepted=accepted,
+        )
         scope.attaching = asyncio.create_task(work)
         await accepted
 
@@ -247,7 +261,12 @@ class Streams:
                         accepted.set_result(None)
                     await stream.subscriber.offer([status("subscribed")])
                 await self._prime(
-                    tx, stream, scope.wanted, organization_id, kinds, make_cursor(epoch, head)
+                    tx,
+                    stream=stream,
+                    wanted=scope.wanted,
+                    organization_id=organization_id,
+                    kinds=kinds,
+                    cursor=make_cursor(epoch, head),
                 )
             await self._join(stream, scope, epoch)
         except errors.PlatformError as error:

@@ -98,7 +98,7 @@ class Sent(FrozenStruct, frozen=True):
     result: port.CommandResult
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CardRun:
     stage: Stage
     broker: BrokerAdapter
@@ -305,7 +305,7 @@ def _folded(events: Sequence[BrokerEvent]) -> list[EventKind]:
 
 async def play(card: Card, stage: Stage) -> None:
     """AssertionError says what was wrong. Only for cards that are meant for the broker."""
-    run = CardRun(stage, await stage.connect())
+    run = CardRun(stage=stage, broker=await stage.connect())
     await run.open()
     try:
         await card.play(run)

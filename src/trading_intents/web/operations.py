@@ -72,22 +72,24 @@ def operations_routes(
     lacking = _Cached(missing, clock)
     rendered = _Cached(render, clock)
 
-    @Operation(Tag.OPERATIONS, answer=Health, always=True, any_query=True)
+    @Operation(tag=Tag.OPERATIONS, answer=Health, always=True, any_query=True)
     async def check_liveness(request: Request) -> Answer:
         """Check that the process is alive."""
         return answer_json(Health("alive"))
 
-    @Operation(Tag.OPERATIONS, answer=Health, errors=(Unavailable,), always=True, any_query=True)
+    @Operation(
+        tag=Tag.OPERATIONS, answer=Health, errors=(Unavailable,), always=True, any_query=True
+    )
     async def check_readiness(request: Request) -> Answer:
         """Check that the process can do its roles' work."""
         if lack := await lacking.get():
             raise Unavailable(lack)
         return answer_json(Health("ready"))
 
-    @Operation(Tag.OPERATIONS, answer_media=text, always=True, any_query=True)
+    @Operation(tag=Tag.OPERATIONS, answer_media=text, always=True, any_query=True)
     async def get_metrics(request: Request) -> Answer:
         """Read the metrics for Prometheus."""
-        return Answer(await rendered.get(), 200, text)
+        return Answer(body=await rendered.get(), status=200, content_type=text)
 
     return (
         Route("GET", "/healthz", policy, check_liveness),
@@ -125,23 +127,23 @@ def description_routes(
         _, pages = await asyncio.shield(description())
         return pages[path].answer(request)
 
-    @Operation(Tag.OPERATIONS, answer=dict[str, Any])
+    @Operation(tag=Tag.OPERATIONS, answer=dict[str, Any])
     async def get_openapi(request: Request) -> Answer:
         """Read this description as OpenAPI 3.1."""
         encoded, _ = await asyncio.shield(description())
-        return Answer(encoded, 200, JSON)
+        return Answer(body=encoded, status=200, content_type=JSON)
 
-    @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
+    @Operation(tag=Tag.OPERATIONS, answer_media=HTML, any_query=True)
     async def get_docs(request: Request) -> Answer:
         """Read this description as a page."""
         return await answer_page("/docs", request)
 
-    @Operation(Tag.OPERATIONS, answer_media=HTML, any_query=True)
+    @Operation(tag=Tag.OPERATIONS, answer_media=HTML, any_query=True)
     async def get_home(request: Request) -> Answer:
         """Read what this is and where to begin."""
         return await answer_page("/", request)
 
-    @Operation(Tag.OPERATIONS, answer_media=MEDIA[".css"], any_query=True)
+    @Operation(tag=Tag.OPERATIONS, answer_media=MEDIA[".css"], any_query=True)
     async def get_page_style(request: Request) -> Answer:
         """Read the style of these pages."""
         return await answer_page(STYLE_PATH, request)

@@ -124,7 +124,12 @@ def answer_csv(request: Request, answer: Answer, columns: Sequence[str]) -> Answ
     if listing["next_cursor"] is not None:
         query = urlencode(request.query | {"next_cursor": listing["next_cursor"]})
         headers.append((b"link", f'<?{query}>; rel="next"'.encode()))
-    return Answer(text.getvalue().encode(), answer.status, CSV, answer.headers + headers)
+    return Answer(
+        body=text.getvalue().encode(),
+        status=answer.status,
+        content_type=CSV,
+        headers=answer.headers + headers,
+    )
 
 
 def _cell(value: Any) -> str:

@@ -29,7 +29,7 @@ class TriggeredControl(msgspec.Struct):
     asked: str | int | msgspec.UnsetType = msgspec.UNSET
 
 
-class Problem(msgspec.Struct, omit_defaults=True):
+class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
     """RFC 9457."""
 
     type: str
@@ -61,7 +61,13 @@ class ErrorShape:
         headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
         failure = (request_id, error) if error.status >= InternalError.status else None
         status = self.status_of(type(error))
-        return Answer(self.encode(error, request_id), status, self.media, headers, failure=failure)
+        return Answer(
+            body=self.encode(error, request_id),
+            status=status,
+            content_type=self.media,
+            headers=headers,
+            failure=failure,
+        )
 
     def status_of(self, error: type[PlatformError]) -> int:
         return self.unavailable_status if error.status == Unavailable.status else error.status
@@ -72,15 +78,15 @@ def _encode_problem(error: PlatformError, request_id: str) -> bytes:
     limit = error.limit if isinstance(error, RateLimited) else ""
     kind = f"/docs#{error.code}"
     problem = Problem(
-        kind,
-        error.title,
-        error.status,
-        error.detail,
-        error.code,
-        request_id,
-        list(error.errors),
-        triggered,
-        limit,
+        type=kind,
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
+        code=error.code,
+        request_id=request_id,
+        errors=list(error.errors),
+        triggered=triggered,
+        limit=limit,
     )
     return msgspec.json.encode(problem)
 

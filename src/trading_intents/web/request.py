@@ -43,7 +43,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ETAG = re.compile(r'\s*(?:(?P<weak>W/)?"(?P<tag>[^"]*)"|(?P<any>\*))\s*\Z')
 
 
-class Incoming(msgspec.Struct, frozen=True):
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     raw_path: bytes
     query_string: bytes
@@ -109,7 +109,7 @@ class StreamingBody(Protocol):
         """Called once, when the connection has ended, also if the body was never opened."""
 
 
-class Answer(msgspec.Struct):
+class Answer(msgspec.Struct, kw_only=True):
     """Bytes ready to be sent; with a feed, what it writes follows them."""
 
     body: bytes = b""
@@ -124,7 +124,9 @@ class Answer(msgspec.Struct):
 def answer_json(value: Any, status: int = 200, version: int | None = None) -> Answer:
     """`value` as JSON; a version becomes the ETag."""
     headers = [] if version is None else [(b"etag", b'"%d"' % version)]
-    return Answer(msgspec.json.encode(value), status, JSON, headers)
+    return Answer(
+        body=msgspec.json.encode(value), status=status, content_type=JSON, headers=headers
+    )
 
 
 def render(kind: type[S], source: object = None, **values: object) -> S:

@@ -79,7 +79,7 @@ IF_MATCH = Parameter(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """Decorates a handler with its endpoint's contract. The handler's name is the id by which a
     generated client calls the endpoint; its docstring is the summary."""

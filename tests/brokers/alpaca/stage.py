@@ -61,7 +61,14 @@ class AlpacaStage:
         )
         nothing: Any = None
         return IntegrationContext(
-            owner, secrets, SystemClock(), settings, nothing, nothing, nothing, self.shared
+            account=owner,
+            secrets=secrets,
+            clock=SystemClock(),
+            settings=settings,
+            database=nothing,
+            signals=nothing,
+            open_transactions=nothing,
+            shared=self.shared,
         )
 
     async def now(self) -> datetime:
@@ -83,7 +90,7 @@ class AlpacaStage:
     async def open_session(self, **options: float) -> CardRun:
         """Opens a session and collects its events. `options` are the times of watchdog and
         polls."""
-        run = CardRun(self, AlpacaBroker(self.context(), **options))
+        run = CardRun(stage=self, broker=AlpacaBroker(self.context(), **options))
         try:
             await run.open()
         except BaseException:

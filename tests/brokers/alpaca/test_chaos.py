@@ -125,7 +125,13 @@ class Run:
     async def create(self, account: UUID) -> UUID:
         """Asked again, as a caller would, while the platform is too busy to take it."""
         writer = self.alpaca.in_process.in_process_writer
-        spec = Spec(OrderKind.LIMIT, "10", "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity="10",
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec)
         while True:
             answer = await writer.submit(writer.command(account, command))
@@ -135,7 +141,13 @@ class Run:
             self.done["busy"] += 1
 
     async def change(self, account: UUID, intent: UUID) -> None:
-        spec = Spec(OrderKind.LIMIT, str(self.chance.choice((8, 12, 15))), "100", None, None)
+        spec = Spec(
+            kind=OrderKind.LIMIT,
+            quantity=str(self.chance.choice((8, 12, 15))),
+            limit_price="100",
+            stop_price=None,
+            trail_amount=None,
+        )
         command = self.chance.choice((Cancel(str(intent)), Replace(str(intent), spec)))
         writer = self.alpaca.in_process.in_process_writer
         # One that is refused comes too late.

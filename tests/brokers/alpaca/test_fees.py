@@ -56,7 +56,13 @@ async def test_a_fee_that_is_taken_from_the_coin_is_booked_and_the_rest_can_be_s
             Symbol(COIN),
             OrderSide.SELL,
             RouteStrategy.SMART,
-            Spec(OrderKind.LIMIT, "1.995", "90", None, None),
+            Spec(
+                kind=OrderKind.LIMIT,
+                quantity="1.995",
+                limit_price="90",
+                stop_price=None,
+                trail_amount=None,
+            ),
         )
         receipt = await in_process.submit(
             in_process.in_process_writer.command(in_process.account, sale)

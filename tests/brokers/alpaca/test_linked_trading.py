@@ -18,14 +18,16 @@ from trading_intents.trading import Leg, OrderKind, OrderSide, RouteStrategy, Sy
 D = Decimal
 GTC = TimeInForce.GOOD_TILL_CANCEL
 PROFIT = LinkedSpec(
-    Leg.TAKE_PROFIT, Spec(OrderKind.LIMIT, "10", limit_price="110", time_in_force=GTC)
+    Leg.TAKE_PROFIT, Spec(kind=OrderKind.LIMIT, quantity="10", limit_price="110", time_in_force=GTC)
 )
-LOSS = LinkedSpec(Leg.STOP_LOSS, Spec(OrderKind.STOP, "10", stop_price="90", time_in_force=GTC))
+LOSS = LinkedSpec(
+    Leg.STOP_LOSS, Spec(kind=OrderKind.STOP, quantity="10", stop_price="90", time_in_force=GTC)
+)
 
 
 async def enter(alpaca: AlpacaExecution) -> dict[str, UUID]:
     """The intents of an entry that Alpaca works, and of its two exits, by leg."""
-    spec = Spec(OrderKind.LIMIT, "10", limit_price="100", time_in_force=GTC)
+    spec = Spec(kind=OrderKind.LIMIT, quantity="10", limit_price="100", time_in_force=GTC)
     command = Create(Symbol("AAPL"), OrderSide.BUY, RouteStrategy.SMART, spec, (PROFIT, LOSS))
     in_process = alpaca.in_process
     receipt = await in_process.submit(

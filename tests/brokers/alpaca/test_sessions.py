@@ -147,7 +147,7 @@ async def test_a_clock_that_is_slow_makes_no_stream_mute(stage: AlpacaStage) -> 
     broker = AlpacaBroker(
         changed(stage.context(), clock=SlowClock()), mute_seconds=0.1, watch_seconds=0.1
     )
-    run = CardRun(stage, broker)
+    run = CardRun(stage=stage, broker=broker)
     await run.open()
     await broker.snapshot(datetime.now(UTC) - timedelta(minutes=1))
     await until_watched(stage.simulator)
@@ -332,7 +332,7 @@ async def test_a_look_up_of_versions_waits_for_their_executions(stage: AlpacaSta
 
 
 async def test_a_slow_clock_hides_no_execution(stage: AlpacaStage) -> None:
-    run = CardRun(stage, AlpacaBroker(changed(stage.context(), clock=SlowClock())))
+    run = CardRun(stage=stage, broker=AlpacaBroker(changed(stage.context(), clock=SlowClock())))
     await run.open()
     sent = await run.buy("5", "50")
     replaced = await run.replace(sent, "6", "51")

@@ -59,7 +59,12 @@ class EchoAcceptor:
             begin_string=self.begin_string, sender="ISLD", target="TW", is_initiator=False
         )
         session = self._session = FixSession(
-            rules, Numbers(), MemoryStore(), (reader, writer), SystemClock(), self._echo_all
+            rules=rules,
+            numbers=Numbers(),
+            store=MemoryStore(),
+            streams=(reader, writer),
+            clock=SystemClock(),
+            deliver=self._echo_all,
         )
         self._seen.clear()
         try:

@@ -24,7 +24,7 @@ def plain(amount: Decimal) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Order:
     id: str
     client_id: str
@@ -44,7 +44,7 @@ class Order:
         return ZERO if self.status in OVER else self.quantity - self.filled
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Book:
     send: Callable[[str, list[tuple[int, str]]], None]
     is_old: bool = False  # FIX 4.2
@@ -88,7 +88,9 @@ class Book:
 
     def _submit(self, fields: dict[int, str]) -> None:
         self.arrived.append(fields[11])
-        order = Order(f"V{next(self._numbers)}", fields[11], fields, names=[fields[11]])
+        order = Order(
+            id=f"V{next(self._numbers)}", client_id=fields[11], fields=fields, names=[fields[11]]
+        )
         reason, text = self._why_not(order)
         if reason:
             order.status = REJECTED
@@ -146,10 +148,10 @@ class Book:
         order = self.find(fields[11])
         if order is None:
             unknown = Order(
-                "NONE",
-                fields[11],
-                {55: fields.get(55, ""), 54: fields.get(54, "1"), 38: "0"},
-                REJECTED,
+                id="NONE",
+                client_id=fields[11],
+                fields={55: fields.get(55, ""), 54: fields.get(54, "1"), 38: "0"},
+                status=REJECTED,
             )
             self._report(unknown, "I", more=[(103, "5"), (58, "unknown order")])
         else:

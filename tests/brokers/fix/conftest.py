@@ -25,7 +25,14 @@ async def connecting(
         with contextlib.closing(
             GroupTransactions(Pipeline(urls.login, WORKER_ROLE))
         ) as transactions:
-            yield Connector(client, port, pool, transactions, folder, profile)
+            yield Connector(
+                client=client,
+                port=port,
+                pool=pool,
+                transactions=transactions,
+                folder=folder,
+                extends=profile,
+            )
 
 
 @contextlib.asynccontextmanager

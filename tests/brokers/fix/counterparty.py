@@ -38,7 +38,7 @@ def _sending(
     return send
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Counterparty:
     """An acceptor of one session. `client` is its counterparty's CompID."""
 
@@ -143,7 +143,7 @@ class Counterparty:
 async def counterparty(
     client: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Counterparty]:
-    made = Counterparty(client)
+    made = Counterparty(client=client)
     writers = list[asyncio.StreamWriter]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -27,22 +27,35 @@ class Venue(fix.Application):  # type: ignore[misc] # of no known type
         name = _get(message, 11)
         quantity = _get(message, 38) or "10"
         if kind == "D":
-            self._report(message, session_id, "0", "0", quantity, "0")
             self._report(
-                message, session_id, "F", "1", quantity, "4", {32: "4", 31: _get(message, 44)}
+                message=message,
+                session_id=session_id,
+                code="0",
+                status="0",
+                quantity=quantity,
+                done="0",
+            )
+            self._report(
+                message=message,
+                session_id=session_id,
+                code="F",
+                status="1",
+                quantity=quantity,
+                done="4",
+                more={32: "4", 31: _get(message, 44)},
             )
             self.filled[name] = "4"
         elif kind == "H":
             known = name in self.filled
             refused = {} if known else {103: "5"}
             self._report(
-                message,
-                session_id,
-                "I",
-                "1" if known else "8",
-                quantity,
-                "4" if known else "0",
-                refused,
+                message=message,
+                session_id=session_id,
+                code="I",
+                status="1" if known else "8",
+                quantity=quantity,
+                done="4" if known else "0",
+                more=refused,
             )
         elif _get(message, 41) not in self.filled:
             answer = {
@@ -57,7 +70,15 @@ class Venue(fix.Application):  # type: ignore[misc] # of no known type
         else:
             self.filled[name] = self.filled[_get(message, 41)]
             code, status = ("4", "4") if kind == "F" else ("5", "1")
-            self._report(message, session_id, code, status, quantity, "4", {41: _get(message, 41)})
+            self._report(
+                message=message,
+                session_id=session_id,
+                code=code,
+                status=status,
+                quantity=quantity,
+                done="4",
+                more={41: _get(message, 41)},
+            )
 
     def _report(
         self,

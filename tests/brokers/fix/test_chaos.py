@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.02
 ACCOUNTS = 3
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Run:
     urls: Urls
     folder: Path
@@ -185,16 +185,16 @@ def running(urls: Urls, folder: Path, chance: Random) -> Iterator[Run]:
             tables = Tables(urls.owner)
             try:
                 yield Run(
-                    urls,
-                    folder / "data",
-                    exchange,
-                    api,
-                    settings,
-                    headers,
-                    accounts,
-                    tables,
-                    chance,
-                    threading.Event(),
+                    urls=urls,
+                    folder=folder / "data",
+                    exchange=exchange,
+                    api=api,
+                    settings=settings,
+                    headers=headers,
+                    accounts=accounts,
+                    tables=tables,
+                    chance=chance,
+                    over=threading.Event(),
                 )
             finally:
                 tables.close()

@@ -91,7 +91,7 @@ class Maker:
             await self.broker.submit(each, soon())
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CounterpartStage:
     connector: Connector
     maker: Maker | None  # None: the venue fills whatever comes
@@ -169,7 +169,7 @@ async def staged(
     }
     connector = replace(program.connector, **own, more=dict(PROFILE), shared={})
     try:
-        yield CounterpartStage(connector, maker, symbol, relay)
+        yield CounterpartStage(connector=connector, maker=maker, symbol=symbol, relay=relay)
     finally:
         server.close()
 

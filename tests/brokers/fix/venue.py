@@ -50,7 +50,7 @@ class FixVenue:
     client: str = field(default_factory=lambda: f"US-{uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
-        self.book = Book(self._send, is_old=self.begin_string == "FIX.4.2")
+        self.book = Book(send=self._send, is_old=self.begin_string == "FIX.4.2")
 
     @property
     def rules(self) -> SessionRules:
@@ -109,7 +109,9 @@ class FixVenue:
             return
         numbers = self.store.numbers
         raw = self.rules.encode(msg_type, numbers.next_out, fields, datetime.now(UTC))
-        self.store.sent.append(SentMessage(numbers.epoch, numbers.next_out, msg_type, raw))
+        self.store.sent.append(
+            SentMessage(epoch=numbers.epoch, number=numbers.next_out, type=msg_type, raw=raw)
+        )
         self.store.numbers = replace(numbers, next_out=numbers.next_out + 1)
 
 
@@ -176,16 +178,16 @@ class Connector:
         owner = BrokerAccount(self.account_id, OrganizationId(uuid4()), Environment.PAPER, None)
         nothing: Any = None
         return IntegrationContext(
-            owner,
-            {name: Secret(value) for name, value in names.items()},
-            SystemClock(),
-            {},
-            self.pool,
-            nothing,
-            lambda: self.transactions,
-            self.shared,
-            self.token,
-            self.metrics,
+            account=owner,
+            secrets={name: Secret(value) for name, value in names.items()},
+            clock=SystemClock(),
+            settings={},
+            database=self.pool,
+            signals=nothing,
+            open_transactions=lambda: self.transactions,
+            shared=self.shared,
+            lease_token=self.token,
+            metrics=self.metrics,
         )
 
 

@@ -81,12 +81,12 @@ class Market:
         self.now = NOON
         self.number = 0
         self.book = OrderBook(
-            7,
-            "account",
-            ACME,
-            PaperAccount(cash=cash),
-            PaperHolding(position=Decimal(position)),
-            {},
+            seed=7,
+            account_id="account",
+            symbol=ACME,
+            account=PaperAccount(cash=cash),
+            holding=PaperHolding(position=Decimal(position)),
+            orders={},
         )
 
     def later(self, **time: int) -> None:

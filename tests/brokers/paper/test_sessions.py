@@ -377,7 +377,14 @@ async def test_a_run_can_be_replayed_from_what_is_recorded(venue: Venue) -> None
         "SELECT * FROM paper_journal WHERE account_id = $1 ORDER BY seq", account
     )
     start = PaperAccount(cash=Decimal(SETTINGS["PAPER_CASH"]))
-    book = OrderBook(int(SETTINGS["PAPER_SEED"]), str(account), ACME, start, PaperHolding(), {})
+    book = OrderBook(
+        seed=int(SETTINGS["PAPER_SEED"]),
+        account_id=str(account),
+        symbol=ACME,
+        account=start,
+        holding=PaperHolding(),
+        orders={},
+    )
     for row in sorted([*quotes, *commands], key=lambda row: row.get("posted_at") or row["at"]):
         replay(book, row)
     replayed = [

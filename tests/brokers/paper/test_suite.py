@@ -24,7 +24,7 @@ FAULTS = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PaperStage:
     venue: Venue
     account: UUID = field(default_factory=uuid4)
@@ -66,4 +66,4 @@ def test_every_card_is_meant_for_the_paper_broker_but_those_of_other_venues() ->
 
 @pytest.mark.parametrize("card", MEANT, ids=lambda card: card.name)
 async def test_the_paper_broker_plays_the_card(venue: Venue, card: Card) -> None:
-    await play(card, PaperStage(venue))
+    await play(card, PaperStage(venue=venue))

@@ -111,7 +111,7 @@ def deadline(seconds: float = CALL_SECONDS) -> float:
     return SystemClock().monotonic() + seconds
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Venue:
     database: Database
     signals: Signals
@@ -137,14 +137,14 @@ class Venue:
     def context(self, account_id: UUID, organization: OrganizationId) -> IntegrationContext:
         account = BrokerAccount(account_id, organization, Environment.PAPER, None)
         return IntegrationContext(
-            account,
-            {},
-            SystemClock(),
-            SETTINGS,
-            self.database.worker,
-            self.signals,
-            self.open_transactions,
-            self.shared,
+            account=account,
+            secrets={},
+            clock=SystemClock(),
+            settings=SETTINGS,
+            database=self.database.worker,
+            signals=self.signals,
+            open_transactions=self.open_transactions,
+            shared=self.shared,
         )
 
     def open_transactions(self) -> GroupTransactions:
@@ -202,7 +202,14 @@ async def open_venue(login: Secret, owner_url: Secret) -> AsyncIterator[Venue]:
         open_signals(login, log) as signals,
         contextlib.AsyncExitStack() as stack,
     ):
-        yield Venue(database, signals, owner, await add_organization(owner), stack, login)
+        yield Venue(
+            database=database,
+            signals=signals,
+            owner=owner,
+            organization=await add_organization(owner),
+            stack=stack,
+            login=login,
+        )
 
 
 async def add_organization(owner: asyncpg.Connection) -> OrganizationId:

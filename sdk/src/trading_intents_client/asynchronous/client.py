@@ -56,7 +56,12 @@ class AsyncTradingClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         options = Options(
-            connect_seconds, read_seconds, max_retries, organization_id, transport, grpc_target
+            connect_seconds=connect_seconds,
+            read_seconds=read_seconds,
+            max_retries=max_retries,
+            organization_id=organization_id,
+            transport=transport,
+            grpc_target=grpc_target,
         )
         self._transport = Transport(find_endpoint(url, api_key, credentials, os.environ), options)
 

@@ -135,7 +135,14 @@ def create_command(
     broker links them.
     """
     payload: dict[str, Any] = {"symbol": symbol, "order_side": str(side)}
-    payload["spec"] = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
+    payload["spec"] = order_spec(
+        quantity=quantity,
+        limit=limit,
+        stop=stop,
+        trail=trail,
+        trail_bps=trail_bps,
+        time_in_force=time_in_force,
+    )
     exits: dict[str, Any] = (
         {} if take_profit is None else {"take_profit": {"limit_price": text_of(take_profit)}}
     )
@@ -160,7 +167,14 @@ def replace_command(
     time_in_force: TimeInForceName | None = None,
 ) -> Command:
     """A REPLACE: of the same kind as the order; `quantity` is the new total."""
-    spec = order_spec(quantity, limit, stop, trail, trail_bps, time_in_force)
+    spec = order_spec(
+        quantity=quantity,
+        limit=limit,
+        stop=stop,
+        trail=trail,
+        trail_bps=trail_bps,
+        time_in_force=time_in_force,
+    )
     return {"type": "REPLACE", "payload": {"ref_intent_id": intent_id, "spec": spec}}
 
 

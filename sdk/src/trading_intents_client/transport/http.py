@@ -45,7 +45,7 @@ REQUEST_ERRORS = (httpx.HTTPError, OSError, AttributeError)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """Timeouts, retries and transports of requests."""
 

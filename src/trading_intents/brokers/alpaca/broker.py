@@ -333,9 +333,9 @@ class AlpacaBroker(StreamedSession):
         ):
             remember(self._reported, reported, "snapshot")
         return port.AccountSnapshot(
-            taken_at,
-            tuple(wire.chain_snapshot([order], ()) for order in opened),
-            (
+            taken_at=taken_at,
+            open_orders=tuple(wire.chain_snapshot([order], ()) for order in opened),
+            executions=(
                 *executions,
                 *(
                     event
@@ -344,11 +344,11 @@ class AlpacaBroker(StreamedSession):
                     if event.kind in ENDS
                 ),
             ),
-            positions if positions == before else None,
-            account.balance(taken_at),
-            account.notices(rest.skew),
-            rest.take_unreadable(),
-            (rest.remark,),
+            positions=positions if positions == before else None,
+            balance=account.balance(taken_at),
+            notices=account.notices(rest.skew),
+            unreadable=rest.take_unreadable(),
+            remarks=(rest.remark,),
         )
 
     async def is_mute(self, since: datetime, until: datetime, number: int) -> bool:

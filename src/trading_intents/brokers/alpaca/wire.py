@@ -244,7 +244,12 @@ def update_events(update: TradeUpdate, before: Decimal | None = None) -> tuple[B
     if kind is None:
         return tuple(order_events(order))
     event = execution_event(
-        "alpaca", kind, update.execution_id, update.previous_execution_id, update.qty, update.price
+        broker="alpaca",
+        kind=kind,
+        exec_id=update.execution_id,
+        previous_id=update.previous_execution_id,
+        quantity=update.qty,
+        price=update.price,
     )
     before = before if order.replaces else Decimal(0)
     counted = None if before is None or kind is not _E.FILL else before + order.filled_qty
@@ -262,7 +267,12 @@ def activity_events(activity: Activity) -> tuple[BrokerEvent, ...]:
     if kind is None:
         return ()
     event = execution_event(
-        "alpaca", kind, activity.ref_id, activity.previous_id, activity.qty, activity.price
+        broker="alpaca",
+        kind=kind,
+        exec_id=activity.ref_id,
+        previous_id=activity.previous_id,
+        quantity=activity.qty,
+        price=activity.price,
     )
     ids = {"client_order_id": details.client_order_id, "broker_order_id": details.order_id}
     at = (

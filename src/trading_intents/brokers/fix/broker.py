@@ -90,13 +90,13 @@ class FixBroker:
             last_reset is not None and reset_at < last_reset
         )
         session = self._session = FixSession(
-            self._rules(*pair, resets),
-            self._store.numbers,
-            self._store,
-            await self._connect(),
-            self._context.clock,
-            self._on_messages,
-            self._on_incident,
+            rules=self._rules(*pair, resets),
+            numbers=self._store.numbers,
+            store=self._store,
+            streams=await self._connect(),
+            clock=self._context.clock,
+            deliver=self._on_messages,
+            on_incident=self._on_incident,
         )
         self._running = asyncio.create_task(self._run(session))
         try:
@@ -343,10 +343,10 @@ class FixBroker:
         numbers = "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch {epoch}"
         remarks = (numbers.format_map(row),) if row else ()
         return port.AccountSnapshot(
-            taken_at,
-            tuple(orders),
-            tuple(events),
-            None,
+            taken_at=taken_at,
+            open_orders=tuple(orders),
+            executions=tuple(events),
+            positions=None,
             unreadable=tuple(unreadable),
             remarks=remarks,
         )

@@ -182,7 +182,7 @@ class Numbers(FrozenStruct, frozen=True):
     next_out: int = 1
 
 
-class SentMessage(FrozenStruct, frozen=True):
+class SentMessage(FrozenStruct, frozen=True, kw_only=True):
     """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in
     monotonic seconds, it is not written then. Both None: it is never sent again."""
 

@@ -154,7 +154,12 @@ class FixSession:
         numbers = self.numbers
         raw = self._rules.encode(msg_type, numbers.next_out, fields, self._clock.now())
         sent = messages.SentMessage(
-            numbers.epoch, numbers.next_out, msg_type, raw, client_order_id, not_after
+            epoch=numbers.epoch,
+            number=numbers.next_out,
+            type=msg_type,
+            raw=raw,
+            client_order_id=client_order_id,
+            not_after=not_after,
         )
         self._pending.sent.append(sent)
         self.numbers = replace(numbers, next_out=numbers.next_out + 1)

@@ -32,7 +32,7 @@ KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
 
 
-class _Write(FrozenStruct, frozen=True):
+class _Write(FrozenStruct, frozen=True, kw_only=True):
     """`before`: the numbers as the session knows them. If they are others, another session has
     written meanwhile."""
 
@@ -271,7 +271,14 @@ class FixStore:
         group = self._context.share("writer", lambda: _write_in_groups(self._context))
         received = [await self._name_refused(each) for each in received]
         await group.put(
-            _Write(self._account_id, self._token, self.numbers, numbers, received, sent)
+            _Write(
+                account_id=self._account_id,
+                token=self._token,
+                before=self.numbers,
+                after=numbers,
+                received=received,
+                sent=sent,
+            )
         )
         self.numbers = numbers
         return received
@@ -289,9 +296,7 @@ class FixStore:
             if not await tx.fetchval(own, self._account_id, self._token, epoch):
                 raise SessionTaken
             skipped = await tx.fetch(SKIP, *limits)
-            return [SentMessage(*row.values()) for row in await tx.fetch(RESEND, *limits)], len(
-                skipped
-            )
+            return [SentMessage(**row) for row in await tx.fetch(RESEND, *limits)], len(skipped)
 
     async def find_sent(self, client_order_id: str) -> bytes | None:
         rows = await self._fetch(FIND_SENT, client_order_id)

@@ -45,7 +45,9 @@ class PaperBroker:
         self._context = context
         self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(
-            context.account.id, context.account.organization_id, self._on_events
+            account_id=context.account.id,
+            organization_id=context.account.organization_id,
+            on_events=self._on_events,
         )
         self._down = asyncio.Event()
         self._down.set()
@@ -178,7 +180,7 @@ class PaperBroker:
     ) -> port.CommandResult:
         if self._down.is_set():
             return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=DOWN)
-        request = VenueRequest(self._books, command, ticket)
+        request = VenueRequest(books=self._books, command=command, ticket=ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 return await self._answer(await self._venue.take(request))
@@ -313,7 +315,7 @@ class PaperBroker:
             self._quotes_seconds = now_seconds
             due |= await self._find_quoted()
         if due:
-            await self._venue.take(VenueRequest(self._books, symbols=frozenset(due)))
+            await self._venue.take(VenueRequest(books=self._books, symbols=frozenset(due)))
 
     async def _check(self) -> None:
         """Takes over what another process did to the account; positions are valued anew."""
@@ -330,7 +332,7 @@ class PaperBroker:
                 self._books.worked_at = await read_clock(tx)
                 self._news.set()
         if self._books.totals is None or self._books.totals.events != number:
-            await self._venue.take(VenueRequest(self._books))
+            await self._venue.take(VenueRequest(books=self._books))
         if self._books.totals and self._books.totals.events > self._last_streamed:
             self._news.set()
 

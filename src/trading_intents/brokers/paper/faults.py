@@ -23,7 +23,7 @@ class FaultKind(StrEnum):
     DISCONNECT = "disconnect"  # taken, then the connection breaks
 
 
-class Fault(msgspec.Struct):
+class Fault(msgspec.Struct, kw_only=True):
     account_id: UUID
     kind: str
     command: str | None

@@ -15,7 +15,7 @@ from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import IF_MATCH, Operation, Policy, Route, Tag
 
 
-class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
+class NewQuote(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`last` is a trade, which triggers stops; with its size it also fills resting orders that it
     went through."""
 
@@ -27,7 +27,7 @@ class NewQuote(msgspec.Struct, forbid_unknown_fields=True):
     last_size: Amount | None = None
 
 
-class PaperQuote(msgspec.Struct):
+class PaperQuote(msgspec.Struct, kw_only=True):
     organization_id: str
     symbol: str
     bid: str
@@ -40,7 +40,7 @@ class PaperQuote(msgspec.Struct):
     version: int
 
 
-class PresentQuote(msgspec.Struct):
+class PresentQuote(msgspec.Struct, kw_only=True):
     """As the caller's organization sees it: the last that it posted, or the walk's."""
 
     symbol: str
@@ -60,7 +60,7 @@ def quote_routes(
     organization_of: Callable[[Request], OrganizationId],
     quotes: Quotes,
 ) -> tuple[Route, ...]:
-    @Operation(Tag.PAPER, answer=Listing[PresentQuote], parameters=PAGE_PARAMETERS)
+    @Operation(tag=Tag.PAPER, answer=Listing[PresentQuote], parameters=PAGE_PARAMETERS)
     async def list_paper_quotes(request: Request) -> Answer:
         """List the quotes that the organization posted last, by symbol."""
         organization_id = organization_of(request)
@@ -70,7 +70,7 @@ def quote_routes(
             page.answer(found, lambda each: each[0], lambda each: _show_present(*each))
         )
 
-    @Operation(Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
+    @Operation(tag=Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
     async def get_paper_quote(request: Request) -> Answer:
         """Read a symbol's present quote: posted, or the walk's."""
         symbol = parse_symbol(request.params["symbol"])
@@ -81,7 +81,11 @@ def quote_routes(
         )
 
     @Operation(
-        Tag.PAPER, body=NewQuote, answer=PaperQuote, parameters=(IF_MATCH,), errors=(LimitReached,)
+        tag=Tag.PAPER,
+        body=NewQuote,
+        answer=PaperQuote,
+        parameters=(IF_MATCH,),
+        errors=(LimitReached,),
     )
     async def post_paper_quote(request: Request) -> Answer:
         """Post a quote for the organization's paper accounts."""

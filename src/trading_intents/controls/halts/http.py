@@ -70,7 +70,7 @@ class HaltRecord(msgspec.Struct, kw_only=True):
 
 
 STARTED = Operation(
-    Tag.CONTROLS,
+    tag=Tag.CONTROLS,
     body=StartHalt,
     answer=HaltRecord,
     status=202,
@@ -78,7 +78,7 @@ STARTED = Operation(
     bucket=Bucket.CANCELS,
     verifies_late=True,
 )
-RESUMED = Operation(Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, errors=(NotHalted,))
+RESUMED = Operation(tag=Tag.CONTROLS, answer=HaltRecord, bucket=Bucket.CANCELS, errors=(NotHalted,))
 
 
 def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
@@ -117,12 +117,12 @@ def halt_routes(gates: Mapping[str, Gate], halts: Halts) -> tuple[Route, ...]:
             _show(await halts.resume(HaltScope(organization_of(request)), _principal(request)))
         )
 
-    @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
+    @Operation(tag=Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_account_halt(request: Request) -> Answer:
         """Read the halt of an account that stands, else the last one."""
         return answer_json(_show(await halts.find_account(target_of(request, read))))
 
-    @Operation(Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
+    @Operation(tag=Tag.CONTROLS, answer=HaltRecord, errors=(NotFound,))
     async def get_organization_halt(request: Request) -> Answer:
         """Read the halt of the organization that stands, else the last one."""
         caller = caller_of(request)

@@ -43,7 +43,7 @@ class HaltTerms(FrozenStruct, frozen=True):
     close_positions: bool = False
 
 
-class Halt(FrozenStruct, frozen=True):
+class Halt(FrozenStruct, frozen=True, kw_only=True):
     id: UUID
     scope: HaltScope
     environment: Environment | None  # the account's
@@ -98,10 +98,10 @@ def halt_event(halt: Halt) -> Event:
     )
     environment = halt.environment or Environment.PAPER
     return Event(
-        str(organization_id),
-        str(account_id or organization_id),
-        environment,
-        EventType.HALT,
-        "",
-        payload,
+        organization_id=str(organization_id),
+        account_id=str(account_id or organization_id),
+        environment=environment,
+        kind=EventType.HALT,
+        symbol="",
+        payload=payload,
     )

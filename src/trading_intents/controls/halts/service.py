@@ -41,7 +41,12 @@ async def start_halt(
     present = await store.find_standing(tx, scope)
     if present is None:
         halt = await store.insert_halt(
-            tx, halt_id, scope, terms, model.first_state(terms), principal
+            tx,
+            halt_id=halt_id,
+            scope=scope,
+            terms=terms,
+            state=model.first_state(terms),
+            principal=principal,
         )
         await stream_log.append(tx, [model.halt_event(halt)])
         return halt, True

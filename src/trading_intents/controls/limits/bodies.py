@@ -40,14 +40,14 @@ class OrganizationLimits(msgspec.Struct, forbid_unknown_fields=True):
     allow_short: bool | None = None
 
 
-class SymbolLimits(OrganizationLimits, forbid_unknown_fields=True):
+class SymbolLimits(OrganizationLimits, forbid_unknown_fields=True, kw_only=True):
     """A field that is left out or null is cleared."""
 
     max_open_orders: OrderCount | None = None
     max_position_quantity: Amount | None = None
 
 
-class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
+class AccountLimits(SymbolLimits, forbid_unknown_fields=True, kw_only=True):
     """A field that is left out or null is cleared."""
 
     max_orders_per_minute: OrderCount | None = None
@@ -57,7 +57,7 @@ class AccountLimits(SymbolLimits, forbid_unknown_fields=True):
     timezone: str | None = None
 
 
-class KeyLimits(msgspec.Struct, forbid_unknown_fields=True):
+class KeyLimits(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A field that is left out or null is cleared."""
 
     max_order_quantity: Amount | None = None

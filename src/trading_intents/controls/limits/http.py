@@ -24,7 +24,7 @@ from trading_intents.trading import Symbol
 from trading_intents.web.request import Answer, Request, answer_json
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
-CHANGED_KEY = partial(Operation, Tag.API_KEYS, parameters=(IF_MATCH,), errors=(NotFound,))
+CHANGED_KEY = partial(Operation, tag=Tag.API_KEYS, parameters=(IF_MATCH,), errors=(NotFound,))
 
 
 def limit_routes(
@@ -41,7 +41,7 @@ def limit_routes(
 def _organization_routes(
     read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]
 ) -> tuple[Route, ...]:
-    @Operation(Tag.CONTROLS, answer=bodies.OrganizationLimitsRecord, errors=(NotFound,))
+    @Operation(tag=Tag.CONTROLS, answer=bodies.OrganizationLimitsRecord, errors=(NotFound,))
     async def get_organization_limits(request: Request) -> Answer:
         """Read the organization's limits."""
         read.permit_object(request)
@@ -77,7 +77,7 @@ def _organization_routes(
 def _account_routes(
     read: Gate, write: Gate, limits: LimitsService, zones: AbstractSet[str]
 ) -> tuple[Route, ...]:
-    @Operation(Tag.CONTROLS, answer=bodies.AccountLimitsRecord)
+    @Operation(tag=Tag.CONTROLS, answer=bodies.AccountLimitsRecord)
     async def get_account_limits(request: Request) -> Answer:
         """Read an account's limits."""
         stored = await limits.find(target_of(request, read), lambda: "")
@@ -99,7 +99,7 @@ def _account_routes(
         await limits.remove(target_of(request, write), lambda: "", request.if_match())
         return Answer(status=204)
 
-    @Operation(Tag.CONTROLS, answer=bodies.SymbolLimitsRecord, errors=(ValidationFailed,))
+    @Operation(tag=Tag.CONTROLS, answer=bodies.SymbolLimitsRecord, errors=(ValidationFailed,))
     async def get_symbol_limits(request: Request) -> Answer:
         """Read a symbol's limits."""
         stored = await limits.find(target_of(request, read), lambda: symbol_of(request))
@@ -142,7 +142,7 @@ def _account_routes(
 
 
 def _key_routes(read: Gate, write: Gate, limits: LimitsService) -> tuple[Route, ...]:
-    @Operation(Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
+    @Operation(tag=Tag.API_KEYS, answer=bodies.KeyLimitsRecord, errors=(NotFound,))
     async def get_api_key_limits(request: Request) -> Answer:
         """Read an API key's limits, and what is used of them."""
         organization_id = organization_of(request)

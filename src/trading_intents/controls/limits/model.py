@@ -157,7 +157,7 @@ class AskedOrder(VersionTerms, frozen=True, kw_only=True):
         return EXACT.subtract(self.open_after, self.open_before)
 
 
-class LimitState(msgspec.Struct, gc=False):
+class LimitState(msgspec.Struct, gc=False, kw_only=True):
     """An account's orders and results so far, and the symbol's price. Quantities are of the symbol.
     It moves on with each order of the symbol that is accepted."""
 
@@ -194,8 +194,10 @@ def judge(
             _judge_collar(level, scope, asked, state.reference_price, found)
             for leg in asked.legs:
                 _judge_leg(level, scope, leg, state, found)
-            _judge_exposure(level, scope, asked, state, reached, found)
-            _judge_recent(level, scope, asked, state, now, found)
+            _judge_exposure(
+                level=level, scope=scope, asked=asked, state=state, reached=reached, found=found
+            )
+            _judge_recent(level=level, scope=scope, asked=asked, state=state, now=now, found=found)
     return tuple(found)
 
 

@@ -113,7 +113,14 @@ class LimitsService:
     ) -> StoredLimits:
         async with self._pool.transaction([organization_id]) as tx:
             await lock_organization(tx, organization_id)
-            return await self._put(tx, organization_id, organization_id, "", limits, expected)
+            return await self._put(
+                tx,
+                organization_id=organization_id,
+                owner_id=organization_id,
+                symbol="",
+                limits=limits,
+                expected=expected,
+            )
 
     async def remove_organization(
         self, organization_id: OrganizationId, expected: Expected
@@ -135,7 +142,13 @@ class LimitsService:
             symbol, limits = read()
             check_open(account)
             return await self._put(
-                tx, account.organization_id, account.id, symbol, limits, expected, account
+                tx,
+                organization_id=account.organization_id,
+                owner_id=account.id,
+                symbol=symbol,
+                limits=limits,
+                expected=expected,
+                account=account,
             )
 
     async def remove(self, target: AccountTarget, read: ReadSymbol, expected: Expected) -> None:

@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
         return {"account_id": str(account_id), **order, **symbol, "reason": self.reason}
 
 
-class OpenOrder(FrozenStruct, frozen=True):
+class OpenOrder(FrozenStruct, frozen=True, kw_only=True):
     order_id: UUID
     symbol: str
     is_cancelled: bool  # a CANCEL is not answered
@@ -63,7 +63,7 @@ class ClosingAttempts(FrozenStruct, frozen=True):
 NO_ATTEMPTS = ClosingAttempts(0, 0.0)
 
 
-class Progress(FrozenStruct, frozen=True):
+class Progress(FrozenStruct, frozen=True, kw_only=True):
     """A part as it is kept."""
 
     state: HaltState

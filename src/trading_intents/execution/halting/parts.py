@@ -91,7 +91,16 @@ class HaltPart:
             counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
         if before is None:
-            before = model.Progress(HaltState.CANCELLING, counts["seq"], 0, 0, 0, (), 0, ())
+            before = model.Progress(
+                state=HaltState.CANCELLING,
+                base_seq=counts["seq"],
+                seen_seq=0,
+                orders=0,
+                orders_done=0,
+                symbols=(),
+                positions_done=0,
+                waiting=(),
+            )
         progress = replace(
             before,
             state=HaltState.CANCELLING,
@@ -212,7 +221,16 @@ class HaltPart:
         halt_id, account_id, organization_id = map(str, (*self.key, self.organization_id))
         return await self._actions.append(
             [
-                Submission(account_id, organization_id, None, each, None, None, None, halt_id)
+                Submission(
+                    account_id=account_id,
+                    organization_id=organization_id,
+                    key_id=None,
+                    command=each,
+                    client_reference_id=None,
+                    idempotency_key=None,
+                    body_digest=None,
+                    halt_id=halt_id,
+                )
                 for each in commands
             ]
         )

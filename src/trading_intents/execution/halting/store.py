@@ -73,8 +73,9 @@ async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
 async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> list[OpenOrder]:
     """Those without an unanswered CANCEL first, so many at most."""
     query = """
-        SELECT o.order_id, o.symbol, o.cancel_requested, o.closes AND o.created_at > $2 AS is_left,
-            cancels.count, coalesce(cancels.seconds, 0)::float8 AS seconds
+        SELECT o.order_id, o.symbol, o.cancel_requested AS is_cancelled,
+            o.closes AND o.created_at > $2 AS is_left, cancels.count AS cancels,
+            coalesce(cancels.seconds, 0)::float8 AS cancelled_seconds
         FROM orders o CROSS JOIN LATERAL (
             SELECT count(*) AS count, extract(epoch FROM clock_timestamp() - max(a.created_at)) AS seconds
             FROM actions a
@@ -85,7 +86,7 @@ async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> 
         ORDER BY o.cancel_requested, o.create_seq LIMIT $3
     """
     rows = await tx.fetch(query, account_id, halt_at, limit)
-    return [OpenOrder(*row.values()) for row in rows]
+    return [OpenOrder(**row) for row in rows]
 
 
 async def open_symbols(tx: Tx, account_id: UUID) -> set[str]:

@@ -51,7 +51,7 @@ SEEN_MARGIN = timedelta(seconds=30)  # clocks differ, and a broker may report an
 WRITE_PAUSE_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDependencies:
     """The parts of every session of a process. A session sets `states_changed` when its state
     changes. Every
@@ -279,7 +279,7 @@ class EventReader:
         while True:
             try:
                 await self._dependencies.recorder.write(
-                    RecorderEntry(self._account_ref, events, balance=balance)
+                    RecorderEntry(account_ref=self._account_ref, events=events, balance=balance)
                 )
                 return
             except PlatformError as error:

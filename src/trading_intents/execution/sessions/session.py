@@ -348,16 +348,16 @@ class BrokerSession:
         )
         settings = dependencies.settings(account_ref.broker)
         return port.IntegrationContext(
-            account,
-            secrets,
-            dependencies.clock,
-            settings,
-            dependencies.integrations_pool,
-            dependencies.signals,
-            dependencies.open_transactions,
-            dependencies.shared[account_ref.broker],
-            self.token,
-            dependencies.metrics,
+            account=account,
+            secrets=secrets,
+            clock=dependencies.clock,
+            settings=settings,
+            database=dependencies.integrations_pool,
+            signals=dependencies.signals,
+            open_transactions=dependencies.open_transactions,
+            shared=dependencies.shared[account_ref.broker],
+            lease_token=self.token,
+            metrics=dependencies.metrics,
         )
 
     async def _listen(self, broker: port.BrokerAdapter, setup: _SessionSetup) -> None:

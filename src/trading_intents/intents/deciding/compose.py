@@ -38,12 +38,12 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
     if isinstance(command, Create):
         spec = _with_time(command.spec, TimeInForce.DAY)
         return Accepted(
-            ActionType.CREATE,
-            command.symbol,
-            command.side,
-            command.route,
-            spec,
-            submission.client_reference_id,
+            action_type=ActionType.CREATE,
+            symbol=command.symbol,
+            side=command.side,
+            route=command.route,
+            spec=spec,
+            client_reference_id=submission.client_reference_id,
             is_linked=bool(command.legs),
             legs=command.legs,
         )
@@ -51,12 +51,12 @@ def compose(submission: Submission, command: ClientCommand, order: KnownOrder | 
         raise NotFound("no such intent: /command/payload/ref_intent_id")
     reference = submission.client_reference_id or order.client_reference_id
     cancel = Accepted(
-        ActionType.CANCEL,
-        order.symbol,
-        order.side,
-        order.route,
-        order.spec,
-        reference,
+        action_type=ActionType.CANCEL,
+        symbol=order.symbol,
+        side=order.side,
+        route=order.route,
+        spec=order.spec,
+        client_reference_id=reference,
         is_linked=order.is_linked,
         leg=order.leg,
         parent_intent_id=order.parent_intent_id,
@@ -113,12 +113,14 @@ def compose_close(submission: Submission, state: SubmissionState) -> Accepted:
     offered = broker.times_in_force[OrderKind.MARKET]
     time_in_force = TimeInForce.DAY if TimeInForce.DAY in offered else offered[0]
     return Accepted(
-        ActionType.CREATE,
-        command.symbol,
-        OrderSide.SELL if quantity > 0 else OrderSide.BUY,
-        RouteStrategy.SMART if RouteStrategy.SMART in broker.routes else broker.routes[0],
-        Spec(OrderKind.MARKET, amount_text(abs(quantity)), time_in_force=time_in_force),
-        submission.client_reference_id,
+        action_type=ActionType.CREATE,
+        symbol=command.symbol,
+        side=OrderSide.SELL if quantity > 0 else OrderSide.BUY,
+        route=RouteStrategy.SMART if RouteStrategy.SMART in broker.routes else broker.routes[0],
+        spec=Spec(
+            kind=OrderKind.MARKET, quantity=amount_text(abs(quantity)), time_in_force=time_in_force
+        ),
+        client_reference_id=submission.client_reference_id,
         closes=True,
     )
 

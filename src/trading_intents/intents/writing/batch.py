@@ -211,7 +211,14 @@ def _append_one(
 ) -> Append:
     account = state.rules[submission.organization_id].accounts[submission.account_id]
     seq, previous = state.heads[submission.account_id]
-    record = _record(state, submission, accepted, account, intent_id, seq + 1)
+    record = _record(
+        state=state,
+        submission=submission,
+        accepted=accepted,
+        account=account,
+        intent_id=intent_id,
+        seq=seq + 1,
+    )
     text = canonical(record)
     digest = chain(previous, text)
     state.heads[submission.account_id] = seq + 1, digest
@@ -298,7 +305,13 @@ def _refuse(
         principal_id=submission.key_id or PLATFORM,
     )
     counts = (
-        StatsEntry(IdText(account_id), IdText(organization_id), state.now, Measure.REFUSED, reason)
+        StatsEntry(
+            account_id=IdText(account_id),
+            organization_id=IdText(organization_id),
+            at=state.now,
+            measure=Measure.REFUSED,
+            key=reason,
+        )
         for reason in (EVERY_REASON, *rejected.reasons)
     )
     return [refusal, *counts]

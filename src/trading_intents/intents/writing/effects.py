@@ -93,15 +93,21 @@ def publish(effects: Sequence[Effect], now: datetime) -> list[Statement]:
     organizations' stream heads."""
     events = list[Event]()
     for record, broker, order in of_kind(effects, Publish):
-        owner = record.organization_id, record.account_id, record.environment
         action, made = make_payloads(record, broker, now)
-        events.append(Event(*owner, EventType.INTENT_ACTION, record.symbol, action))
-        events.append(
-            order_event(order)
-            if order
-            else Event(*owner, EventType.BROKER_ORDER, record.symbol, made)
-        )
+        events.append(_event(record, EventType.INTENT_ACTION, action))
+        events.append(order_event(order) if order else _event(record, EventType.BROKER_ORDER, made))
     return [stream_log.appending(events)] if events else []
+
+
+def _event(record: Record, kind: EventType, payload: bytes) -> Event:
+    return Event(
+        organization_id=record.organization_id,
+        account_id=record.account_id,
+        environment=record.environment,
+        kind=kind,
+        symbol=record.symbol,
+        payload=payload,
+    )
 
 
 def _append(actions: Sequence[Append], now: str) -> Statement:

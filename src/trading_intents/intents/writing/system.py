@@ -52,7 +52,15 @@ class PlatformActions:
         OutcomeUnknown: perhaps it was recorded. Ask again: with `once`, a second one is not.
         """
         command = Cancel(str(order_id), once)
-        cancel = Submission(str(account_id), str(organization_id), None, command, None, None, None)
+        cancel = Submission(
+            account_id=str(account_id),
+            organization_id=str(organization_id),
+            key_id=None,
+            command=command,
+            client_reference_id=None,
+            idempotency_key=None,
+            body_digest=None,
+        )
         (outcome,) = await self.append([cancel])
         return isinstance(outcome, Receipt)
 

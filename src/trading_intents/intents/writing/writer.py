@@ -324,7 +324,12 @@ class Writer:
         left_seconds = SETTLE_SECONDS - (self._clock.monotonic() - result.decided_seconds)
         organizations = list({UUID(pending.organization_id) for pending in batch})
         match await has_committed(
-            self._pool, organizations, result.transaction_id, proof, left_seconds, self._log
+            pool=self._pool,
+            organizations=organizations,
+            transaction_id=result.transaction_id,
+            proof=proof,
+            limit_seconds=left_seconds,
+            log=self._log,
         ):
             case True:
                 self._put_back_skipped(self._committed(batch, result))

@@ -4,6 +4,7 @@ clock."""
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -88,7 +89,7 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-class ExposureChange(FrozenStruct, frozen=True):
+class ExposureChange(FrozenStruct, frozen=True, kw_only=True):
     """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
     orders."""
 
@@ -100,7 +101,7 @@ class ExposureChange(FrozenStruct, frozen=True):
     open_sell: Decimal
 
 
-class SettledOrder(FrozenStruct, frozen=True):
+class SettledOrder(FrozenStruct, frozen=True, kw_only=True):
     """An order after its new facts."""
 
     row: OrderRow
@@ -135,7 +136,12 @@ def history_of(history: OrderHistory, bust_reopens: bool = True) -> OrderInputs:
         else fact
         for fact in history.facts
     ]
-    terms = OrderTerms(history.row.order_id, versions, bust_reopens, history.row.leg)
+    terms = OrderTerms(
+        order_id=history.row.order_id,
+        versions=versions,
+        bust_reopens=bust_reopens,
+        leg=history.row.leg,
+    )
     return OrderInputs(terms, facts, PendingCommands(cancels, replacing))
 
 
@@ -162,9 +168,16 @@ def settle(
     for history, (terms, _, _), view in zip(group, inputs, views, strict=True):
         row = history.row
         after, visible = _row_after(
-            history, terms, view, new, now, uncovered_since if row.leg is None else None
+            history=history,
+            terms=terms,
+            view=view,
+            new=new,
+            now=now,
+            uncovered_since=uncovered_since if row.leg is None else None,
         )
-        changes = _trade_changes(history, terms, view, after, numbers, now)
+        changes = _trade_changes(
+            history=history, terms=terms, view=view, order=after, numbers=numbers, now=now
+        )
         was_open = row.finished_at is None and OrderFlag.RESURRECTED in row.flags
         resurrected = (
             OrderFlag.RESURRECTED in view.flags and view.state is OrderState.OPEN and not was_open
@@ -174,18 +187,19 @@ def settle(
         )
         entries = _entries(history, view, changes, new, now)
         unprotected = OrderFlag.UNPROTECTED in set(view.flags) - set(row.flags)
-        change = (
-            after,
-            view,
-            after != row,
-            visible,
-            resurrected,
-            changes,
-            entries,
-            conflicts,
-            unprotected,
+        settled.append(
+            SettledOrder(
+                row=after,
+                view=view,
+                written=after != row,
+                visible=visible,
+                resurrected=resurrected,
+                trades=changes,
+                entries=entries,
+                conflicts=conflicts,
+                is_newly_unprotected=unprotected,
+            )
         )
-        settled.append(SettledOrder(*change))
     settled[0] = replace(settled[0], exposure=_exposure_change(group, settled))
     return settled
 
@@ -307,29 +321,30 @@ def _entries(
     now: datetime,
 ) -> tuple[StatsEntry, ...]:
     row = history.row
-    ids = row.account_id, row.organization_id
+    of_account = partial(StatsEntry, account_id=row.account_id, organization_id=row.organization_id)
     entries = []
     if row.order_status is not view.status:
         moves = ((row.order_status, Decimal(-1)), (view.status, Decimal(1)))
         finished = (
             (status, amount) for status, amount in moves if state_of(status) is not OrderState.OPEN
         )
-        entries += [
-            StatsEntry(*ids, row.created_at, Measure.FINISHED, status, amount)
-            for status, amount in finished
-        ]
+        for status, amount in finished:
+            entries.append(
+                of_account(at=row.created_at, measure=Measure.FINISHED, key=status, amount=amount)
+            )
     for change in changes:
         quantity, value = change.growth()
         if quantity or value:
-            entries.append(StatsEntry(*ids, now, Measure.FILLED_QUANTITY, row.symbol, quantity))
-            entries.append(StatsEntry(*ids, now, Measure.FILLED_NOTIONAL, row.symbol, value))
+            filled = partial(of_account, at=now, key=row.symbol)
+            entries.append(filled(measure=Measure.FILLED_QUANTITY, amount=quantity))
+            entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
     sent_at = next(
         (each.sent_at for each in history.commands if each.action_type is ActionType.CREATE), None
     )
     known = (fact for fact in history.facts if fact.key not in new)
     if sent_at and view.acknowledged and not is_acknowledged(known):
         millis = max(int((now - sent_at).total_seconds() * 1000), 0)
-        entries.append(StatsEntry(*ids, now, Measure.ACK_MILLIS, ack_key(millis)))
+        entries.append(of_account(at=now, measure=Measure.ACK_MILLIS, key=ack_key(millis)))
     return tuple(entries)
 
 
@@ -344,9 +359,13 @@ def _exposure_change(
     if before == after:
         return None
     row = group[0].row
-    moved = map(EXACT.subtract, after[1:], before[1:])
     return ExposureChange(
-        row.account_id, row.symbol, row.organization_id, after.orders - before.orders, *moved
+        account_id=row.account_id,
+        symbol=row.symbol,
+        organization_id=row.organization_id,
+        open_orders=after.orders - before.orders,
+        open_buy=EXACT.subtract(after.buy, before.buy),
+        open_sell=EXACT.subtract(after.sell, before.sell),
     )
 
 

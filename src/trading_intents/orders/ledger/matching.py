@@ -48,7 +48,7 @@ class AccountRef:
         return id_text(self.account_id), id_text(self.organization_id)
 
 
-class PlatformFact(FrozenStruct, frozen=True):
+class PlatformFact(FrozenStruct, frozen=True, kw_only=True):
     """A fact about an order that the platform itself observed."""
 
     order_id: UUID
@@ -85,7 +85,7 @@ class NewFacts:
     conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 
-class PreparedRecording(FrozenStruct, frozen=True):
+class PreparedRecording(FrozenStruct, frozen=True, kw_only=True):
     """A recording whose events are sanitized and turned into facts."""
 
     account_ref: AccountRef
@@ -119,7 +119,14 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
     also_locked = frozenset(map(id_text, recording.also_locked))
     account_id, _ = account_ref.id_texts
     return PreparedRecording(
-        account_ref, account_id, events, left_out, event_facts, own, also_locked, recording.balance
+        account_ref=account_ref,
+        account_id=account_id,
+        events=events,
+        left_out=left_out,
+        event_facts=event_facts,
+        own=own,
+        also_locked=also_locked,
+        balance=recording.balance,
     )
 
 

@@ -37,7 +37,7 @@ REPORT_AGE = timedelta(seconds=15)
 MAX_OVERTAKING_FILLS = 20_000  # in REPORT_AGE
 
 
-class RecordedAccount(FrozenStruct, frozen=True):
+class RecordedAccount(FrozenStruct, frozen=True, kw_only=True):
     """The result of a recording: orders with a new fact, or that were locked beside."""
 
     account_ref: matching.AccountRef
@@ -69,7 +69,12 @@ def answer_facts(
     reason = result.code or result.message if has_reason else None
     return (
         matching.PlatformFact(
-            order_id, kind, client_order_id, reason, result.broker_order_id, result.message or None
+            order_id=order_id,
+            kind=kind,
+            client_order_id=client_order_id,
+            reason=reason,
+            broker_order_id=result.broker_order_id,
+            detail=result.message or None,
         ),
     )
 
@@ -123,20 +128,27 @@ async def _book(
     positions = await _book_positions(tx, account_ref, index, changes, [*reports, *fees])
     balance = matching.account_balance(account_ref, prepared.balance, index.now)
     return RecordedAccount(
-        account_ref,
-        new_facts,
-        {each.row.order_id: each for each in settled},
-        tuple(dict.fromkeys(map(UUID, _resurrected(settled)))),
-        changes,
-        positions,
-        await _collect_events(account_ref, settled, positions, balance, index.now, pacer),
-        frozenset(
+        account_ref=account_ref,
+        new_facts=new_facts,
+        orders={each.row.order_id: each for each in settled},
+        resurrected=tuple(dict.fromkeys(map(UUID, _resurrected(settled)))),
+        trades=changes,
+        positions=positions,
+        events=await _collect_events(
+            account_ref=account_ref,
+            settled=settled,
+            positions=positions,
+            balance=balance,
+            now=index.now,
+            pacer=pacer,
+        ),
+        cancelled=frozenset(
             each for each in prepared.also_locked if index.histories[each].row.cancel_requested
         ),
-        prepared.left_out,
-        reported_prices(account_ref, changes, (event for _, event in reports), index.now),
-        balance,
-        (
+        left_out=prepared.left_out,
+        prices=reported_prices(account_ref, changes, (event for _, event in reports), index.now),
+        balance=balance,
+        conflicts=(
             *new_facts.conflicts,
             *((fact, each.row.order_id) for each in settled for fact in each.conflicts),
         ),

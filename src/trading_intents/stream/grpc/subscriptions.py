@@ -155,7 +155,13 @@ class StreamServicer:
         ]
         found = _PEER.match(unquote(context.peer()))
         incoming = Incoming(
-            "POST", b"", b"", headers, b"", found[1] if found else "unknown", keep_alive=True
+            method="POST",
+            raw_path=b"",
+            query_string=b"",
+            headers=headers,
+            body=b"",
+            peer=found[1] if found else "unknown",
+            keep_alive=True,
         )
         request = Request(incoming, {}, self._client_address.address(incoming))
         self._admitting += 1

@@ -51,5 +51,9 @@ class StaticFile:
     def answer(self, request: Request) -> Answer:
         known = request.header(b"if-none-match") or ""
         if self._etag in known or known == "*":
-            return Answer(b"", 304, self._media, list(self._headers))
-        return Answer(self._content, 200, self._media, list(self._headers))
+            return Answer(
+                body=b"", status=304, content_type=self._media, headers=list(self._headers)
+            )
+        return Answer(
+            body=self._content, status=200, content_type=self._media, headers=list(self._headers)
+        )

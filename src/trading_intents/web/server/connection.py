@@ -249,7 +249,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         keep = self._keep_alive
         method = self._parser.get_method().decode("ascii")
         incoming = Incoming(
-            method, path, query, self._headers, body, self._peer, keep, self._taken, self._named
+            method=method,
+            raw_path=path,
+            query_string=query,
+            headers=self._headers,
+            body=body,
+            peer=self._peer,
+            keep_alive=keep,
+            taken=self._taken,
+            named=self._named,
         )
         if not keep:
             self._stop_receiving()
@@ -275,7 +283,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._app.enter(self)
         path, _, query = self._url.partition(b"?")
         self._queue(
-            Incoming("GET", path, query, self._headers, None, self._peer, False, refusal=error)
+            Incoming(
+                method="GET",
+                raw_path=path,
+                query_string=query,
+                headers=self._headers,
+                body=None,
+                peer=self._peer,
+                keep_alive=False,
+                refusal=error,
+            )
         )
 
     def _queue(self, incoming: Incoming) -> None:

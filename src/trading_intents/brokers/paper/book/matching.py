@@ -35,7 +35,7 @@ from trading_intents.trading import (
 OTHER_ORDER = "another_order"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class OrderBook:
     seed: int
     account_id: str

@@ -125,7 +125,7 @@ def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
 
 
-class PriceLevels(FrozenStruct, frozen=True):
+class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
     """The prices at which the first of a book's working orders could match, None where there is
     none of its kind; and when the first of them expires, or its stop is to be reported."""
 
@@ -189,10 +189,10 @@ def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
         else:
             limits[is_buy].append(order.limit_price)
     return PriceLevels(
-        due_at,
-        any_price,
-        max(limits[True], default=None),
-        min(limits[False], default=None),
-        min(stops[True], default=None),
-        max(stops[False], default=None),
+        due_at=due_at,
+        any_price=any_price,
+        buy_limit=max(limits[True], default=None),
+        sell_limit=min(limits[False], default=None),
+        buy_stop=min(stops[True], default=None),
+        sell_stop=max(stops[False], default=None),
     )

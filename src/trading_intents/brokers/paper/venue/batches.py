@@ -42,7 +42,7 @@ TOO_MANY_ORDERS = "too_many_working_orders"
 LOCKED = port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the account is held elsewhere")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _VenueBatch:
     now: datetime
     faults: dict[UUID, list[Fault]]
@@ -72,7 +72,7 @@ class PaperVenue:
             await tx.commit(
                 [store.insert_account(books.account_id, books.organization_id, self._cash)]
             )
-        await self._group.put(VenueRequest(books))
+        await self._group.put(VenueRequest(books=books))
 
     async def take(self, request: VenueRequest) -> VenueReply:
         """Runs the request in a batch with others. Unavailable: nothing happened. OutcomeUnknown:
@@ -196,10 +196,10 @@ class PaperVenue:
         if stale:
             quotes |= await self._reload(tx, stale, totals, keys)
         batch = _VenueBatch(
-            store.parse_clock(clock),
-            store.parse_faults(faults),
-            store.parse_commands(known),
-            store.parse_targets(meant),
+            now=store.parse_clock(clock),
+            faults=store.parse_faults(faults),
+            known=store.parse_commands(known),
+            targets=store.parse_targets(meant),
         )
         return batch, totals, quotes
 
@@ -235,12 +235,12 @@ class PaperVenue:
             books = by_account[account_id].books
             if symbol not in books:
                 books[symbol] = OrderBook(
-                    self._seed,
-                    str(account_id),
-                    Symbol(symbol),
-                    PaperAccount(cash=self._cash),  # handed over with each use
-                    holdings.get((account_id, symbol), PaperHolding()),
-                    {},
+                    seed=self._seed,
+                    account_id=str(account_id),
+                    symbol=Symbol(symbol),
+                    account=PaperAccount(cash=self._cash),  # handed over with each use
+                    holding=holdings.get((account_id, symbol), PaperHolding()),
+                    orders={},
                 )
 
     def _apply(
@@ -276,14 +276,14 @@ class PaperVenue:
             batch.known.add(key)
             order_number = None if is_duplicate else made
             row = Arrival(
-                books.account_id,
-                number,
-                request.command,
-                key[1],
-                order_number,
-                is_duplicate,
-                "",
-                batch.now,
+                account_id=books.account_id,
+                seq=number,
+                command=request.command,
+                client_order_id=key[1],
+                number=order_number,
+                duplicate=is_duplicate,
+                ticket="",
+                at=batch.now,
             )
             batch.arrivals.append(replace(row, ticket=json_text(request.ticket)))
             if (

@@ -22,7 +22,7 @@ class VenueReply(FrozenStruct, frozen=True):
     faults: ActiveFaults = ActiveFaults()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class AccountBooks:
     """An account's state at the venue as it was last committed here: totals, and the books of
     symbols in which orders work or lately did. It counts as known while the totals in the database
@@ -60,7 +60,7 @@ class AccountBooks:
         return [book for book in self.books.values() if book.orders]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class VenueRequest:
     """A session's request to the venue: a command, or without a ticket that its books be brought up
     to now. Once it

@@ -25,7 +25,7 @@ from trading_intents.trading import AccountSymbol
 Parsed = TypeVar("Parsed")
 
 
-class Arrival(msgspec.Struct):
+class Arrival(msgspec.Struct, kw_only=True):
     """A command that reached the venue, with its number among the account's."""
 
     account_id: UUID

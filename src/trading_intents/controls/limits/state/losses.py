@@ -15,7 +15,7 @@ from trading_intents.prices.model import PriceRules, StoredPrices
 from trading_intents.trading import ZERO, FrozenStruct, exact
 
 
-class HeldResult(msgspec.Struct, frozen=True):
+class HeldResult(msgspec.Struct, frozen=True, kw_only=True):
     """A position's result, its quantity, and its opening."""
 
     quantity: Decimal

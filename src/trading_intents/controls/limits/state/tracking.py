@@ -122,10 +122,12 @@ class Exposures(LimitPart):
             self._open_orders[account_id] = int(total or 0)
             if is_opened:
                 self._opened.add(account_id)
-            self._symbols[account_id, symbol] = LimitState(
-                ZERO if position is None else Decimal(position),
-                *((Decimal(buy), Decimal(sell), int(orders)) if orders else ()),
-            )
+            state = LimitState(position=ZERO if position is None else Decimal(position))
+            if orders:
+                state.open_buy = Decimal(buy)
+                state.open_sell = Decimal(sell)
+                state.open_orders = int(orders)
+            self._symbols[account_id, symbol] = state
 
     def meet(self, subject: LimitedSubject, asked: AskedOrder, met: LimitState) -> None:
         if subject.needs_exposure:

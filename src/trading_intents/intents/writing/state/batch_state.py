@@ -45,7 +45,7 @@ from trading_intents.storage.pipeline import (
 from trading_intents.trading import AccountSymbol, ActionType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDependencies:
     """The objects that a batch needs to run."""
 

@@ -28,7 +28,7 @@ MAX_COVERED = 50_000
 Subject = tuple[str, str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Rules:
     """The rules that users and operators of one organization set, as far as it was read, at one
     version of it."""
@@ -52,14 +52,14 @@ class Rules:
         halts = self.halts
         key = (account_id, symbol)
         return Controls(
-            organization_id,
-            account_id,
-            switches.get((organization_id, "")),
-            switches.get((account_id, "")),
-            switches.get(key),
-            self.windows.get(key),
-            halts.get(organization_id),
-            halts.get(account_id),
+            organization_id=organization_id,
+            account_id=account_id,
+            organization=switches.get((organization_id, "")),
+            account=switches.get((account_id, "")),
+            symbol=switches.get(key),
+            time=self.windows.get(key),
+            organization_halt=halts.get(organization_id),
+            account_halt=halts.get(account_id),
         )
 
     def limited_subject(self, subject: Subject) -> LimitedSubject | None:
@@ -105,7 +105,8 @@ def parse_rules(
         if kind in ("account", "key")
     }
     found = {
-        each: Rules(each, NEVER_CHANGED, covered=covered) for each, covered in subjects.items()
+        each: Rules(organization_id=each, version=NEVER_CHANGED, covered=covered)
+        for each, covered in subjects.items()
     }
     for kind, own_id, name, *values in parsed:
         rules = found.get(owners.get(own_id, own_id))
@@ -195,12 +196,12 @@ def _account(
     organization_id: str, environment: str, broker: str, disabled: str, closed: str, stored: str
 ) -> AccountState:
     return AccountState(
-        organization_id,
-        Environment(environment),
-        broker,
-        disabled == _TRUE,
-        closed == _TRUE,
-        stored == _TRUE,
+        organization_id=organization_id,
+        environment=Environment(environment),
+        broker=broker,
+        disabled=disabled == _TRUE,
+        closed=closed == _TRUE,
+        has_credential=stored == _TRUE,
     )
 
 
@@ -213,12 +214,12 @@ def _key(
     ends: str | None,
 ) -> KeyState:
     return KeyState(
-        organization_id,
-        Environment(environment),
-        frozenset(map(Permission, _members(permissions))),
-        frozenset(map(Entitlement, _members(entitlements))),
-        disabled == _TRUE,
-        datetime.fromisoformat(ends) if ends else None,
+        organization_id=organization_id,
+        environment=Environment(environment),
+        permissions=frozenset(map(Permission, _members(permissions))),
+        entitlements=frozenset(map(Entitlement, _members(entitlements))),
+        disabled=disabled == _TRUE,
+        expires_at=datetime.fromisoformat(ends) if ends else None,
     )
 
 
