@@ -134,12 +134,14 @@ class Market:
         database's clock."""
         rows = self.database.execute(
             """
-            SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000, extract(epoch FROM j.at - c.sent_at) * 1000,
+            SELECT extract(epoch FROM c.sent_at - a.created_at) * 1000,
+                extract(epoch FROM j.at - c.sent_at) * 1000,
                    extract(epoch FROM f.recorded_at - j.at) * 1000
             FROM orders o
             JOIN actions a ON a.account_id = o.account_id AND a.seq = o.create_seq
             JOIN commands c ON c.order_id = o.order_id
-            JOIN paper_journal j ON j.account_id = o.account_id AND j.client_order_id = c.client_order_id
+            JOIN paper_journal j ON j.account_id = o.account_id
+                AND j.client_order_id = c.client_order_id
             JOIN facts f ON f.order_id = o.order_id AND f.kind = 'FILL'
             WHERE o.symbol = 'LONE' ORDER BY o.created_at DESC LIMIT %s
             """,
@@ -166,7 +168,10 @@ class Market:
 
     def idle_transactions(self) -> float:
         """A second, while nothing happens."""
-        query = "SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database WHERE datname = current_database()"
+        query = """
+            SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database
+            WHERE datname = current_database()
+        """
         time.sleep(SETTLE_SECONDS)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
@@ -212,7 +217,8 @@ class Market:
         """Bytes of the log, row versions and those among them that changed no index, so far."""
         row = self.database.execute(
             """
-            SELECT pg_current_wal_insert_lsn() - '0/0', sum(n_tup_ins + n_tup_upd + n_tup_del), sum(n_tup_hot_upd)
+            SELECT pg_current_wal_insert_lsn() - '0/0', sum(n_tup_ins + n_tup_upd + n_tup_del),
+                sum(n_tup_hot_upd)
             FROM pg_stat_user_tables WHERE schemaname <> 'yardstick'
             """
         ).fetchone()

@@ -113,7 +113,10 @@ def open_fix_accounts(here: Market, number: int) -> None:
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ti-bench-") as folder, venue() as port:
-        text = f'extends = "generic44"\nhost = "127.0.0.1"\nport = {port}\ntls = false\ncalls_at_once = 50\n'
+        text = (
+            f'extends = "generic44"\nhost = "127.0.0.1"\nport = {port}\ntls = '
+            "false\ncalls_at_once = 50\n"
+        )
         Path(folder, "bench.toml").write_text(text)
         with market("api,stream,worker", FIX_VENUES=folder, WORKERS="0") as here:
             open_fix_accounts(here, SESSIONS)

@@ -197,7 +197,8 @@ async def count_finished(owner: asyncpg.Connection) -> None:
     await owner.execute(
         """
         INSERT INTO stats_buckets
-        SELECT account_id, width, date_bin(make_interval(secs => width), created_at, '2000-01-01Z') AS start,
+        SELECT account_id, width,
+            date_bin(make_interval(secs => width), created_at, '2000-01-01Z') AS start,
                'finished', order_status, organization_id, count(*)
         FROM orders CROSS JOIN unnest($1::bigint[]) AS width
         GROUP BY account_id, width, start, order_status, organization_id

@@ -46,13 +46,16 @@ FILL = """
            now() - interval '30 days' + s * interval '1 second' AS at,
            CASE WHEN s % 2 = 0 THEN gen_random_uuid()::text END AS key
     FROM accounts a CROSS JOIN generate_series(1, {each}) AS s;
-    INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type, idempotency_key,
+    INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type,
+        idempotency_key,
                          body_digest, created_at, record, hash)
     SELECT account_id, seq, intent_id, intent_id, organization_id, 'CREATE', key,
            CASE WHEN key <> '' THEN ''::bytea END, at, repeat('x', 420), repeat('0', 64)
     FROM made;
-    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,
-                        order_status, order_type, order_side, time_in_force, route_strategy, quantity, filled_quantity,
+    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
+        command_seq, symbol,
+                        order_status, order_type, order_side, time_in_force, route_strategy,
+                            quantity, filled_quantity,
                         received_at, created_at, updated_at, finished_at)
     SELECT intent_id, account_id, organization_id, 'paper', 'paper', seq, seq, 'SYM' || seq % 50,
            'FILLED', 'MARKET', 'BUY', 'DAY', 'SMART', 10, 10, at, at, at, at
@@ -67,7 +70,8 @@ ALTER TABLE orders ADD COLUMN IF NOT EXISTS filled_in_steps text;
 ALTER TABLE orders NO FORCE ROW LEVEL SECURITY;
 CREATE TEMP TABLE progress AS SELECT '00000000-0000-0000-0000-000000000000'::uuid AS order_id;
 WITH next AS MATERIALIZED (
-    SELECT order_id FROM orders WHERE order_id > (SELECT order_id FROM progress) ORDER BY order_id LIMIT 1000
+    SELECT order_id FROM orders WHERE order_id > (SELECT order_id FROM progress) ORDER BY order_id
+    LIMIT 1000
 ), moved AS (
     UPDATE progress SET order_id = (SELECT order_id FROM next ORDER BY order_id DESC LIMIT 1)
     WHERE EXISTS (SELECT FROM next)

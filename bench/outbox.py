@@ -141,8 +141,10 @@ async def finish_rows(server: DatabaseUrls, name: str) -> None:
     owner = await connect(in_database(server.owner_url, name))
     await owner.execute(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, payload, status, attempts, finished_at)
-        SELECT 'accounts', 'account.created', gen_random_uuid(), gen_random_uuid(), '{}', 'completed', 1, now()
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, payload, status,
+            attempts, finished_at)
+        SELECT 'accounts', 'account.created', gen_random_uuid(), gen_random_uuid(), '{}',
+            'completed', 1, now()
         FROM generate_series(1, $1)
         """,
         FINISHED_ROWS,

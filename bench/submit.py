@@ -47,11 +47,15 @@ PLENTY |= {"TRADING_INTENTS_HTTP_CONNECTIONS_PER_ADDRESS": "10000"}
 TABLES = """
     CREATE SCHEMA yardstick;
     CREATE TABLE yardstick.accounts (id int PRIMARY KEY, organization_id uuid, disabled boolean);
-    CREATE TABLE yardstick.controls (account_id int, symbol text, disabled boolean, PRIMARY KEY (account_id, symbol));
-    CREATE TABLE yardstick.actions (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id int, record text,
+    CREATE TABLE yardstick.controls (account_id int, symbol text, disabled boolean,
+        PRIMARY KEY (account_id, symbol));
+    CREATE TABLE yardstick.actions (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        account_id int, record text,
                                     created_at timestamptz DEFAULT now());
-    CREATE TABLE yardstick.outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account_id int, payload jsonb,
-                                   status text DEFAULT 'pending', created_at timestamptz DEFAULT now());
+    CREATE TABLE yardstick.outbox (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        account_id int, payload jsonb,
+                                   status text DEFAULT 'pending',
+                                       created_at timestamptz DEFAULT now());
     INSERT INTO yardstick.accounts SELECT n, gen_random_uuid(), false FROM generate_series(1, 64) n;
     INSERT INTO yardstick.controls SELECT n, 'AAPL', false FROM generate_series(1, 64) n;
 """

@@ -27,7 +27,8 @@ def main(url: str | None) -> None:
             ended = (event.halt for event in stream if isinstance(event, HaltEvent))
             halt = next(one for one in ended if one.state is HaltState.DONE)
         print(
-            f"halted: {halt.orders_done} of {halt.orders} orders have ended, this one as {order.wait().order_status}"
+            f"halted: {halt.orders_done} of {halt.orders} orders have ended, this one as "
+            f"{order.wait().order_status}"
         )
         print(account.controls.resume().state)
 

@@ -47,7 +47,8 @@ def finish_order(account: Account, symbol: str, state: dict[str, Any], file: Pat
             symbol, QUANTITY, idempotency_key=state["order"]["key"]
         ).wait()
         print(
-            f"{state['tick']}: {order.order_side} {symbol} {order.order_status} at {order.average_price}",
+            f"{state['tick']}: {order.order_side} {symbol} {order.order_status} at "
+            f"{order.average_price}",
             flush=True,
         )
         state |= {

@@ -138,7 +138,8 @@ def main() -> None:
     secret = os.environ.pop("ALERT_SECRET", "")
     if len(secret) < MIN_SECRET_CHARACTERS or not secret.isalnum() or not secret.isascii():
         sys.exit(
-            f"set ALERT_SECRET to {MIN_SECRET_CHARACTERS} or more letters and digits: openssl rand -hex 32"
+            f"set ALERT_SECRET to {MIN_SECRET_CHARACTERS} or more letters and digits: openssl "
+            "rand -hex 32"
         )
     listed = [
         name.strip().partition("=")

@@ -107,7 +107,10 @@ def blocking_method(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     )
     docstring = ast.get_docstring(method, clean=False)
     assert docstring, f"{method.name} says nothing"
-    return f'{head}        """{docstring}"""\n        {"" if returns == "None" else "return "}{wrapped(returns, call)}\n'
+    return (
+        f'{head}        """{docstring}"""\n        '
+        f"{'' if returns == 'None' else 'return '}{wrapped(returns, call)}\n"
+    )
 
 
 def wrapped(returns: str, call: str) -> str:

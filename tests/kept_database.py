@@ -24,10 +24,15 @@ POLL_SECONDS = 0.001
 # Triggers are not for us: one forbids to delete.
 PREPARE = "SET lock_timeout = '2s'; SET session_replication_role = replica"
 DELETE = """
-    SELECT string_agg('DELETE FROM ' || oid::regclass, ';') FROM pg_class WHERE relkind IN ('r', 'p')
-    AND NOT relispartition AND relnamespace = 'public'::regnamespace AND relname <> 'schema_migrations'
+    SELECT string_agg('DELETE FROM ' || oid::regclass, ';') FROM pg_class
+    WHERE relkind IN ('r', 'p')
+    AND NOT relispartition AND relnamespace = 'public'::regnamespace
+        AND relname <> 'schema_migrations'
 """
-RESTART = "SELECT string_agg(format('PERFORM setval(%L, 1, false)', oid::regclass), ';') FROM pg_class WHERE relkind = 'S'"
+RESTART = """
+    SELECT string_agg(format('PERFORM setval(%L, 1, false)', oid::regclass), ';') FROM pg_class
+    WHERE relkind = 'S'
+"""
 SEED = "INSERT INTO stream_epoch DEFAULT VALUES"
 # As a function, whose plans stay: in a third of the time.
 MAKE_EMPTY = (
@@ -46,7 +51,8 @@ SCHEMA = " UNION ALL ".join(
     for catalog, oid in CATALOGS.items()
 )
 OTHERS = """
-    SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend'
     AND pid <> pg_backend_pid() AND pid <> ALL (%s)
 """
 

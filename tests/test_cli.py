@@ -302,7 +302,10 @@ BAD_DOCUMENTS = [
         "/organizations/0/api_keys/0/permissions/1",
     ),
     (
-        '{"organizations": [{"external_id": "org_bad", "users": [{"external_id": "u", "role": "boss"}]}]}',
+        (
+            '{"organizations": [{"external_id": "org_bad", "users": [{"external_id": "u", "role": '
+            '"boss"}]}]}'
+        ),
         "/users/0/role",
     ),
     ('{"organizations": [{"external_id": "org_bad"}', "not JSON"),

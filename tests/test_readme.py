@@ -200,7 +200,10 @@ def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform
         is_endless = "curl -N " in block or FOLLOWER in block
         lines = block.replace("curl -N ", "exec curl -sSfN ").replace(FOLLOWER, f"exec {FOLLOWER}")
         (folder / f"block.{index}").write_text(lines)
-        script += f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x block.{index}\n'
+        script += (
+            f'{"endless " if is_endless else ""}env -i PATH="$PATH" bash -euo pipefail -x '
+            f"block.{index}\n"
+        )
     run(script + SEEN % TRADE, folder)
 
 

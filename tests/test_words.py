@@ -43,7 +43,8 @@ OLD_WORDS = {
     # A session, a pipeline, a connection, a pgconn. Ordinary are hyperlinks and linked orders.
     "link": OldWord(
         r"(?<![a-z])(?:[Ll]inks?|LINKS?)(?![a-z])|[a-z]Links?\b",
-        r"link_(?:generation|wanted)|execution_links|broker link ended|break_link|BREAK_LINK|os\.link|[Hh]ard link|"
+        r"link_(?:generation|wanted)|execution_links|broker link "
+        r"ended|break_link|BREAK_LINK|os\.link|[Hh]ard link|"
         r"symlink|find-links|brokers? links?|not link\b|links it to|deciding\.links|Alpaca links|"
         r"links_(?:exits|pairs)|LINKS_(?:EXITS|PAIRS)|LINKED|console-links|\"link\", \"set\"|link (?:add|set) ",
         ordinary=(
@@ -80,7 +81,8 @@ OLD_WORDS = {
         r"places?\b|(?<![.\w])_?places?\b(?=[:,)\].=\[(]| in\b| for\b| [-+=%<>])|[a-z]Places?\b|\bPlaces?\b(?=[:,)\]])|"
         r"_places?\b|(?<![A-Z])PLACES?\b",
         # The paper broker's columns; a function that places an order.
-        r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: int|place=(?:n|place|self)\b|"
+        r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: "
+        r"int|place=(?:n|place|self)\b|"
         r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places, replaces",
         ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
     ),

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 # the same server.
 COUNT_BLOCKED = """
     SELECT count(*) FROM pg_locks WHERE NOT granted AND pid IN (
-        SELECT pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = current_database()
+        SELECT pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE d.datname = current_database()
     )
 """
 POLL_SECONDS = 0.01

@@ -78,7 +78,8 @@ def _run(
             code = runner.run(work(settings, log))
     except PlatformError as error:
         Console(stderr=True).print(
-            f"{process and process + ': '}[bold red]{error.title}:[/] {terminal_text(error.detail)}",
+            f"{process and process + ': '}[bold red]{error.title}:[/] "
+            f"{terminal_text(error.detail)}",
             soft_wrap=True,
         )
         raise typer.Exit(NOTHING_HERE if isinstance(error, DatabaseMissing) else 1) from None

@@ -67,7 +67,8 @@ class Settings:
     )
     database_listen_url: Secret = _setting(
         Secret(""),
-        "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as DATABASE_URL.",
+        "A direct connection for LISTEN and NOTIFY, when a pooler is between. Empty: as "
+        "DATABASE_URL.",
     )
     database_pool_size: int = _bounded(
         10, 100, "Connections a process may hold for requests, the stream and background work each"
@@ -79,7 +80,8 @@ class Settings:
     http_port: int = _setting(8080, "Port of REST. 0: any free one, logged at the start.")
     http_connections_per_address: int = _setting(
         0,
-        "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process takes.",
+        "HTTP connections of one address, TRUSTED_PROXIES exempt. 0: half of what the process "
+        "takes.",
     )
     http_tls_certificate_file: str = _setting(
         "", "PEM file of REST's certificate and those that signed it. Empty: no TLS."
@@ -92,7 +94,8 @@ class Settings:
     )
     streams_per_organization: int = _setting(
         0,
-        "How many of them one organization may have, both environments together. 0: a quarter of MAX_STREAMS.",
+        "How many of them one organization may have, both environments together. 0: a quarter "
+        "of MAX_STREAMS.",
     )
     tls_certificate_file: str = _setting(
         "", "PEM file of the gRPC port's certificate and those that signed it. Empty: no TLS."
@@ -103,7 +106,8 @@ class Settings:
     )
     workers: str = _setting(
         "",
-        f"Processes for the role worker, if there are other roles, 0 to {MAX_WORKERS}. 0: all roles in one process. "
+        f"Processes for the role worker, if there are other roles, 0 to {MAX_WORKERS}. 0: all "
+        "roles in one process. "
         f"Empty: a quarter of the cores, 1 to {MAX_DEFAULT_WORKERS}.",
     )
     internal_organizations: tuple[str, ...] = _setting(
@@ -119,7 +123,8 @@ class Settings:
     outbox_attempt_limit: int = _bounded(10, 100, "Attempts after which an outbox row fails")
     trusted_proxies: tuple[str, ...] = _setting(
         (),
-        "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: nobody's.",
+        "Addresses or networks whose X-Forwarded-For is believed, comma separated. Empty: "
+        "nobody's.",
     )
     rate_limit_submits: Rate = _setting(
         Rate(200, 400), "CREATE and REPLACE a second / burst, per caller and process."
@@ -155,7 +160,8 @@ class Settings:
     )
     identity_audience: str = _setting(
         "trading-intents",
-        "The `aud` of acceptable tokens: this platform's own, never a client id, as id tokens have.",
+        "The `aud` of acceptable tokens: this platform's own, never a client id, as id tokens "
+        "have.",
     )
     identity_users_url: str = _setting(
         "", "An external provider's users: DELETE {url}/{subject} removes one."
@@ -178,22 +184,26 @@ class Settings:
     )
     console_oidc_client_id: str = _setting(
         "",
-        "Public client at the external provider as which users sign in to the console. Empty: they paste a token.",
+        "Public client at the external provider as which users sign in to the console. Empty: "
+        "they paste a token.",
     )
     console_oidc_scope: str = _setting(
         "openid", "Scopes that the console asks the provider for, with spaces between."
     )
     console_oidc_origins: tuple[str, ...] = _setting(
         (),
-        "Origins of the provider beside its issuer's, such as its token endpoint's: https://host, comma separated.",
+        "Origins of the provider beside its issuer's, such as its token endpoint's: "
+        "https://host, comma separated.",
     )
     vault_key_file: str = _setting(
         "",
-        "The embedded vault's master keys, made at first start. Empty: vault-keys.json in DATA_DIR.",
+        "The embedded vault's master keys, made at first start. Empty: vault-keys.json in "
+        "DATA_DIR.",
     )
     vault_master_keys: Secret = _setting(
         Secret(""),
-        "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. The highest seals.",
+        "Those keys themselves, in place of the file: 1:KEY,2:KEY, 32 bytes each in base64. "
+        "The highest seals.",
     )
     vault_url: str = _setting(
         "", "OpenBao or HashiCorp Vault: https, or http on loopback. Empty: the embedded vault."
@@ -337,7 +347,8 @@ def _check(settings: Settings) -> None:
         ]
         if any(files) and not all(files):
             raise StartupRefused(
-                f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or neither"
+                f"{PREFIX}{port}_CERTIFICATE_FILE: together with {PREFIX}{port}_KEY_FILE, or "
+                "neither"
             )
     if settings.database_worker_url and not settings.database_url:
         raise StartupRefused(
@@ -382,7 +393,8 @@ def _check_identity(settings: Settings) -> None:
         )
     if settings.console_oidc_client_id == settings.identity_audience:
         raise StartupRefused(
-            f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would be taken"
+            f"{PREFIX}IDENTITY_AUDIENCE: not the console's client id, or its id tokens would "
+            "be taken"
         )
     for name in ("identity_issuer", "identity_jwks_url"):
         if not local and not getattr(settings, name):

@@ -312,7 +312,10 @@ class OutcomeUnknown(PlatformError):
     title = "The outcome is unknown"
 
     def __init__(self, detail: str = "") -> None:
-        default = "the connection to the database was lost during the commit; repeat with the same Idempotency-Key, or read"
+        default = (
+            "the connection to the database was lost during the commit; repeat with the same "
+            "Idempotency-Key, or read"
+        )
         super().__init__(detail or default, headers={"retry-after": "1"})
 
 

@@ -314,7 +314,8 @@ def make_console_link(settings: Settings, url: str) -> Secret:
         raise StartupRefused("links are for the demo of an embedded database; sign in at /console")
     if not (settings.data_dir / DEMO_FILE).exists():
         raise DatabaseMissing(
-            f"no demo in {settings.data_dir.absolute()}: set {PREFIX}DATA_DIR to the data folder of the process that "
+            f"no demo in {settings.data_dir.absolute()}: set {PREFIX}DATA_DIR to the data "
+            "folder of the process that "
             "serves, or sign in at /console with an API key or a token"
         )
     if not url and (settings.http_port == 0 or not is_loopback(settings.http_host)):

@@ -295,7 +295,8 @@ class Metrics:
         )
         self.stats_rolled_at = self._gauge(
             "ti_stats_rolled_timestamp_seconds",
-            "When this process last found the stats' buckets up to date with the log, as Unix time.",
+            "When this process last found the stats' buckets up to date with the log, as Unix "
+            "time.",
         )
 
     def _count_execution(self) -> None:
@@ -339,7 +340,8 @@ class Metrics:
         make_series(self.execution_alerts, get_args(AlertKind))
         self.fix_incidents = self._counter(
             "ti_fix_incidents_total",
-            "What FIX sessions met: garbled bytes, gaps, resends for the venue, rejects of its messages, resets by it, "
+            "What FIX sessions met: garbled bytes, gaps, resends for the venue, rejects of "
+            "its messages, resets by it, "
             "and commands skipped as too old.",
             "incident",
         )

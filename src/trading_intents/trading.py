@@ -27,7 +27,10 @@ _ONE = Decimal(1)
 # Checked before a text is made a number: int(Decimal("1e1000000")) runs for a minute.
 AMOUNT_PATTERN = r"^(0|[1-9]\d{0,17})(\.\d{1,18})?$"
 SYMBOL_RULE = "must be 1 to 32 of A-Z 0-9 . / : _ - and start with a letter or digit"
-NUMBER_FOR_AMOUNT = 'found a number; amounts are decimal strings such as "10.5", since a JSON number may lose digits'
+NUMBER_FOR_AMOUNT = (
+    'found a number; amounts are decimal strings such as "10.5", since a JSON number may lose '
+    "digits"
+)
 AMOUNT_RULE = (
     'must be a decimal string greater than zero, such as "10.5": up to 18 digits, up to 18 decimals'
 )

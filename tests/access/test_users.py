@@ -76,7 +76,9 @@ def test_a_deleted_user_is_refused_at_once_and_makes_one_event(
     [event] = events(tenants_tables, "leaver")
     assert set(event) == {"subject", "organization_ids", "deleted_at"}
     assert event["organization_ids"] == [tenants.organization("org_acme")["id"]]
-    memberships = "SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'"
+    memberships = """
+        SELECT 1 FROM memberships m JOIN users u ON u.id = m.user_id WHERE u.external_id = 'leaver'
+    """
     eventually(lambda: not tenants_tables.fetch(memberships), 10)
     assert tenants.platform.run("token", "--user", "leaver").returncode == 1
 
@@ -87,7 +89,10 @@ def test_a_user_who_comes_back_needs_a_new_token(tenants: Tenants, tenants_table
     new = member(tenants, "returner")
     eventually(lambda: tenants.client.get("/v1/accounts", headers=new).status_code == 200, 10)
     assert tenants.client.get("/v1/accounts", headers=old).status_code == 401
-    done = "SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner' AND status = 'completed'"
+    done = """
+        SELECT 1 FROM outbox WHERE queue = 'users' AND payload->>'subject' = 'returner'
+            AND status = 'completed'
+    """
     eventually(lambda: bool(tenants_tables.fetch(done)), 10)
     assert tenants.client.get("/v1/accounts", headers=new).status_code == 200, (
         "the new membership stays"
@@ -319,7 +324,10 @@ async def _kill_while_held(
     await holder.execute(lock)
     directory.status = 204
     request = asyncio.create_task(asyncio.to_thread(_ignore_errors, platform, ada))
-    blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    blocked = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event_type = 'Lock' AND datname = current_database()
+    """
     blocked += " AND query LIKE $1"
     deadline = time.monotonic() + 15
     while not await watcher.fetchval(blocked, held):

@@ -42,12 +42,18 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
     connection = await asyncpg.connect(owner_url.reveal())
     for organization in organizations:
         await connection.execute(
-            "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'x')",
+            """
+                INSERT INTO organizations (id, provider, external_id, name)
+                VALUES ($1, 'local', $2, 'x')
+            """,
             organization,
             str(organization),
         )
         await connection.execute(
-            "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, true)",
+            """
+                INSERT INTO organization_controls (organization_id, manually_disabled)
+                VALUES ($1, true)
+            """,
             organization,
         )
         await connection.execute(
@@ -63,14 +69,20 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
                 organization,
             )
             await connection.execute(
-                "INSERT INTO credentials (id, organization_id, account_id, broker, fields, fingerprint)"
+                """
+                    INSERT INTO credentials (id, organization_id, account_id, broker, fields,
+                        fingerprint)
+                """
                 " VALUES ($1, $2, $3, 'remote', '{}', 'f')",
                 credential,
                 organization,
                 account,
             )
             await connection.execute(
-                "INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id, sealed)"
+                """
+                    INSERT INTO sealed_secrets (id, organization_id, account_id, credential_id,
+                        sealed)
+                """
                 " VALUES ($1, $2, $3, $4, 'x')",
                 uuid4(),
                 organization,
@@ -90,7 +102,10 @@ async def fill(owner_url: Secret, organizations: list[UUID]) -> None:
 
 async def fill_controls(connection: asyncpg.Connection, organization: UUID, account: UUID) -> None:
     for statement in (
-        "INSERT INTO account_controls (organization_id, account_id, manually_disabled) VALUES ($1, $2, true)",
+        """
+            INSERT INTO account_controls (organization_id, account_id, manually_disabled)
+            VALUES ($1, $2, true)
+        """,
         "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
         " VALUES ($1, $2, 'A', true)",
         "INSERT INTO symbol_times (organization_id, account_id, symbol) VALUES ($1, $2, 'A')",

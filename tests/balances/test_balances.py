@@ -193,7 +193,10 @@ def test_nothing_is_streamed_while_nothing_changes(
     eventually(
         lambda: (
             tables.value(
-                "SELECT count(*) FROM orders WHERE account_id = $1::text::uuid AND order_status = 'REJECTED'",
+                """
+                    SELECT count(*) FROM orders
+                    WHERE account_id = $1::text::uuid AND order_status = 'REJECTED'
+                """,
                 trading_client.account["id"],
             )
             == 1

@@ -28,7 +28,10 @@ def ats(client: TradingClient, **query: str) -> list[str]:
 def put_points(tables: Tables, client: TradingClient, resolution: str, *moments: datetime) -> None:
     for at in moments:
         tables.execute(
-            "INSERT INTO equity_points VALUES ($1::text::uuid, $2::text::uuid, $3, $4, 1000, 900.50, 1, -2)",
+            """
+                INSERT INTO equity_points
+                VALUES ($1::text::uuid, $2::text::uuid, $3, $4, 1000, 900.50, 1, -2)
+            """,
             *(client.account["id"], client.account["organization_id"], resolution, at),
         )
 

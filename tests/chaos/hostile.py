@@ -59,7 +59,10 @@ class Attackers:
         await self._exchange(METRICS * 3, close_half=True)
 
     async def send_deep_body(self) -> None:
-        head = f"POST {self.path} HTTP/1.1\r\nhost: x\r\nx-api-key: {self.api_key}\r\ncontent-type: application/json\r\n"
+        head = (
+            f"POST {self.path} HTTP/1.1\r\nhost: x\r\nx-api-key: {self.api_key}\r\ncontent-type: "
+            "application/json\r\n"
+        )
         await self._exchange(
             f"{head}content-length: {len(DEEP)}\r\n\r\n".encode() + DEEP, close_half=True
         )

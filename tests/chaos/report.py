@@ -155,7 +155,10 @@ def picture(recording: Recording) -> str:
     )
     size = f'width="{WIDTH}" height="{bottom + 30}"'
     body = "\n".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" '
+        f'font-size="12">\n{body}\n</svg>\n'
+    )
 
 
 def _curve(
@@ -174,7 +177,10 @@ def _curve(
                 f"{LEFT + scale * (at + 0.5):.1f},{top + HEIGHT * (1 - values[at] / most):.1f}"
                 for at in ats
             )
-            yield f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-linecap="round"/>'
+            yield (
+                f'<polyline points="{points}" fill="none" stroke="{colour}" '
+                'stroke-linecap="round"/>'
+            )
 
 
 def pytest_configure() -> None:

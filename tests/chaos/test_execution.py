@@ -182,7 +182,10 @@ def make_older(worker_processes: WorkerProcesses, account: str, by: timedelta) -
     tables.execute("ALTER TABLE actions DISABLE TRIGGER ALL")
     for table, column in (("actions", "account_id"), ("outbox", "lane")):
         tables.execute(
-            f"UPDATE {table} SET created_at = created_at - $2::interval WHERE {column} = $1::text::uuid",
+            f"""
+                UPDATE {table} SET created_at = created_at - $2::interval
+                WHERE {column} = $1::text::uuid
+            """,
             account,
             by,
         )

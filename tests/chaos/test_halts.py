@@ -153,7 +153,10 @@ def check(processes: WorkerProcesses, halt: Any, orders: int, positions: int) ->
     assert [intent for intent, commands in journal.items() if commands.count("SUBMIT") > 1] == []
     # Whatever is not the caller's is the halt's, and says so.
     made = tables.fetch(
-        "SELECT action_type, record::jsonb ->> 'principal_type' AS type, record::jsonb ->> 'principal_id' AS id,"
+        """
+            SELECT action_type, record::jsonb ->> 'principal_type' AS type,
+                record::jsonb ->> 'principal_id' AS id,
+        """
         " count(*) FROM actions GROUP BY 1, 2, 3"
     )
     principals = {(row["action_type"], row["type"]) for row in made}

@@ -273,7 +273,10 @@ async def check_logs(connection: asyncpg.Connection) -> None:
         (row["intent_id"], row["account_id"], row["seq"]) for row in creates
     )
     queued = await connection.fetch(
-        "SELECT lane, order_key, event_type, (payload ->> 'seq')::bigint FROM outbox WHERE queue = 'intents'"
+        """
+            SELECT lane, order_key, event_type, (payload ->> 'seq')::bigint FROM outbox
+            WHERE queue = 'intents'
+        """
     )
     expected = [
         (r["account_id"], r["intent_id"], f"intent.{r['action_type'].lower()}", r["seq"])

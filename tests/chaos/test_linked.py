@@ -142,7 +142,10 @@ def until_calm(processes: WorkerProcesses) -> None:
     def is_calm() -> bool:
         processes.hurry_proofs()
         waiting = processes.tables.value(
-            "SELECT count(*) FROM orders WHERE uncovered_since IS NOT NULL OR finished_at IS NULL AND order_status IN"
+            """
+                SELECT count(*) FROM orders
+                WHERE uncovered_since IS NOT NULL OR finished_at IS NULL AND order_status IN
+            """
             " ('PENDING_NEW', 'UNKNOWN', 'PENDING_REPLACE', 'PENDING_CANCEL')"
         )
         return not waiting and not processes.unfinished() and not differences(processes)
@@ -159,9 +162,11 @@ def differences(processes: WorkerProcesses) -> list[Body]:
     """Orders that are not here as they are at the venue."""
     return processes.tables.fetch(
         """
-        SELECT o.order_id, o.leg, o.order_status, o.reason, o.filled_quantity, v.status, v.filled, v.quantity, v.is_held
+        SELECT o.order_id, o.leg, o.order_status, o.reason, o.filled_quantity, v.status, v.filled,
+            v.quantity, v.is_held
         FROM paper_orders v
-        FULL JOIN orders o ON o.account_id = v.account_id AND o.external_order_id = v.broker_order_id
+        FULL JOIN orders o ON o.account_id = v.account_id
+            AND o.external_order_id = v.broker_order_id
         WHERE coalesce(v.filled, 0) <> coalesce(o.filled_quantity, -1)
            OR (v.status IS NOT DISTINCT FROM 'WORKING') <> (o.finished_at IS NULL)
         """
@@ -200,7 +205,10 @@ def check(processes: WorkerProcesses, groups: int) -> None:
     held = (
         "SELECT account_id, symbol, position FROM paper_holdings WHERE position <> 0 ORDER BY 1, 2"
     )
-    ours = "SELECT account_id, symbol, quantity AS position FROM positions WHERE quantity <> 0 ORDER BY 1, 2"
+    ours = """
+        SELECT account_id, symbol, quantity AS position FROM positions WHERE quantity <> 0
+        ORDER BY 1, 2
+    """
     assert tables.fetch(held) == tables.fetch(ours)
     journal = processes.journal()
     assert [intent for intent, commands in journal.items() if commands.count("SUBMIT") > 1] == []
@@ -247,6 +255,7 @@ def test_groups_end_true_though_everything_dies(
                 trader.jump()
             until_calm(processes)
         print(
-            f"\n{workers.kills} workers killed, {trader.groups} groups: {processes.statuses(with_reason=True)}"
+            f"\n{workers.kills} workers killed, {trader.groups} groups: "
+            f"{processes.statuses(with_reason=True)}"
         )
         check(processes, trader.groups)

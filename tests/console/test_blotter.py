@@ -70,7 +70,10 @@ def test_orders_are_filtered_and_cancelled_from_the_blotter(
             "letters in a field are no keys"
         )
 
-        colour = "getComputedStyle(document.querySelector('form.ticket button[type=submit]')).backgroundColor"
+        colour = (
+            "getComputedStyle(document.querySelector('form.ticket "
+            "button[type=submit]')).backgroundColor"
+        )
         buys = page.evaluate(colour)
         page.locator("form.ticket").get_by_text("Sell", exact=True).click()
         assert page.evaluate(colour) != buys

@@ -170,7 +170,8 @@ def test_a_brokers_texts_are_shown_as_texts(screens: Screens, tenants: Tenants) 
             }
             answered |= {"external_order_id": text, "client_reference_id": text}
             lines.append(
-                f"event: broker_order\nid: c{index}\ndata: {json.dumps({'broker_order': answered})}\n\n"
+                f"event: broker_order\nid: c{index}\ndata: "
+                f"{json.dumps({'broker_order': answered})}\n\n"
             )
         route.fulfill(status=200, content_type="text/event-stream", body="".join(lines))
 

@@ -48,7 +48,8 @@ provider.listen(%(port)d, '127.0.0.1', () => console.log('listening'));
 def running_issuer(folder: Path, callback: str) -> Iterator[str]:
     if shutil.which("node") is None or not MODULE.exists():
         pytest.skip(
-            "oidc-provider is missing; `make browser` installs it by npm (apt-get install nodejs npm)"
+            "oidc-provider is missing; `make browser` installs it by npm (apt-get install "
+            "nodejs npm)"
         )
     port = free_port()
     issuer = f"http://127.0.0.1:{port}"

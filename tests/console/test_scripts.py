@@ -52,7 +52,10 @@ def evaluate(module: str, expression: str) -> Any:
     """The value of an expression over a module `m`, computed by Node.js."""
     if shutil.which("node") is None:
         pytest.skip("needs Node.js: apt-get install nodejs")
-    text = f"import * as m from {json.dumps(str(STATIC / module))}; console.log(JSON.stringify({expression}))"
+    text = (
+        f"import * as m from {json.dumps(str(STATIC / module))}; "
+        f"console.log(JSON.stringify({expression}))"
+    )
     command = [
         "node",
         "--no-warnings",
@@ -102,9 +105,15 @@ def test_amounts_are_multiplied_and_rounded_exactly() -> None:
         "42409999575.9",
         "-0.02",
     ]
-    rounded = '[["1.005", 2], ["-1.005", 2], ["0.004", 2], ["-0.004", 2], ["2.5", 0]].map(([a, p]) => m.roundAmount(a, p))'
+    rounded = (
+        '[["1.005", 2], ["-1.005", 2], ["0.004", 2], ["-0.004", 2], ["2.5", 0]].map(([a, p]) => '
+        "m.roundAmount(a, p))"
+    )
     assert evaluate("amounts.js", rounded) == ["1.01", "-1.01", "0.00", "0.00", "3"]
-    averages = 'm.showAverage("187.333333333", "187.5"), m.showAverage("0.123456", "0.1234"), m.showAverage("1.23456")'
+    averages = (
+        'm.showAverage("187.333333333", "187.5"), m.showAverage("0.123456", "0.1234"), '
+        'm.showAverage("1.23456")'
+    )
     assert evaluate("amounts.js", f"[{averages}]") == ["187.33", "0.1235", "1.2346"]
 
 
@@ -278,7 +287,10 @@ def test_metrics_are_read_and_quantiles_are_of_what_happened_between() -> None:
         {"name": "b", "labels": {}, "value": 0.001},
     ]
     assert evaluate("operator.js", f"m.parseMetrics('{text}')") == expected
-    reading = "(counts) => ['0.1', '0.5', '+Inf'].map((le, i) => ({name: 'h_bucket', labels: {le}, value: counts[i]}))"
+    reading = (
+        "(counts) => ['0.1', '0.5', '+Inf'].map((le, i) => ({name: 'h_bucket', labels: {le}, "
+        "value: counts[i]}))"
+    )
     counts = f"({reading})([5, 5, 5]), ({reading})([7, 9, 9])"
     between = f"[0.5, 0.99].map((q) => m.quantileBetween({counts}, 'h', q))"
     assert evaluate("operator.js", between) == [100, 500]

@@ -106,7 +106,10 @@ def test_the_console_knows_no_markup() -> None:
     """No framework, nothing from elsewhere, and no way for a text to become markup or code."""
     for script in SCRIPTS:
         text = script.read_text()
-        forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|createPolicy|https?://"
+        forbidden = (
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new "
+            r"Function|createPolicy|https?://"
+        )
         found = re.findall(forbidden, text.replace("http://www.w3.org/2000/svg", ""))
         assert found == [], script.name
         for imported in re.findall(r'^import .* from "(.*)";$', text, re.MULTILINE):

@@ -155,7 +155,10 @@ class Course:
 
     def counted(self) -> list[Decimal]:
         rows = self.tables.fetch(
-            "SELECT open_orders::numeric, open_buy, open_sell FROM exposures WHERE account_id = $1::text::uuid",
+            """
+                SELECT open_orders::numeric, open_buy, open_sell FROM exposures
+                WHERE account_id = $1::text::uuid
+            """,
             self.trader.account,
         )
         return [*rows[0].values()] if rows else [Decimal(0)] * 3

@@ -53,7 +53,10 @@ async def judged(urls: Urls, database: Database) -> AsyncIterator[JudgedBooks]:
         await books.record(reported(E.ACCEPTED, order, "a"), fill(order, "e1", "10", "100"))
         await books.owner.execute("UPDATE accounts SET broker = 'other'")  # where no price walks
         await books.owner.execute(
-            "UPDATE reference_prices SET price = 90, as_of = clock_timestamp(), environment = 'paper'"
+            """
+                UPDATE reference_prices SET price = 90, as_of = clock_timestamp(),
+                    environment = 'paper'
+            """
         )
         judge = LossJudge(
             pool=database.worker,

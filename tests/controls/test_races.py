@@ -82,7 +82,10 @@ async def test_the_limit_is_not_passed_by_writers_at_once(
         tenants_database,
         trading_client,
         "INSERT INTO symbol_controls (organization_id, account_id, symbol, manually_disabled)"
-        " SELECT organization_id, id, 'S' || n, true FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
+        """
+             SELECT organization_id, id, 'S' || n, true FROM accounts, generate_series(1, $2::int) n
+             WHERE id = $1
+        """,
     )
     puts: list[Write] = [
         ("PUT", f"/symbols/N{n}", {"manually_disabled": True}) for n in range(WRITERS)
@@ -102,7 +105,10 @@ async def test_writers_of_limits_at_once_do_not_pass_theirs(
         tenants_database,
         trading_client,
         "INSERT INTO trading_limits (organization_id, owner_id, symbol, rules, needs_tracking)"
-        " SELECT organization_id, id, 'S' || n, '{}', false FROM accounts, generate_series(1, $2::int) n WHERE id = $1",
+        """
+             SELECT organization_id, id, 'S' || n, '{}', false
+             FROM accounts, generate_series(1, $2::int) n WHERE id = $1
+        """,
     )
     puts: list[Write] = [("PUT", f"/symbols/N{n}/limits", {}) for n in range(WRITERS)]
     answers = await at_once(trading_client, puts)

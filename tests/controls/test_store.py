@@ -36,7 +36,10 @@ async def tenant(owner_url: Secret) -> AsyncIterator[Tenant]:
     async with open_owner(owner_url) as connection:
         tenant = Tenant(connection, OrganizationId(uuid4()), [])
         await connection.execute(
-            "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+            """
+                INSERT INTO organizations (id, provider, external_id, name)
+                VALUES ($1, 'local', 'x', 'x')
+            """,
             tenant.organization,
         )
         await add_accounts(tenant, 3)
@@ -122,17 +125,21 @@ async def test_reading_many_looks_up_primary_keys_only(database: Database, tenan
         """
         INSERT INTO organizations (id, provider, external_id, name)
             SELECT gen_random_uuid(), 'local', 'o' || n, 'x' FROM generate_series(1, 5000) n;
-        INSERT INTO organization_controls (organization_id, manually_disabled) SELECT id, false FROM organizations;
+        INSERT INTO organization_controls (organization_id, manually_disabled) SELECT id, false
+        FROM organizations;
         INSERT INTO accounts (id, organization_id, name, broker, environment)
             SELECT gen_random_uuid(), id, 'a', 'paper', 'paper' FROM organizations;
         INSERT INTO account_controls (organization_id, account_id, manually_disabled)
             SELECT organization_id, id, false FROM accounts;
-        INSERT INTO halts (id, organization_id, account_id, reason, cancel_orders, close_positions, state,
+        INSERT INTO halts (id, organization_id, account_id, reason, cancel_orders, close_positions,
+            state,
                            principal_type, principal_id, resumed_at)
             SELECT gen_random_uuid(), organization_id, account_id, 'x', true, false,
-                CASE n WHEN 1 THEN 'done' ELSE 'resumed' END, 'USER', 'u', CASE WHEN n > 1 THEN now() END
+                CASE n WHEN 1 THEN 'done' ELSE 'resumed' END, 'USER', 'u', CASE WHEN n > 1
+                    THEN now() END
             FROM (
-                SELECT organization_id, id AS account_id FROM accounts UNION ALL SELECT id, NULL FROM organizations
+                SELECT organization_id, id AS account_id FROM accounts UNION ALL SELECT id, NULL
+                FROM organizations
             ) AS scopes, generate_series(1, 5) n;
         """
     )

@@ -351,7 +351,10 @@ def test_an_account_has_so_many_symbols_with_controls_at_most(
             value = "true" if table == "symbol_controls" else "5"
             await connection.execute(
                 f"INSERT INTO {table} (organization_id, account_id, symbol, {column})"
-                f" SELECT organization_id, id, 'S' || n, {value} FROM accounts, generate_series($2::int, $3::int) n"
+                f"""
+                     SELECT organization_id, id, 'S' || n, {value}
+                     FROM accounts, generate_series($2::int, $3::int) n
+                """
                 " WHERE id = $1",
                 trading_client.account,
                 first,

@@ -36,10 +36,12 @@ ROLES = {
     "worker": tuple(f"worker-{number + 1}" for number in range(WORKERS)),
 }
 MEASURED = """
-    SELECT (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM outbox WHERE queue = 'intents'),
+    SELECT (SELECT coalesce(extract(epoch FROM now() - min(created_at)), 0) FROM outbox
+        WHERE queue = 'intents'),
            (SELECT sum((pgstattuple_approx(oid)).dead_tuple_count) FROM pg_class
             WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace),
-           pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database()), (SELECT count(*) FROM orders)
+           pg_current_wal_insert_lsn() - '0/0', pg_database_size(current_database()),
+               (SELECT count(*) FROM orders)
 """
 VACUUM_SECONDS = 120  # autovacuum looks once a minute: by then it has passed every table
 RATIOS = {"WAL kB an order": "log", "kB an order": "size"}

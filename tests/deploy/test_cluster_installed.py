@@ -191,7 +191,10 @@ def test_the_doctor_finds_nothing_wrong(machines: Machines, name: str) -> None:
 
 
 def test_nobody_speaks_to_postgresql_without_tls(machines: Machines) -> None:
-    query = "SELECT DISTINCT usename, ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE client_addr IS NOT NULL"
+    query = """
+        SELECT DISTINCT usename, ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+        WHERE client_addr IS NOT NULL
+    """
     found = machines.run(machines.leader(), f"sudo -u postgres psql -XAtc '{query}'").split()
     assert {"trading_intents|t", "trading_intents_worker|t", "replicator|t"} <= set(found)
     assert not [each for each in found if each.endswith("|f")]
@@ -247,7 +250,10 @@ def unit(name: str) -> str:
 
 def exported(machines: Machines) -> str:
     """The account's orders, as the platform has them."""
-    variables = f"{PREFIX}URL=https://10.0.0.10 {PREFIX}API_KEY={machines.key} SSL_CERT_FILE=certificate.pem"
+    variables = (
+        f"{PREFIX}URL=https://10.0.0.10 {PREFIX}API_KEY={machines.key} "
+        "SSL_CERT_FILE=certificate.pem"
+    )
     return machines.run(
         "api-1", f"{variables} /opt/trading-intents/bin/trading-intents export orders"
     )

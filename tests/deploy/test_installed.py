@@ -268,7 +268,10 @@ def containers(
         opened.run("podman import -q", str(parts.debian), official)
         (folder / "pip.conf").write_text(PIP_CONF)
         (build,) = re.findall(r"`(podman build -f .*?)`", TEXT)
-        mounts = f" -v {parts.wheels}:/srv/wheels:ro -v {folder}/pip.conf:/etc/pip.conf:ro --network host --pull=false"
+        mounts = (
+            f" -v {parts.wheels}:/srv/wheels:ro -v {folder}/pip.conf:/etc/pip.conf:ro --network "
+            "host --pull=false"
+        )
         opened.run(build.replace("podman build", f"podman build {mounts}"))
         yield opened
     finally:
@@ -280,7 +283,10 @@ def test_the_image_fills_an_order_without_a_capability_or_a_writable_root(
     containers: Containers,
 ) -> None:
     (options,) = re.findall(r"`(--read-only .*?)`", TEXT)
-    started = f"podman run -d --name all --network host --security-opt no-new-privileges -v all:/data {options}"
+    started = (
+        "podman run -d --name all --network host --security-opt no-new-privileges -v all:/data "
+        f"{options}"
+    )
     containers.run(f"{started} trading-intents")
     eventually(is_there(lambda: containers.run("podman exec all python -c", READY)), READY_SECONDS)
     containers.run("podman exec all trading-intents doctor")

@@ -152,7 +152,10 @@ def test_a_failover_that_lost_orders_is_marked_as_a_restore(cluster: Cluster) ->
     lost = len(accepted) - cluster.count("SELECT count(*) FROM orders")
     print(f"{lost} of {len(accepted)} accepted orders were lost")
     assert lost > 0
-    halted = "SELECT count(DISTINCT organization_id) FROM halts WHERE reason = 'restored' AND resumed_at IS NULL"
+    halted = """
+        SELECT count(DISTINCT organization_id) FROM halts
+        WHERE reason = 'restored' AND resumed_at IS NULL
+    """
     assert cluster.count(halted) == len(traders), "and nothing is sent until somebody has looked"
     sent_twice = (
         "SELECT count(*) - count(DISTINCT client_order_id) FROM paper_journal WHERE NOT duplicate"

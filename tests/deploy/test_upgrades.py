@@ -58,7 +58,8 @@ def release(tmp_path: Path) -> Path:
     found = git("archive", "--format=tar", RELEASE, "src", "sdk/src")
     if found.returncode:
         pytest.skip(
-            f"the history has no commit {RELEASE[:12]}, the last release: `git fetch --unshallow` gets it"
+            f"the history has no commit {RELEASE[:12]}, the last release: `git fetch "
+            "--unshallow` gets it"
         )
     with tarfile.open(fileobj=BytesIO(found.stdout)) as tree:
         tree.extractall(tmp_path / "release")

@@ -54,7 +54,10 @@ def _rows(plan: dict[str, Any]) -> float:
 
 def _lines(plan: dict[str, Any], depth: int = 0) -> Iterator[str]:
     names = (plan.get(name) for name in ("Relation Name", "Index Name", "Index Cond", "Filter"))
-    read = f"{plan['Actual Rows']} x {plan['Actual Loops']}, removed {plan.get('Rows Removed by Filter', 0)}"
+    read = (
+        f"{plan['Actual Rows']} x {plan['Actual Loops']}, removed "
+        f"{plan.get('Rows Removed by Filter', 0)}"
+    )
     yield " | ".join(["  " * depth + plan["Node Type"], *filter(None, names), read])
     for part in plan.get("Plans", ()):
         yield from _lines(part, depth + 1)

@@ -115,7 +115,10 @@ class InProcessExecution:
         """The client order id of the intent's last action of that type."""
         return client_order_id(
             await self.in_process_writer.owner.fetchval(
-                "SELECT action_id FROM actions WHERE intent_id = $1 AND action_type = $2 ORDER BY seq DESC LIMIT 1",
+                """
+                    SELECT action_id FROM actions WHERE intent_id = $1 AND action_type = $2
+                    ORDER BY seq DESC LIMIT 1
+                """,
                 intent_id,
                 action_type,
             )

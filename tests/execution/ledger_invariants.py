@@ -51,7 +51,10 @@ async def _page(database: Database, after: UUID) -> list[list[OrderHistory]]:
     """Each order, with its legs behind it."""
     async with database.worker.transaction(isolation="repeatable read") as tx:
         rows = await tx.fetch(
-            "SELECT order_id FROM orders WHERE order_id > $1 AND leg IS NULL ORDER BY order_id LIMIT $2",
+            """
+                SELECT order_id FROM orders WHERE order_id > $1 AND leg IS NULL ORDER BY order_id
+                LIMIT $2
+            """,
             after,
             PAGE_ORDERS,
         )
@@ -178,8 +181,10 @@ async def assert_true_exposures(database: Database) -> None:
             """
             SELECT o.account_id, o.symbol, o.order_side, o.active,
                 coalesce(o.parent_order_id, o.order_id)::text AS linked,
-                greatest(o.quantity, (a.record::json ->> 'quantity')::numeric) - o.filled_quantity AS unfilled
-            FROM orders o LEFT JOIN actions a ON a.account_id = o.account_id AND a.seq = o.pending_replace_seq
+                greatest(o.quantity, (a.record::json ->> 'quantity')::numeric) - o.filled_quantity
+                    AS unfilled
+            FROM orders o LEFT JOIN actions a ON a.account_id = o.account_id
+                AND a.seq = o.pending_replace_seq
             WHERE o.finished_at IS NULL
             """
         )

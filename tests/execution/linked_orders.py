@@ -10,7 +10,10 @@ from trading_intents.trading import EXITS, Leg
 
 async def group_orders(owner: asyncpg.Connection, entry: UUID, legs: Mapping[Leg, UUID]) -> None:
     """Makes a group of orders of one symbol, none of which is sent yet."""
-    change = "UPDATE orders SET linked = true, leg = $2, parent_order_id = $3, active = $4 WHERE order_id = $1"
+    change = """
+        UPDATE orders SET linked = true, leg = $2, parent_order_id = $3, active = $4
+        WHERE order_id = $1
+    """
     for leg, order_id in legs.items():
         await owner.execute(change, order_id, leg, entry, leg not in EXITS)
         await owner.execute("DELETE FROM outbox WHERE order_key = $1", order_id)

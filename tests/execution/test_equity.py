@@ -44,11 +44,17 @@ class Recorder:
         await owner.execute("UPDATE accounts SET broker = 'other'")  # where no price walks
         await owner.execute("DELETE FROM reference_prices")
         await owner.execute(
-            "INSERT INTO reference_prices VALUES ($1, 'paper', 'AAPL', $2, 'trade', now() - interval '1 d')",
+            """
+                INSERT INTO reference_prices
+                VALUES ($1, 'paper', 'AAPL', $2, 'trade', now() - interval '1 d')
+            """,
             *(self.books.organization, D(price)),
         )
         await owner.execute(
-            "INSERT INTO balances (account_id, organization_id, cash, equity, as_of) VALUES ($1, $2, $3, $4, now())"
+            """
+                INSERT INTO balances (account_id, organization_id, cash, equity, as_of)
+                VALUES ($1, $2, $3, $4, now())
+            """
             " ON CONFLICT (account_id) DO UPDATE SET cash = excluded.cash, equity = excluded.equity",
             *(account, self.books.organization, D(cash), D(equity)),
         )

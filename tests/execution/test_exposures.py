@@ -26,7 +26,10 @@ WAIT_SECONDS = 10.0
 
 async def exposure(books: Books, symbol: str = "AAPL") -> tuple[int, str, str] | None:
     row = await books.owner.fetchrow(
-        "SELECT open_orders, open_buy::text, open_sell::text FROM exposures WHERE account_id = $1 AND symbol = $2",
+        """
+            SELECT open_orders, open_buy::text, open_sell::text FROM exposures
+            WHERE account_id = $1 AND symbol = $2
+        """,
         books.accounts[0],
         symbol,
     )

@@ -152,7 +152,10 @@ async def test_an_adapter_that_cannot_be_cancelled_holds_up_neither_the_next_ses
         try:
             await until_connection(in_process, "connected")
             await in_process.in_process_writer.owner.execute(
-                "UPDATE accounts SET external_account_id = 'x', link_generation = link_generation + 1"
+                """
+                    UPDATE accounts SET external_account_id = 'x',
+                        link_generation = link_generation + 1
+                """
             )
             await in_process.until_true(lambda: len(venue.contexts) == 2)
             await until_connection(in_process, "connected")

@@ -18,30 +18,40 @@ def urls(new_urls: Urls) -> Urls:
 
 
 ROWS_READ = """
-    SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables
+    SELECT coalesce(sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)), 0)
+    FROM pg_stat_xact_user_tables
 """
 GROW = (
     """
-    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,
-                        order_type, order_side, time_in_force, route_strategy, quantity, received_at, created_at,
+    INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
+        command_seq, symbol,
+                        order_type, order_side, time_in_force, route_strategy, quantity,
+                            received_at, created_at,
                         updated_at)
-    SELECT gen_random_uuid(), $1, $2, 'paper', 'paper', 1000000 + n, 1000000 + n, 'AAPL', 'MARKET', 'BUY', 'DAY',
+    SELECT gen_random_uuid(), $1, $2, 'paper', 'paper', 1000000 + n, 1000000 + n, 'AAPL', 'MARKET',
+        'BUY', 'DAY',
            'SMART', 1, now(), now(), now()
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO facts (account_id, key, order_id, organization_id, kind, broker_order_id, recorded_at)
-    SELECT $1, 'old' || n, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END, $2, 'ACCEPTED', 'old' || n, now()
+    INSERT INTO facts (account_id, key, order_id, organization_id, kind, broker_order_id,
+        recorded_at)
+    SELECT $1, 'old' || n, CASE WHEN n % 2 = 0 THEN gen_random_uuid() END, $2, 'ACCEPTED', 'old'
+        || n, now()
     FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-    SELECT $1, 'old' || n, $2, gen_random_uuid(), 1000000 + n, 'CREATE', now() FROM generate_series(1, $3::bigint) AS n
+    INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type,
+        sent_at)
+    SELECT $1, 'old' || n, $2, gen_random_uuid(), 1000000 + n, 'CREATE', now()
+    FROM generate_series(1, $3::bigint) AS n
     """,
     """
-    INSERT INTO trades (trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side, quantity, price,
+    INSERT INTO trades (trade_id, account_id, organization_id, seq, order_id, exec_id, symbol, side,
+        quantity, price,
                         cumulative_quantity, leaves_quantity, command_seq, received_at)
-    SELECT gen_random_uuid(), $1, $2, 1000000 + n, gen_random_uuid(), 'old', 'AAPL', 'BUY', 1, 1, 1, 0, 1, now()
+    SELECT gen_random_uuid(), $1, $2, 1000000 + n, gen_random_uuid(), 'old', 'AAPL', 'BUY', 1, 1, 1,
+        0, 1, now()
     FROM generate_series(1, $3::bigint) AS n
     """,
     """

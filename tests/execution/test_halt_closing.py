@@ -69,7 +69,10 @@ async def test_closing_passes_halts_limits_switches_and_a_disabled_account(urls:
             " SELECT id, organization_id, true FROM accounts",
             "INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)"
             " SELECT id, 'AAPL', organization_id, true FROM accounts",
-            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking) SELECT id, organization_id,"
+            """
+                INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)
+                SELECT id, organization_id,
+            """
             """ '{"max_order_quantity": "0.01", "allowed_symbols": ["MSFT"]}', false FROM accounts""",
             "UPDATE accounts SET disabled = true",
         ):
@@ -85,8 +88,14 @@ async def test_closing_waits_for_the_trading_window(urls: Urls) -> None:
         await hold(in_process)
         owner = in_process.in_process_writer.owner
         await owner.execute(
-            "INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start, trading_end)"
-            " SELECT id, 'AAPL', organization_id, t - interval '2 h', t - interval '1 h' FROM accounts,"
+            """
+                INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start,
+                    trading_end)
+            """
+            """
+                 SELECT id, 'AAPL', organization_id, t - interval '2 h', t - interval '1 h'
+                 FROM accounts,
+            """
             " (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::time(0) AS t) AS now"
         )
         found = await halt(in_process, close_positions=True)

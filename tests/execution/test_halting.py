@@ -94,7 +94,10 @@ async def test_an_order_that_was_accepted_late_is_found(urls: Urls) -> None:
         await owner.execute("UPDATE organizations SET name = 'y'")
         await owner.execute("SET session_replication_role = replica")
         await owner.execute(
-            "INSERT INTO halts (id, organization_id, account_id, reason, cancel_orders, close_positions, state,"
+            """
+                INSERT INTO halts (id, organization_id, account_id, reason, cancel_orders,
+                    close_positions, state,
+            """
             " principal_type, principal_id) SELECT gen_random_uuid(), $1, id, 'x', true, false, 'cancelling', 'USER',"
             " 'u' FROM accounts",
             organization,

@@ -15,12 +15,14 @@ from trading_intents.execution.dispatcher import MIN_UNRECORDED, RECORDED_SECOND
 
 ORDERS = 3 * MIN_UNRECORDED
 SLOW_RECORDER = """
-    CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
+    CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql
+        AS $$ BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END $$;
     CREATE TRIGGER slow AFTER INSERT ON facts FOR EACH STATEMENT EXECUTE FUNCTION be_slow()
 """
 IN_FLIGHT = """
     SELECT count(*) FILTER (WHERE status = 'processing') AS claimed,
-        count(*) FILTER (WHERE finished_at > clock_timestamp() - make_interval(secs => $1)) AS recorded,
+        count(*) FILTER (WHERE finished_at > clock_timestamp() - make_interval(secs => $1))
+            AS recorded,
         count(*) FILTER (WHERE finished_at IS NULL) AS waiting
     FROM outbox WHERE queue = 'intents'
 """

@@ -224,7 +224,10 @@ async def test_legs_are_never_stale(trading: InProcessExecution) -> None:
         single = await trading.create()
         await trading.until_status(single, "NEW")
         await trading.in_process_writer.owner.execute(
-            "INSERT INTO symbol_times (account_id, organization_id, symbol, stale_order_millis) VALUES ($1, $2, $3, 1)",
+            """
+                INSERT INTO symbol_times (account_id, organization_id, symbol, stale_order_millis)
+                VALUES ($1, $2, $3, 1)
+            """,
             trading.account,
             trading.in_process_writer.organization,
             "AAPL",

@@ -135,7 +135,10 @@ async def fill(urls: Urls, rows: int) -> History:
     owner = await asyncpg.connect(urls.owner.reveal())
     organization = uuid.uuid4()
     await owner.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+        """
+            INSERT INTO organizations (id, provider, external_id, name)
+            VALUES ($1, 'local', 'x', 'x')
+        """,
         organization,
     )
     for account in (uuid.uuid4(), uuid.uuid4()):

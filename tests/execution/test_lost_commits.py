@@ -86,7 +86,10 @@ async def test_a_closed_account_that_was_forgotten_unanswered_costs_no_other_its
         for account in (kept, closed):
             await until_connection(in_process, "connected", account)
         await in_process.in_process_writer.owner.execute(
-            "UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1 WHERE id = $1",
+            """
+                UPDATE accounts SET closed_at = now(), link_generation = link_generation + 1
+                WHERE id = $1
+            """,
             closed,
         )
         sessions = execution.leases.sessions  # the closed one is not among them for long

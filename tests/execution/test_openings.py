@@ -306,7 +306,8 @@ async def put_price(in_process: InProcessExecution, symbol: str, price: str) -> 
     await in_process.in_process_writer.owner.execute(
         """
         INSERT INTO reference_prices (organization_id, environment, symbol, price, source, as_of)
-        SELECT organization_id, environment, $2, $3, 'posted', clock_timestamp() FROM accounts WHERE id = $1
+        SELECT organization_id, environment, $2, $3, 'posted', clock_timestamp() FROM accounts
+        WHERE id = $1
         """,
         in_process.account,
         symbol,

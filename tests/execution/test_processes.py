@@ -235,7 +235,10 @@ def test_a_broker_that_takes_ten_seconds_holds_no_claim_that_long(
             def is_known() -> bool:
                 nonlocal oldest
                 age = worker_processes.tables.value(
-                    "SELECT max(extract(epoch FROM clock_timestamp() - claimed_at))::float8 FROM outbox"
+                    """
+                        SELECT max(extract(epoch FROM clock_timestamp() - claimed_at))::float8
+                        FROM outbox
+                    """
                 )
                 oldest = max(oldest, age or 0.0)
                 return bool(worker_processes.orders()[intent]["order_status"] == "FILLED")

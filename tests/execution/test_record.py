@@ -327,7 +327,10 @@ async def test_stats_count_what_happened(books: Books) -> None:
     await books.record(reported(E.FILL_BUST, sent, "bust/e1", replaces="e1"))
     await books.record(reported(E.CANCELLED, sent))
     rows = await books.owner.fetch(
-        "SELECT measure, key, sum(amount) AS amount FROM stats_entries GROUP BY measure, key HAVING sum(amount) <> 0"
+        """
+            SELECT measure, key, sum(amount) AS amount FROM stats_entries
+            GROUP BY measure, key HAVING sum(amount) <> 0
+        """
     )
     counted = {(row["measure"], row["key"]): row["amount"] for row in rows}
     latency = [amount for (measure, _), amount in counted.items() if measure == "ack_millis"]

@@ -129,7 +129,10 @@ async def test_a_create_that_arrives_before_its_repetition_is_not_sent_again(url
         await owner.execute("UPDATE commands SET sent_at = NULL, unclear_at = NULL")
         await owner.execute("UPDATE orders SET lookup_due_at = NULL, lookups = 0, absent_at = NULL")
         await owner.execute(
-            "UPDATE outbox SET status = 'pending', finished_at = NULL, due_at = clock_timestamp() + interval '1 h',"
+            """
+                UPDATE outbox SET status = 'pending', finished_at = NULL,
+                    due_at = clock_timestamp() + interval '1 h',
+            """
             """ payload = payload || '{"resend": true}'"""
         )
         async with executing(in_process):
@@ -215,8 +218,10 @@ async def test_a_cancel_whose_worker_died_after_its_mark_is_sent_again(urls: Url
         await in_process.cancel(intent)
         await in_process.in_process_writer.owner.execute(
             """
-            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-            SELECT account_id, $2, organization_id, intent_id, seq, 'CANCEL', clock_timestamp() FROM actions
+            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT account_id, $2, organization_id, intent_id, seq, 'CANCEL', clock_timestamp()
+            FROM actions
             WHERE intent_id = $1 AND action_type = 'CANCEL'
             """,
             intent,

@@ -146,7 +146,10 @@ async def test_without_durable_look_ups_an_order_stays_unknown_and_raises_an_ale
 
             async def hurried() -> bool:
                 await in_process.in_process_writer.owner.execute(
-                    "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
+                    """
+                        UPDATE orders SET lookup_due_at = clock_timestamp()
+                        WHERE lookup_due_at > clock_timestamp()
+                    """
                 )
                 return len(in_process.venue.lookups) >= 6
 
@@ -369,8 +372,10 @@ async def test_a_row_that_its_workers_never_finish_fails_together_with_its_order
         )
         await in_process.in_process_writer.owner.execute(
             """
-            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-            SELECT account_id, $2, organization_id, order_id, create_seq, 'CREATE', clock_timestamp() - interval '6 s'
+            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT account_id, $2, organization_id, order_id, create_seq, 'CREATE',
+                clock_timestamp() - interval '6 s'
             FROM orders WHERE order_id = $1
             """,
             sent,
@@ -417,7 +422,10 @@ async def test_an_order_is_not_looked_up_again_by_what_was_read_before_the_answe
 
         async def reader_waits() -> bool:
             await owner.execute("SELECT pg_stat_clear_snapshot()")
-            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+            waiting = """
+                SELECT count(*) FROM pg_stat_activity
+                WHERE wait_event_type = 'Lock' AND query LIKE $1
+            """
             return bool(await owner.fetchval(waiting, "%FROM symbol_times t%"))
 
         venue.is_mute = True

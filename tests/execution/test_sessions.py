@@ -217,7 +217,10 @@ async def test_an_order_that_the_broker_lost_raises_one_alert(urls: Urls) -> Non
             "UPDATE commands SET sent_at = sent_at - interval '1 min'"
         )
         await in_process.until_true(lambda: bool(in_process.venue.lookups))
-        hurry = "UPDATE orders SET lookup_due_at = clock_timestamp() WHERE lookup_due_at > clock_timestamp()"
+        hurry = """
+            UPDATE orders SET lookup_due_at = clock_timestamp()
+            WHERE lookup_due_at > clock_timestamp()
+        """
 
         async def looked_up_again() -> bool:
             await in_process.in_process_writer.owner.execute(hurry)

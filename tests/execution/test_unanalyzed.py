@@ -158,15 +158,20 @@ class ExplainedTrading:
             f"""
             UPDATE account_heads SET seq = seq + {BASE};
             UPDATE stream_heads SET seq = seq + {BASE};
-            UPDATE paper_accounts SET orders = {BASE}, events = {BASE}, commands = {BASE}, places = {BASE};
+            UPDATE paper_accounts SET orders = {BASE}, events = {BASE}, commands = {BASE},
+                places = {BASE};
             INSERT INTO stats_heads SELECT account_id, organization_id, seq FROM account_heads
             ON CONFLICT (account_id) DO UPDATE SET rolled_seq = excluded.rolled_seq;
-            INSERT INTO stats_buckets (account_id, organization_id, width_seconds, start, measure, key, amount)
+            INSERT INTO stats_buckets (account_id, organization_id, width_seconds, start, measure,
+                key, amount)
             SELECT account_id, organization_id, 60, now(), 'action', 'CREATE', 1 FROM account_heads
             """
         )
         self.call("PUT", controls(self.limited, "limits"), LIMITS, caller="admin")
-        ours = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+        ours = """
+            SELECT oid::regclass::text FROM pg_class
+            WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+        """
         for row in self.tables.fetch(ours):
             self.tables.execute(f"ALTER TABLE {row['oid']} SET (autovacuum_enabled = false)")
 
@@ -259,7 +264,10 @@ class ExplainedTrading:
     def grow(self, rows: int) -> None:
         for table, (chosen, changes) in GROWN.items():
             names = self.tables.fetch(
-                "SELECT attname FROM pg_attribute WHERE attrelid = $1::text::regclass AND attnum > 0"
+                """
+                    SELECT attname FROM pg_attribute
+                    WHERE attrelid = $1::text::regclass AND attnum > 0
+                """
                 " AND NOT attisdropped AND attidentity = '' AND attgenerated = ''",
                 table,
             )
@@ -267,7 +275,10 @@ class ExplainedTrading:
             values = ", ".join(changes.get(name, f"r.{name}") for name in columns)
             for client in (self.plain, self.limited):
                 self.tables.execute(
-                    f"INSERT INTO {table} ({', '.join(columns)}) SELECT {values} FROM generate_series(1, {rows}) AS n,"
+                    f"""
+                        INSERT INTO {table} ({", ".join(columns)}) SELECT {values}
+                        FROM generate_series(1, {rows}) AS n,
+                    """
                     f" LATERAL (SELECT * FROM {table} WHERE {chosen} LIMIT 1) AS r ON CONFLICT DO NOTHING",
                     uuid.UUID(client.account["id"]),
                 )
@@ -278,7 +289,8 @@ class ExplainedTrading:
             INSERT INTO accounts (id, organization_id, name, broker, environment, closed_at)
             SELECT gen_random_uuid(), organization_id, name, broker, environment, now()
             FROM generate_series(1, {rows // 4}) CROSS JOIN (SELECT * FROM accounts LIMIT 1) AS r;
-            INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM accounts
+            INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id
+            FROM accounts
             ON CONFLICT DO NOTHING
             """
         )
@@ -295,7 +307,9 @@ def post(client: TradingClient, body: Body, key: str | None = None) -> str:
 
 
 def until(client: TradingClient, intents: list[str], status: str) -> None:
-    done = "SELECT count(*) FROM orders WHERE order_id = ANY ($1::text[]::uuid[]) AND order_status = $2"
+    done = """
+        SELECT count(*) FROM orders WHERE order_id = ANY ($1::text[]::uuid[]) AND order_status = $2
+    """
     eventually(lambda: client.tables.value(done, intents, status) == len(intents), WAIT_SECONDS)
 
 

@@ -109,7 +109,8 @@ class WorkerProcesses:
         `REJECTED`."""
         rows = self.tables.fetch(
             """
-            SELECT concat_ws(' ', order_status, CASE WHEN $1::boolean THEN reason END) AS status, count(*)
+            SELECT concat_ws(' ', order_status, CASE WHEN $1::boolean THEN reason END) AS status,
+                count(*)
             FROM orders GROUP BY 1 ORDER BY 1
             """,
             with_reason,
@@ -118,7 +119,10 @@ class WorkerProcesses:
 
     def unfinished(self) -> int:
         count: int = self.tables.value(
-            "SELECT count(*) FROM outbox WHERE queue = 'intents' AND status IN ('pending', 'processing')"
+            """
+                SELECT count(*) FROM outbox
+                WHERE queue = 'intents' AND status IN ('pending', 'processing')
+            """
         )
         return count
 
@@ -270,7 +274,10 @@ def until_sessions_equal_leases(
 ) -> None:
     """Of the workers that live: each account has one lease and one session, and is shown as
     connected, if its broker can be reached."""
-    valid = "SELECT count(*) FROM leases JOIN workers w ON w.id = worker_id WHERE expires_at > clock_timestamp()"
+    valid = """
+        SELECT count(*) FROM leases JOIN workers w ON w.id = worker_id
+        WHERE expires_at > clock_timestamp()
+    """
     connected = "SELECT count(*) FROM accounts WHERE connection = 'connected'"
     found: tuple[float, ...] = ()
 
@@ -312,7 +319,11 @@ def until_settled(worker_processes: WorkerProcesses, limit_seconds: float, hurry
         return eventually(settled, limit_seconds)
     except AssertionError:
         open_orders = "SELECT * FROM orders WHERE finished_at IS NULL ORDER BY order_id LIMIT 5"
-        rows = "SELECT * FROM outbox WHERE queue = 'intents' AND status <> 'completed' ORDER BY id LIMIT 5"
+        rows = """
+            SELECT * FROM outbox WHERE queue = 'intents' AND status <> 'completed' ORDER BY id
+            LIMIT 5
+        """
         raise AssertionError(
-            f"not settled: {worker_processes.tables.fetch(open_orders)} {worker_processes.tables.fetch(rows)}"
+            f"not settled: {worker_processes.tables.fetch(open_orders)} "
+            f"{worker_processes.tables.fetch(rows)}"
         ) from None

@@ -32,7 +32,10 @@ async def organization_id(owner_url: Secret) -> OrganizationId:
     connection = await asyncpg.connect(owner_url.reveal())
     made = OrganizationId(uuid4())
     await connection.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'provider', 'o', 'o')",
+        """
+            INSERT INTO organizations (id, provider, external_id, name)
+            VALUES ($1, 'provider', 'o', 'o')
+        """,
         made,
     )
     await connection.close()

@@ -135,9 +135,11 @@ class TradingClient:
         """As the execution side would."""
         self.tables.execute(
             """
-            UPDATE orders SET order_status = $2::text, version = version + 1, pending_replace_seq = NULL,
+            UPDATE orders SET order_status = $2::text, version = version + 1,
+                pending_replace_seq = NULL,
                 cancel_requested = cancel_requested AND $2 <> 'NEW',
-                finished_at = CASE WHEN $2 IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED') THEN clock_timestamp() END
+                finished_at = CASE WHEN $2 IN ('FILLED', 'CANCELLED', 'EXPIRED', 'REJECTED')
+                    THEN clock_timestamp() END
             WHERE order_id = $1::text::uuid
             """,
             intent_id,

@@ -161,7 +161,10 @@ async def furnish(owner: asyncpg.Connection) -> tuple[UUID, UUID]:
 async def add_account(owner: asyncpg.Connection, organization: UUID, broker: str = "paper") -> UUID:
     account = uuid4()
     await owner.execute(
-        "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', $3, 'paper')",
+        """
+            INSERT INTO accounts (id, organization_id, name, broker, environment)
+            VALUES ($1, $2, 'a', $3, 'paper')
+        """,
         account,
         organization,
         broker,

@@ -99,7 +99,10 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
     ("statement", "said"),
     [
         (
-            "UPDATE actions SET record = replace(record, '\"11\"', '\"12\"') WHERE account_id = $account AND seq = 2",
+            (
+                "UPDATE actions SET record = replace(record, '\"11\"', '\"12\"') WHERE account_id "
+                "= $account AND seq = 2"
+            ),
             "action 2: its record or its hash was changed",
         ),
         (
@@ -147,11 +150,17 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "action 6: it is missing: the log is cut off, an order names action 8",
         ),
         (
-            f"{NO_ORDERS} AND create_seq > 5; DELETE FROM actions WHERE account_id = $account AND seq > 5; {HEAD_BACK}",
+            (
+                f"{NO_ORDERS} AND create_seq > 5; DELETE FROM actions WHERE account_id = $account "
+                f"AND seq > 5; {HEAD_BACK}"
+            ),
             "action 6: it is missing: its event is still kept",
         ),
         (
-            "DELETE FROM actions WHERE account_id = $account; DELETE FROM account_heads WHERE account_id = $account",
+            """
+                DELETE FROM actions WHERE account_id = $account; DELETE FROM account_heads
+                WHERE account_id = $account
+            """,
             "action 1: it is missing: the log is cut off, an order names action 8",
         ),
         (
@@ -178,7 +187,10 @@ def test_a_log_as_it_was_written_is_sound(tenants: Tenants, full_client: Trading
             "action 3: its record says another action_type",
         ),
         (
-            "UPDATE actions SET intent_id = account_id, created_at = now() WHERE account_id = $account AND seq = 4",
+            """
+                UPDATE actions SET intent_id = account_id, created_at = now()
+                WHERE account_id = $account AND seq = 4
+            """,
             "action 4: its record says another intent_id, created_at",
         ),
         (
@@ -251,7 +263,9 @@ def rewrite(trading_client: TradingClient, forger: Tables) -> None:
     for row in forger.fetch(query, account_id):
         record = row["record"].replace('"11"', '"12"')
         last = chain(last, record.encode())
-        update = "UPDATE actions SET record = $3, hash = $4 WHERE account_id = $1::text::uuid AND seq = $2"
+        update = """
+            UPDATE actions SET record = $3, hash = $4 WHERE account_id = $1::text::uuid AND seq = $2
+        """
         forger.execute(update, account_id, row["seq"], record, last)
     forger.execute(
         "UPDATE account_heads SET hash = $2 WHERE account_id = $1::text::uuid", account_id, last
@@ -288,9 +302,9 @@ def test_all_accounts_are_verified_and_each_damaged_one_named(
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert (
-        f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head is at 2"
-        in lines
-    )
+        f"account {cut.account['id']}, action 2: it is missing: the log is cut off, its head "
+        "is at 2"
+    ) in lines
     assert f"account {edited.account['id']}, action 1: its record or its hash was changed" in lines
     assert good.account["id"] not in done.stdout
 

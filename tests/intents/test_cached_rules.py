@@ -187,8 +187,10 @@ async def test_an_opening_that_commits_beside_a_batch_is_seen_with_its_baseline(
     read = LimitTracking.needs
     names = (str(local.accounts[0]), str(local.organization))
     opening = f"""
-        INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity, open_cost, opening_quantity,
-                               opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10, 1000, 10, 100);
+        INSERT INTO positions (account_id, organization_id, symbol, received_at, quantity,
+            open_cost, opening_quantity,
+                               opening_price) VALUES ('{names[0]}', '{names[1]}', 'MSFT', now(), 10,
+                                   1000, 10, 100);
         INSERT INTO reference_prices VALUES ('{names[1]}', 'paper', 'MSFT', 50, 'posted', now());
         UPDATE daily_baselines SET result = -500 WHERE account_id = '{names[0]}';
     """

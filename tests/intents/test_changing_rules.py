@@ -19,8 +19,10 @@ from trading_intents.trading import AccountSymbol, OrderKind, OrderSide, RouteSt
 STEPS = 150
 SYMBOLS = ("AAPL", "MSFT")
 PUT_LIMITS = """
-    INSERT INTO trading_limits (owner_id, symbol, organization_id, rules, needs_tracking) VALUES ($1, $2, $3, $4, $5)
-    ON CONFLICT (owner_id, symbol) DO UPDATE SET rules = excluded.rules, needs_tracking = excluded.needs_tracking
+    INSERT INTO trading_limits (owner_id, symbol, organization_id, rules, needs_tracking)
+    VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (owner_id, symbol) DO UPDATE
+    SET rules = excluded.rules, needs_tracking = excluded.needs_tracking
 """
 PUT_BASELINE = """
     INSERT INTO daily_baselines (account_id, organization_id, day, timezone, result)

@@ -123,7 +123,10 @@ def test_cuts_at_commit_double_nothing_and_are_answered_correctly(
     assert sum(cut.made.values()) > cuts * 0.9
     with closing(Tables(urls.owner)) as tables:
         rows = tables.fetch(
-            "SELECT seq, intent_id::text, record::jsonb ->> 'client_reference_id' AS name FROM actions ORDER BY seq"
+            """
+                SELECT seq, intent_id::text, record::jsonb ->> 'client_reference_id' AS name
+                FROM actions ORDER BY seq
+            """
         )
         recorded = {row["name"]: {"intent_id": row["intent_id"], "seq": row["seq"]} for row in rows}
         assert len(recorded) == len(rows), "nothing is recorded twice"

@@ -271,7 +271,10 @@ BUYS = LinkedOrders(
         ),
         (
             replace(BUYS, one_time_in_force=True),
-            "has one time_in_force for linked orders; the entry's is DAY and the exits' is GOOD_TILL_CANCEL",
+            (
+                "has one time_in_force for linked orders; the entry's is DAY and the exits' is "
+                "GOOD_TILL_CANCEL"
+            ),
         ),
     ],
 )

@@ -17,7 +17,8 @@ NO_SPACE = "could not extend file: No space left on device"
 FILL_DISK = """
     CREATE FUNCTION fill_disk() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE EXCEPTION '{message}' USING ERRCODE = '{code}'; END $$;
-    CREATE TRIGGER fill_disk BEFORE INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION fill_disk();
+    CREATE TRIGGER fill_disk BEFORE INSERT ON {table}
+    FOR EACH STATEMENT EXECUTE FUNCTION fill_disk();
 """
 
 

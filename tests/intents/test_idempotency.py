@@ -87,7 +87,10 @@ def make_older(client: TradingClient, interval: str) -> None:
     # Without the trigger that refuses it.
     client.tables.execute("SET session_replication_role = replica")
     client.tables.execute(
-        "UPDATE actions SET created_at = created_at - $2::text::interval WHERE account_id = $1::text::uuid",
+        """
+            UPDATE actions SET created_at = created_at - $2::text::interval
+            WHERE account_id = $1::text::uuid
+        """,
         client.account["id"],
         interval,
     )
@@ -115,7 +118,10 @@ def test_a_key_is_free_again_after_400_days(trading_client: TradingClient) -> No
         409,
         "idempotency_conflict",
     )
-    keys = "SELECT array_agg(idempotency_key ORDER BY seq) FROM actions WHERE account_id = $1::text::uuid"
+    keys = """
+        SELECT array_agg(idempotency_key ORDER BY seq) FROM actions
+        WHERE account_id = $1::text::uuid
+    """
     assert trading_client.tables.value(keys, trading_client.account["id"]) == ["k", "k"], (
         "both actions keep it"
     )
@@ -128,7 +134,8 @@ def test_two_uses_within_400_days_are_refused_by_the_database(
     trading_client.submit(create(limit()), idempotency_key="k")
     copied = """
         INSERT INTO actions SELECT (r).* FROM (
-            SELECT jsonb_populate_record(a, '{"seq": 2}') AS r FROM actions a WHERE account_id = $1::text::uuid
+            SELECT jsonb_populate_record(a, '{"seq": 2}') AS r FROM actions a
+            WHERE account_id = $1::text::uuid
         ) AS copy
     """
     with pytest.raises(asyncpg.UniqueViolationError, match="actions_by_key"):

@@ -89,7 +89,8 @@ def test_a_killed_process_leaves_the_count_right(
 
     def unfilled() -> str:
         query = """
-            SELECT sum(greatest(o.quantity, (a.record::json ->> 'quantity')::numeric))::text FROM orders o
+            SELECT sum(greatest(o.quantity, (a.record::json ->> 'quantity')::numeric))::text
+            FROM orders o
             LEFT JOIN actions a ON a.account_id = o.account_id AND a.seq = o.pending_replace_seq
             WHERE o.account_id = $1::text::uuid
         """

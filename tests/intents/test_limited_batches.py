@@ -33,7 +33,10 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
 
 async def set_limits(local: InProcessWriter, account: UUID, organization: UUID) -> None:
     await local.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking) VALUES ($1, $2, $3, true)",
+        """
+            INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)
+            VALUES ($1, $2, $3, true)
+        """,
         account,
         organization,
         msgspec.json.encode(LIMITS).decode(),
@@ -168,7 +171,10 @@ async def test_an_account_with_many_open_orders_is_judged_without_reading_them(
     )
     connection = await local.writer._dependencies.pipeline.connect()
     count = Statement(
-        "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+        """
+            SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+            FROM pg_stat_xact_user_tables
+        """
         " WHERE relid = 'orders'::regclass"
     )
     read = read_limit_state([(str(account), "AAPL")])
@@ -188,7 +194,10 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
         first = str(local.accounts[0])
         symbols = 400
         await local.owner.execute(
-            "INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy, open_sell)"
+            """
+                INSERT INTO exposures (account_id, symbol, organization_id, open_orders, open_buy,
+                    open_sell)
+            """
             " SELECT $1, 'S' || number, $2, 1, number, 0 FROM generate_series(1, $3) AS number",
             first,
             local.organization,
@@ -197,7 +206,10 @@ async def test_an_account_with_many_symbols_is_summed_once_for_a_batch(
         connection = await local.writer._dependencies.pipeline.connect()
         read = read_limit_state([(first, f"S{number}") for number in range(1, asked + 1)])
         count = Statement(
-            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'exposures'::regclass"
+            """
+                SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables
+                WHERE relid = 'exposures'::regclass
+            """
         )
         *_, rows, fetched, _ = await connection.run(
             [*begin([str(local.organization)], SKIP), read, count, ROLLBACK]

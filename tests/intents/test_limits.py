@@ -68,7 +68,8 @@ def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -
     tables.execute(
         """
         INSERT INTO positions (account_id, symbol, organization_id, quantity, received_at)
-        SELECT id, $2, organization_id, $3::text::numeric, clock_timestamp() FROM accounts WHERE id = $1::text::uuid
+        SELECT id, $2, organization_id, $3::text::numeric, clock_timestamp() FROM accounts
+        WHERE id = $1::text::uuid
         ON CONFLICT (account_id, symbol) DO UPDATE SET quantity = excluded.quantity
         """,
         account_id,
@@ -79,7 +80,10 @@ def hold(tables: Tables, account_id: str, quantity: str, symbol: str = "AAPL") -
 
 def exposures(trading_client: TradingClient) -> dict[str, tuple[int, str, str]]:
     rows = trading_client.tables.fetch(
-        "SELECT symbol, open_orders, open_buy::text, open_sell::text FROM exposures WHERE account_id = $1::text::uuid",
+        """
+            SELECT symbol, open_orders, open_buy::text, open_sell::text FROM exposures
+            WHERE account_id = $1::text::uuid
+        """,
         trading_client.account["id"],
     )
     return {row["symbol"]: (row["open_orders"], row["open_buy"], row["open_sell"]) for row in rows}

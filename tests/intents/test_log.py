@@ -249,8 +249,10 @@ def test_nobody_changes_the_log(
 def test_the_database_itself_keeps_seqs_and_keys_unique(trading_client: TradingClient) -> None:
     trading_client.accepted(create(), idempotency_key="k")
     copy = """
-        INSERT INTO actions SELECT account_id, $1, intent_id, gen_random_uuid(), organization_id, action_type,
-            $2::text, CASE WHEN $2::text IS NULL THEN NULL ELSE body_digest END, created_at, record, hash
+        INSERT INTO actions SELECT account_id, $1, intent_id, gen_random_uuid(), organization_id,
+            action_type,
+            $2::text, CASE WHEN $2::text IS NULL THEN NULL
+                ELSE body_digest END, created_at, record, hash
         FROM actions WHERE account_id = $3::text::uuid
     """
     for seq, idempotency_key in ((1, None), (2, "k")):

@@ -103,7 +103,8 @@ async def test_a_batch_stays_on_the_connection_that_holds_its_locks(
         pipeline.close()
         await in_process_writer.owner.execute(
             """
-            UPDATE orders SET order_status = 'FILLED', filled_quantity = quantity, finished_at = now()
+            UPDATE orders SET order_status = 'FILLED', filled_quantity = quantity,
+                finished_at = now()
             WHERE order_id = $1
             """,
             UUID(made.intent_id),
@@ -137,7 +138,8 @@ async def test_a_version_that_another_server_gives_again_is_not_believed(
     account = in_process_writer.accounts[0]
     owner = in_process_writer.owner
     disable = """
-        INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled) VALUES ($1, $2, $3, true)
+        INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)
+        VALUES ($1, $2, $3, true)
     """
     keyed = msgspec.structs.replace(
         in_process_writer.create(account), idempotency_key="k", body_digest="00" * 32

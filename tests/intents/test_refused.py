@@ -227,11 +227,17 @@ def test_any_level_that_says_no_says_no(
 def halted(plain: Tenants, tables: Tables) -> Iterator[Tenants]:
     """`org_plain`, whose organization control a test may set; its plan is taken away again."""
     tables.execute(
-        "UPDATE organizations SET entitlements = '{controls_premium}' WHERE external_id = 'org_plain'"
+        """
+            UPDATE organizations SET entitlements = '{controls_premium}'
+            WHERE external_id = 'org_plain'
+        """
     )
     yield plain
     tables.execute(
-        "DELETE FROM organization_controls USING organizations WHERE id = organization_id AND external_id = 'org_plain'"
+        """
+            DELETE FROM organization_controls USING organizations
+            WHERE id = organization_id AND external_id = 'org_plain'
+        """
     )
     tables.execute("UPDATE organizations SET entitlements = '{}' WHERE external_id = 'org_plain'")
 

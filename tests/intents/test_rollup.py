@@ -56,8 +56,14 @@ class Book:
     seq: int = 0
 
     async def open(self) -> None:
-        organization = "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', $2, 'o')"
-        account = "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', 'x', 'paper')"
+        organization = """
+            INSERT INTO organizations (id, provider, external_id, name)
+            VALUES ($1, 'local', $2, 'o')
+        """
+        account = """
+            INSERT INTO accounts (id, organization_id, name, broker, environment)
+            VALUES ($1, $2, 'a', 'x', 'paper')
+        """
         await self.owner.execute(organization, self.organization_id, str(self.organization_id))
         await self.owner.execute(account, self.account_id, self.organization_id)
         head = "INSERT INTO account_heads VALUES ($1, $2) ON CONFLICT DO NOTHING"
@@ -81,7 +87,8 @@ class Book:
         async with self.owner.transaction():
             await self.owner.executemany(
                 """
-                INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id, action_type, record,
+                INSERT INTO actions (account_id, seq, intent_id, action_id, organization_id,
+                    action_type, record,
                                      created_at, hash)
                 VALUES ($1, $2, $3, $3, $4, $5, $6, $7, repeat('0', 64))
                 """,
@@ -99,7 +106,8 @@ class Book:
     async def in_buckets(self, width_seconds: int) -> int:
         """All actions in the buckets of that width, by type and by symbol."""
         query = """
-            SELECT sum(amount)::bigint FROM stats_buckets WHERE account_id = $1 AND width_seconds = $2 AND measure = $3
+            SELECT sum(amount)::bigint FROM stats_buckets
+            WHERE account_id = $1 AND width_seconds = $2 AND measure = $3
         """
         by_type, by_symbol = [
             await self.owner.fetchval(query, self.account_id, width_seconds, measure) or 0
@@ -341,8 +349,10 @@ async def test_refusals_are_removed_after_their_days(database: Database, book: B
         await book.owner.execute(
             """
             INSERT INTO refusals
-                (id, organization_id, account_id, action_type, symbol, reasons, principal_id, created_at)
-            VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'AAPL', '{x}', 'k', now() - make_interval(days => $3))
+                (id, organization_id, account_id, action_type, symbol, reasons, principal_id,
+                    created_at)
+            VALUES (gen_random_uuid(), $1, $2, 'CREATE', 'AAPL', '{x}', 'k',
+                now() - make_interval(days => $3))
             """,
             book.organization_id,
             book.account_id,

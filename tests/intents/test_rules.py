@@ -108,22 +108,28 @@ async def test_each_organization_keeps_as_much_as_others_leave(
 
 
 CHANGES = {
-    "INSERT INTO organization_controls (organization_id, manually_disabled) VALUES ($1, $2::uuid IS NOT NULL)": (
-        "control_rejected"
-    ),
-    "INSERT INTO account_controls (account_id, organization_id, manually_disabled) VALUES ($2, $1, true)": (
-        "control_rejected"
-    ),
+    """
+        INSERT INTO organization_controls (organization_id, manually_disabled)
+        VALUES ($1, $2::uuid IS NOT NULL)
+    """: ("control_rejected"),
+    """
+        INSERT INTO account_controls (account_id, organization_id, manually_disabled)
+        VALUES ($2, $1, true)
+    """: ("control_rejected"),
     "INSERT INTO symbol_controls (account_id, symbol, organization_id, manually_disabled)"
     " VALUES ($2, 'AAPL', $1, true)": "control_rejected",
-    "INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start, trading_end, timezone)"
+    """
+        INSERT INTO symbol_times (account_id, symbol, organization_id, trading_start, trading_end,
+            timezone)
+    """
     " VALUES ($2, 'AAPL', $1, '00:00', '00:00:01', 'Pacific/Kiritimati')": "control_rejected",
     "UPDATE accounts SET disabled = true WHERE id = $2 AND organization_id = $1": "account_disabled",
     "UPDATE accounts SET closed_at = now() WHERE id = $2 AND organization_id = $1": "account_closed",
     "UPDATE api_keys SET disabled = true WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
-    "UPDATE api_keys SET permissions = '{intent:read}' WHERE organization_id = $1 AND $2::uuid IS NOT NULL": (
-        "forbidden"
-    ),
+    """
+        UPDATE api_keys SET permissions = '{intent:read}'
+        WHERE organization_id = $1 AND $2::uuid IS NOT NULL
+    """: ("forbidden"),
     "UPDATE api_keys SET environment = 'live' WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "forbidden",
     "DELETE FROM api_keys WHERE organization_id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
     "UPDATE organizations SET disabled = true WHERE id = $1 AND $2::uuid IS NOT NULL": "unauthorized",
@@ -146,7 +152,10 @@ async def test_what_has_changed_meanwhile_is_met(
 async def test_a_control_that_was_taken_back_refuses_no_longer(local: InProcessWriter) -> None:
     first = local.accounts[0]
     await local.owner.execute(
-        "INSERT INTO account_controls (account_id, organization_id, manually_disabled) VALUES ($1, $2, true)",
+        """
+            INSERT INTO account_controls (account_id, organization_id, manually_disabled)
+            VALUES ($1, $2, true)
+        """,
         first,
         local.organization,
     )
@@ -213,7 +222,10 @@ async def test_what_no_decision_reads_is_no_change(local: InProcessWriter, reads
     await warm(local)
     for change in (
         "UPDATE api_keys SET last_used_at = now(), name = 'another'",
-        "UPDATE accounts SET connection = 'connected', link_generation = link_generation + 1, name = 'another'",
+        """
+            UPDATE accounts SET connection = 'connected', link_generation = link_generation + 1,
+                name = 'another'
+        """,
         "UPDATE organizations SET name = 'another', disabled = disabled",
     ):
         await local.owner.execute(change)
@@ -243,7 +255,10 @@ async def test_every_column_that_decides_is_watched(local: InProcessWriter) -> N
     async with local.owner.transaction():
         await local.owner.execute(f"CREATE TEMP VIEW scene (a, b, c, d, e, f, g, h) AS {read}")
         used = await local.owner.fetch(
-            "SELECT table_name, column_name FROM information_schema.view_column_usage WHERE view_name = 'scene'"
+            """
+                SELECT table_name, column_name FROM information_schema.view_column_usage
+                WHERE view_name = 'scene'
+            """
         )
     triggers = await local.owner.fetch(
         """

@@ -56,7 +56,10 @@ def test_orders_are_refused_until_the_broker_has_reported_positions(
         assert evaluated(tenants, trading_client, body) == expected
     assert trading_client.accepted(cancel(intent))["action_type"] == "CANCEL"
     tables.execute(
-        "INSERT INTO position_openings SELECT id, organization_id, clock_timestamp() FROM accounts WHERE id::text = $1",
+        """
+            INSERT INTO position_openings SELECT id, organization_id, clock_timestamp()
+            FROM accounts WHERE id::text = $1
+        """,
         trading_client.account["id"],
     )
     assert evaluated(tenants, trading_client, create(limit("50", "100"))) == []

@@ -53,7 +53,10 @@ class Play:
         loss = f"loss {low}"
         text = self.chance.choice(
             [
-                f"buy {size} {self.chance.choice(['market', f'limit {middle}'])} day with {profit},{loss}",
+                (
+                    f"buy {size} {self.chance.choice(['market', f'limit {middle}'])} day with "
+                    f"{profit},{loss}"
+                ),
                 f"buy {size} limit {middle} gtc with {self.chance.choice([profit, loss])}",
                 f"short {size} limit {middle} gtc with profit {low},loss {high}",
                 f"sell {min(size, 20)} limit {high} gtc with or {low} gtc",
@@ -76,7 +79,10 @@ class Play:
 
     def quote(self) -> str:
         bid = self.chance.randint(94, 106)
-        return f"{bid}x{self.chance.randint(1, 20)} {bid + self.chance.randint(0, 2)}x{self.chance.randint(1, 20)}"
+        return (
+            f"{bid}x{self.chance.randint(1, 20)} "
+            f"{bid + self.chance.randint(0, 2)}x{self.chance.randint(1, 20)}"
+        )
 
     def step(self) -> None:
         book = self.market.book

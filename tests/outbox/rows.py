@@ -97,7 +97,10 @@ class Table:
 
     async def age_claims(self, seconds: float) -> None:
         await self.connection.execute(
-            "UPDATE outbox SET claimed_at = clock_timestamp() - make_interval(secs => $1) WHERE status = 'processing'",
+            """
+                UPDATE outbox SET claimed_at = clock_timestamp() - make_interval(secs => $1)
+                WHERE status = 'processing'
+            """,
             seconds,
         )
 

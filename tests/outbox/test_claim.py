@@ -221,11 +221,14 @@ async def fill(table: Table, count: int) -> None:
     """Completed rows, most of them intents."""
     await table.connection.execute(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status, attempts, finished_at)
-        SELECT queue, 'account.created', id, id, CASE WHEN queue = 'intents' THEN id END, '{}', 'completed', 1, now()
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status,
+            attempts, finished_at)
+        SELECT queue, 'account.created', id, id, CASE WHEN queue = 'intents'
+            THEN id END, '{}', 'completed', 1, now()
         FROM generate_series(1, $1::int) AS n
         CROSS JOIN LATERAL (
-            SELECT md5(n::text)::uuid AS id, CASE n % 50 WHEN 0 THEN 'accounts' WHEN 1 THEN 'users' ELSE 'intents' END
+            SELECT md5(n::text)::uuid AS id, CASE n % 50 WHEN 0 THEN 'accounts' WHEN 1 THEN 'users'
+                ELSE 'intents' END
         ) AS made (id, queue)
         """,
         count,

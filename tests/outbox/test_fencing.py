@@ -177,7 +177,10 @@ async def test_the_database_itself_keeps_final_rows_and_unfinished_ones(
     await put_rows(pool, new_row())
     async with pool.transaction() as tx:
         moved = await tx.execute(
-            "UPDATE outbox SET status = 'pending', finished_at = NULL WHERE finished_at > '-infinity'"
+            """
+                UPDATE outbox SET status = 'pending', finished_at = NULL
+                WHERE finished_at > '-infinity'
+            """
         )
         assert moved == "UPDATE 0"
         assert await tx.execute("DELETE FROM outbox WHERE status = 'pending'") == "DELETE 0"

@@ -16,10 +16,13 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
     organization_id = uuid4()
     await owner.execute(
         """
-        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq, symbol,
-                            order_status, order_type, order_side, time_in_force, route_strategy, quantity,
+        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
+            command_seq, symbol,
+                            order_status, order_type, order_side, time_in_force, route_strategy,
+                                quantity,
                             received_at, created_at, updated_at, finished_at)
-        VALUES ($1, $2, $3, 'paper', 'paper', 1, 1, 'AAPL', $4::text, 'MARKET', 'BUY', 'DAY', 'SMART', 1,
+        VALUES ($1, $2, $3, 'paper', 'paper', 1, 1, 'AAPL', $4::text, 'MARKET', 'BUY', 'DAY',
+            'SMART', 1,
                 now(), now(), now(), CASE WHEN $4::text <> 'NEW' THEN now() END)
         """,
         order_id,
@@ -29,7 +32,8 @@ async def failed_row(owner: asyncpg.Connection, order_id: UUID, status: str) -> 
     )
     row_id: int = await owner.fetchval(
         """
-        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status, attempts, finished_at,
+        INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, status,
+            attempts, finished_at,
                             last_error)
         VALUES ('intents', 'intent.create', $1, $2, $3, '{}', 'failed', 10, now(), 'x') RETURNING id
         """,

@@ -129,7 +129,8 @@ def put(faulty: tuple[FaultProxy, Urls]) -> Iterator[Put]:
             urls,
             f"""
             INSERT INTO outbox ({names})
-            SELECT {names} FROM jsonb_populate_record(NULL::outbox, $1::jsonb), generate_series(1, $2::int)
+            SELECT {names} FROM jsonb_populate_record(NULL::outbox, $1::jsonb),
+                generate_series(1, $2::int)
             """,
             json.dumps(given, default=str),
             count,

@@ -234,7 +234,8 @@ def test_one_symbol_more_than_allowed_is_refused(tenants: Tenants, tables: Table
     tables.execute(
         """
         INSERT INTO reference_prices (organization_id, environment, symbol, price, source, as_of)
-        SELECT $1::text::uuid, 'paper', 'FULL' || n, 1, 'posted', clock_timestamp() FROM generate_series(1, $2) n
+        SELECT $1::text::uuid, 'paper', 'FULL' || n, 1, 'posted', clock_timestamp()
+        FROM generate_series(1, $2) n
         """,
         organization,
         MAX_SYMBOLS,

@@ -149,7 +149,10 @@ def test_orders_that_waited_in_a_restored_backup_expire_and_are_not_sent(
 
         def settled() -> bool:
             tables.execute(
-                "UPDATE orders SET absent_at = absent_at - interval '10 s', lookup_due_at = clock_timestamp()"
+                """
+                    UPDATE orders SET absent_at = absent_at - interval '10 s',
+                        lookup_due_at = clock_timestamp()
+                """
                 " WHERE absent_at > clock_timestamp() - interval '10 s'"
             )
             return all(order["order_status"] == "EXPIRED" for order in account.orders())

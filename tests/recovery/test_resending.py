@@ -49,8 +49,10 @@ async def mark(in_process: InProcessExecution, intents: Sequence[UUID]) -> None:
     for intent in intents:
         await in_process.in_process_writer.owner.execute(
             """
-            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-            SELECT account_id, $2, organization_id, intent_id, seq, 'CREATE', clock_timestamp() FROM actions
+            INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
+                action_type, sent_at)
+            SELECT account_id, $2, organization_id, intent_id, seq, 'CREATE', clock_timestamp()
+            FROM actions
             WHERE intent_id = $1
             """,
             intent,
@@ -138,7 +140,8 @@ async def wait_for_a_replace(in_process: InProcessExecution, intent: UUID) -> No
     """As a REPLACE leaves its order that is accepted now."""
     await in_process.in_process_writer.owner.execute(
         """
-        UPDATE orders SET pending_replace_seq = (SELECT max(seq) + 1 FROM actions WHERE account_id = orders.account_id)
+        UPDATE orders SET pending_replace_seq = (SELECT max(seq) + 1 FROM actions
+            WHERE account_id = orders.account_id)
         WHERE order_id = $1
         """,
         intent,

@@ -202,7 +202,10 @@ def test_the_first_connection_fails_as_other_calls_do() -> None:
 
 async def test_a_busy_server_is_asked_again() -> None:
     text = 'event: status\ndata: {"status":{"message":"subscribed"}}\n\n: heartbeat\n\n'
-    text += 'event: primed\nid: c1\ndata: {"primed":{"event_type":"EVENT_TYPE_BROKER_POSITION"},"cursor":"c1"}\n\n'
+    text += (
+        "event: primed\nid: c1\ndata: "
+        '{"primed":{"event_type":"EVENT_TYPE_BROKER_POSITION"},"cursor":"c1"}\n\n'
+    )
     half = 'event: weather\nid: c2\ndata: {"weather":{},"curs'
     more = 'event: weather\r\nid: c2\r\ndata: {"weather":{},"cursor":"c2"}\r\n\r\n'
     answers = CannedAnswers(

@@ -84,7 +84,8 @@ def test_mypy_strict_passes_for_a_users_program_and_finds_its_faults(tmp_path: P
     assert check(file) == ""
     lines = "".join(f"    {line}\n" for line in WRONG)
     file.write_text(
-        f"from trading_intents_client import Account\n\n\ndef work(account: Account) -> None:\n{lines}"
+        "from trading_intents_client import Account\n\n\ndef work(account: Account) -> "
+        f"None:\n{lines}"
     )
     received = check(file).splitlines()
     assert [line.rpartition("[")[2].rstrip("]") for line in received if "error:" in line] == [

@@ -32,7 +32,10 @@ class OldDatabase:
 
     async def furnish(self) -> None:
         await self.owner.execute(
-            "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+            """
+                INSERT INTO organizations (id, provider, external_id, name)
+                VALUES ($1, 'local', 'x', 'x')
+            """,
             self.organization,
         )
         await self.owner.execute(
@@ -60,11 +63,15 @@ class OldDatabase:
         values = [*more.values()]
         await connection.execute(
             f"""
-            INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
-                                symbol, order_type, order_side, time_in_force, route_strategy, quantity, received_at,
+            INSERT INTO orders (order_id, account_id, organization_id, environment, broker,
+                create_seq, command_seq,
+                                symbol, order_type, order_side, time_in_force, route_strategy,
+                                    quantity, received_at,
                                 created_at, updated_at {"".join(f", {name}" for name in columns)})
-            SELECT gen_random_uuid(), $1, $2, 'paper', 'paper', $3 + n, $3 + n, 'AAPL', 'MARKET', $4, 'DAY', 'SMART',
-                   $5::text::numeric, now(), now(), now() {"".join(f", ${at}" for at in range(7, 7 + len(values)))}
+            SELECT gen_random_uuid(), $1, $2, 'paper', 'paper', $3 + n, $3 + n, 'AAPL', 'MARKET',
+                $4, 'DAY', 'SMART',
+                   $5::text::numeric, now(), now(),
+                       now() {"".join(f", ${at}" for at in range(7, 7 + len(values)))}
             FROM generate_series(1, $6) AS n
             """,
             self.account,
@@ -112,7 +119,10 @@ async def old(empty: Urls, tmp_path: Path) -> AsyncIterator[OldDatabase]:
 
 async def test_open_orders_are_counted_once_whatever_was_counted_before(old: OldDatabase) -> None:
     await old.owner.execute(
-        "INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, created_at, record, hash)"
+        """
+            INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
+                created_at, record, hash)
+        """
         """ VALUES ($1, 900, gen_random_uuid(), $2, 'REPLACE', now(), '{"quantity": "30"}', repeat('0', 64))""",
         old.account,
         old.organization,

@@ -280,7 +280,10 @@ async def test_many_callers_on_a_cold_pool_share_what_the_first_made(
     callers = 10
     all_hold = asyncio.Event()
     holding = 0
-    open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename <> current_user"
+    open_ones = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND usename <> current_user
+    """
 
     async def use() -> None:
         async with pool.transaction() as tx:

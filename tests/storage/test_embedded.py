@@ -94,7 +94,8 @@ async def test_root_can_run_it_below_a_closed_folder(data_dir: Path, start: Star
 async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, start: Start) -> None:
     if subprocess.run([*WITHOUT_NAMESPACES, "true"], check=False).returncode != 0:
         pytest.skip(
-            "cannot forbid user namespaces here: allow root to make one (docker run --privileged, or a real machine)"
+            "cannot forbid user namespaces here: allow root to make one (docker run "
+            "--privileged, or a real machine)"
         )
     tmp_path.chmod(0o700)
     process = start(tmp_path / "data", python=(*WITHOUT_NAMESPACES, sys.executable))
@@ -122,7 +123,10 @@ def nobodys_python() -> list[str]:
     for python in (sys.executable, "/usr/bin/python3"):
         packages = f"PYTHONPATH={':'.join(path for path in sys.path if path)}"
         command = [*AS_NOBODY, "env", packages, python]
-        probe = "import asyncpg, uvloop, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+        probe = (
+            "import asyncpg, uvloop, subprocess, sys; subprocess.run([sys.executable, '-c', ''], "
+            "check=True)"
+        )
         if (
             subprocess.run(
                 [*command, "-c", probe], check=False, stderr=subprocess.DEVNULL
@@ -131,7 +135,8 @@ def nobodys_python() -> list[str]:
         ):
             return command
     pytest.skip(
-        "user nobody can reach no Python with our packages: put the checkout where others may read it"
+        "user nobody can reach no Python with our packages: put the checkout where others may "
+        "read it"
     )
 
 
@@ -290,7 +295,10 @@ class busy:  # noqa: N801 - reads as a clause
 
     async def __aenter__(self) -> None:
         self._connection = await asyncpg.connect(self._url)
-        loop = "DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n) WHERE a.n % 7 = 9; END $$"
+        loop = """
+            DO $$ BEGIN PERFORM count(*) FROM generate_series(1, 1000000000) AS a (n)
+            WHERE a.n % 7 = 9; END $$
+        """
         self._query = asyncio.create_task(self._connection.execute(loop))
         running = (
             "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'DO %' AND state = 'active'"

@@ -26,7 +26,8 @@ TIMES = [
 ]
 QUERY = """
     SELECT {shown} FROM unnest($1::numeric[]) WITH ORDINALITY AS amounts (amount, number)
-    FULL JOIN unnest($2::timestamptz[]) WITH ORDINALITY AS times (at, number) USING (number) ORDER BY number
+    FULL JOIN unnest($2::timestamptz[]) WITH ORDINALITY AS times (at, number) USING (number)
+    ORDER BY number
 """
 
 

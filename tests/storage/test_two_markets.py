@@ -27,16 +27,25 @@ async def test_a_price_goes_to_the_markets_in_which_it_may_be_known(
     organization = uuid4()
     accounts = {broker: uuid4() for broker in ("paper", "alpaca")}
     await owner.execute(
-        "INSERT INTO organizations (id, provider, external_id, name) VALUES ($1, 'local', 'x', 'x')",
+        """
+            INSERT INTO organizations (id, provider, external_id, name)
+            VALUES ($1, 'local', 'x', 'x')
+        """,
         organization,
     )
     for broker, account in accounts.items():
         await owner.execute(
-            "INSERT INTO accounts (id, organization_id, name, broker, environment) VALUES ($1, $2, 'a', $3, 'paper')",
+            """
+                INSERT INTO accounts (id, organization_id, name, broker, environment)
+                VALUES ($1, $2, 'a', $3, 'paper')
+            """,
             *(account, organization, broker),
         )
     await owner.execute(
-        "INSERT INTO positions (account_id, organization_id, symbol, received_at) VALUES ($1, $2, 'HELD', now())",
+        """
+            INSERT INTO positions (account_id, organization_id, symbol, received_at)
+            VALUES ($1, $2, 'HELD', now())
+        """,
         *(accounts["alpaca"], organization),
     )
     rows = [

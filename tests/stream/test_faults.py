@@ -37,7 +37,8 @@ LARGE_EVENTS = 2_500
 MAX_GROWTH_BYTES = 200 * 1024 * 1024
 SAME_ID = """
     INSERT INTO accounts (id, organization_id, name, broker, environment)
-    SELECT $2, organization_id, 'same id', broker, environment FROM accounts WHERE id = $1::text::uuid
+    SELECT $2, organization_id, 'same id', broker, environment FROM accounts
+    WHERE id = $1::text::uuid
 """
 
 
@@ -182,7 +183,10 @@ def count_events(tables: Tables, organization_id: str) -> int:
 
 
 def payloads(tables: Tables, organization_id: str) -> list[bytes]:
-    query = "SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4 ORDER BY seq"
+    query = """
+        SELECT payload FROM stream_events WHERE organization_id = $1::text::uuid AND kind <= 4
+        ORDER BY seq
+    """
     return [row["payload"] for row in tables.fetch(query, organization_id)]
 
 

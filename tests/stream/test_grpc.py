@@ -344,7 +344,8 @@ def test_many_pages_of_orders_are_primed_each_order_once(
     tables.execute(
         """
         INSERT INTO orders
-        SELECT (jsonb_populate_record(o, jsonb_build_object('order_id', gen_random_uuid(), 'create_seq', n))).*
+        SELECT (jsonb_populate_record(o,
+            jsonb_build_object('order_id', gen_random_uuid(), 'create_seq', n))).*
         FROM orders o, generate_series(2, $2::bigint + 1) AS n WHERE o.order_id = $1::text::uuid
         """,
         intent_id,

@@ -51,9 +51,11 @@ def append_event(
         """
         WITH head AS (
             INSERT INTO stream_heads AS head (organization_id, seq) VALUES ($1::text::uuid, 1)
-            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + 1 RETURNING organization_id, seq
+            ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + 1
+            RETURNING organization_id, seq
         )
-        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol,
+            payload)
         SELECT organization_id, seq, $2::text::uuid, $3, $4, '', $5 FROM head
         """,
         account["organization_id"],

@@ -304,7 +304,8 @@ async def test_a_reader_finds_its_start_by_the_index_in_every_partition(
     await owner.execute(
         """
         INSERT INTO stream_events
-        SELECT id, n, id, 'paper', 1, 'S', 'x', '2020-01-01 00:00+00'::timestamptz + make_interval(secs => n * 75)
+        SELECT id, n, id, 'paper', 1, 'S', 'x',
+            '2020-01-01 00:00+00'::timestamptz + make_interval(secs => n * 75)
         FROM unnest($1::uuid[]) AS id, generate_series(1, 10000) AS n
         """,
         organizations,

@@ -26,7 +26,8 @@ ADD_PARTITION = """
         name text := 'stream_events_' || to_char(day, 'YYYYMMDD');
     BEGIN
         EXECUTE format('CREATE TABLE %I PARTITION OF stream_events FOR VALUES FROM (%L) TO (%L)',
-                       name, day::timestamp AT TIME ZONE 'UTC', (day + 1)::timestamp AT TIME ZONE 'UTC');
+                       name, day::timestamp AT TIME ZONE 'UTC',
+                           (day + 1)::timestamp AT TIME ZONE 'UTC');
         EXECUTE format('ALTER TABLE %I OWNER TO ti_owner', name);
         RETURN name;
     END
@@ -46,7 +47,8 @@ async def days(owner: asyncpg.Connection) -> set[int]:
     """The days that have a partition, counted from today."""
     rows = await owner.fetch(
         """
-        SELECT to_date(right(relname, 8), 'YYYYMMDD') - (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
+        SELECT to_date(right(relname, 8),
+            'YYYYMMDD') - (clock_timestamp() AT TIME ZONE 'UTC')::date AS day
         FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid
         WHERE inhparent = 'stream_events'::regclass AND relname <> 'stream_events_default'
         """
@@ -60,7 +62,8 @@ async def put(
     """An event of so many days from now."""
     await owner.execute(
         """
-        INSERT INTO stream_events VALUES ($1, $2, $1, 'paper', 1, 'S', 'x', clock_timestamp() + $3 * interval '1 day')
+        INSERT INTO stream_events
+        VALUES ($1, $2, $1, 'paper', 1, 'S', 'x', clock_timestamp() + $3 * interval '1 day')
         """,
         organization,
         seq,
@@ -92,10 +95,13 @@ async def test_a_partition_is_locked_and_indexed_like_the_first(
     await keep(database)
     rows = await owner.fetch(
         """
-        SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AS forced, c.relacl, c.relowner::regrole::text,
+        SELECT c.relname, c.relrowsecurity
+            AND c.relforcerowsecurity AS forced, c.relacl, c.relowner::regrole::text,
                (SELECT count(*) FROM pg_policy WHERE polrelid = c.oid) AS policies,
-               (SELECT count(*) FROM pg_constraint WHERE conrelid = c.oid AND contype = 'p') AS keys,
-               (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0)
+               (SELECT count(*) FROM pg_constraint
+                   WHERE conrelid = c.oid AND contype = 'p') AS keys,
+               (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute
+                   WHERE attrelid = c.oid AND attnum > 0)
                = (SELECT array_agg(atttypid ORDER BY attnum) FROM pg_attribute
                   WHERE attrelid = inhparent AND attnum > 0)
         FROM pg_inherits JOIN pg_class AS c ON c.oid = inhrelid

@@ -133,9 +133,9 @@ def test_commands_show_the_result_that_halts_the_account(
     eventually(lambda: "a loss of 10," in reason(), 30)
     shown = run("positions").stdout
     assert (
-        "today -10 since 00:00 Asia/Tokyo\n  realized and unrealized, as the daily-loss limit counts it"
-        in shown
-    )
+        "today -10 since 00:00 Asia/Tokyo\n  realized and unrealized, as the daily-loss limit "
+        "counts it"
+    ) in shown
     assert "today" not in shown.splitlines()[0], (
         "a position's part of it, realized since 00:00 UTC, is another thing"
     )

@@ -49,7 +49,10 @@ def create(**changes: Any) -> dict[str, Any]:
         (
             create(spec={"Market": {"quantity": 10}}),
             "/command/payload/spec/Market/quantity",
-            'found a number; amounts are decimal strings such as "10.5", since a JSON number may lose digits',
+            (
+                'found a number; amounts are decimal strings such as "10.5", since a JSON number '
+                "may lose digits"
+            ),
         ),
         (create(symbol=7), "/command/payload/symbol", "must be a string, found a number"),
         (create(spec=None), "/command/payload/spec", "must be an object, found null"),

@@ -43,10 +43,12 @@ async def insert_account(
 ) -> Account:
     query = """
         WITH account AS (
-            INSERT INTO accounts (id, organization_id, name, broker, environment, external_account_id)
+            INSERT INTO accounts (id, organization_id, name, broker, environment,
+                external_account_id)
             VALUES ($1, $2, $3, $4, $5, nullif($6, '')) RETURNING *
         ), head AS (
-            INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id FROM account
+            INSERT INTO account_heads (account_id, organization_id) SELECT id, organization_id
+            FROM account
         )
         SELECT * FROM account
     """
@@ -80,7 +82,8 @@ async def find_account_by_name(
 ) -> Account | None:
     query = """
         SELECT * FROM accounts
-        WHERE organization_id = $1 AND name = $2 AND broker = $3 AND environment = $4 AND closed_at IS NULL
+        WHERE organization_id = $1 AND name = $2 AND broker = $3 AND environment = $4
+            AND closed_at IS NULL
         ORDER BY id LIMIT 1 FOR NO KEY UPDATE
     """
     row = await tx.fetchrow(query, organization_id, name, broker, environment)
@@ -116,7 +119,8 @@ async def has_open_orders(tx: Tx, account_id: AccountId) -> bool:
 
 async def close_account(tx: Tx, account_id: AccountId) -> Account:
     query = """
-        UPDATE accounts SET closed_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+        UPDATE accounts SET closed_at = clock_timestamp(), version = version + 1,
+            updated_at = clock_timestamp()
         WHERE id = $1 RETURNING *
     """
     [row] = await tx.fetch(query, account_id)
@@ -151,7 +155,8 @@ async def insert_credential(
     fingerprint: str,
 ) -> CredentialRecord:
     query = """
-        INSERT INTO credentials (id, organization_id, account_id, broker, label, fields, fingerprint)
+        INSERT INTO credentials (id, organization_id, account_id, broker, label, fields,
+            fingerprint)
         VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING *
     """
     [row] = await tx.fetch(
@@ -226,7 +231,10 @@ async def delete_discarded(tx: Tx, sealed_ids: Sequence[UUID]) -> None:
 
 
 async def lock_sealed(tx: Tx, after: UUID | None, limit: int) -> list[Row]:
-    query = "SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2 FOR UPDATE"
+    query = """
+        SELECT * FROM sealed_secrets WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2
+        FOR UPDATE
+    """
     return await tx.fetch(query, after, limit)
 
 
@@ -240,7 +248,8 @@ async def inspect_account(tx: Tx, account_id: UUID) -> Row | None:
     """An account of whatever organization, with what the organization has bought and the secret in
     use, if any."""
     query = f"""
-        SELECT a.*, {_WORKED}, o.entitlements, o.disabled AS organization_disabled, s.credential_id, s.sealed
+        SELECT a.*, {_WORKED}, o.entitlements, o.disabled AS organization_disabled, s.credential_id,
+            s.sealed
         FROM accounts a
         JOIN organizations o ON o.id = a.organization_id
         LEFT JOIN credentials c ON c.account_id = a.id

@@ -18,7 +18,8 @@ _ROWS = RowParameters(
     {"account_id": "uuid", "organization_id": "uuid"} | column_types(BrokerBalance)
 )
 _WRITE = f"""
-    INSERT INTO balances AS b ({_ROWS.columns}) SELECT {_ROWS.columns} FROM {_ROWS.rows} AS n ORDER BY ordinality
+    INSERT INTO balances AS b ({_ROWS.columns}) SELECT {_ROWS.columns} FROM {_ROWS.rows} AS n
+    ORDER BY ordinality
     ON CONFLICT (account_id) DO UPDATE
     SET currency = excluded.currency, cash = excluded.cash, buying_power = excluded.buying_power,
         equity = excluded.equity, as_of = excluded.as_of
@@ -46,10 +47,12 @@ async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
     this moment; and the seconds until the next."""
     query = """
         WITH span AS (
-            SELECT date_trunc('minute', now) - interval '1 minute' AS at, extract(second FROM now) AS second
+            SELECT date_trunc('minute', now) - interval '1 minute' AS at,
+                extract(second FROM now) AS second
             FROM (SELECT clock_timestamp() AS now) AS read
         )
-        SELECT at, (60 - second)::float8 AS left_seconds, pg_try_advisory_xact_lock($1) AND NOT EXISTS (
+        SELECT at, (60 - second)::float8 AS left_seconds, pg_try_advisory_xact_lock($1)
+            AND NOT EXISTS (
             SELECT FROM equity_points p WHERE p.resolution = '1m' AND p.at >= span.at
         ) AS is_due
         FROM span
@@ -64,14 +67,17 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
         SELECT a.id, a.organization_id, b.cash, b.equity, last.*
         FROM (
             SELECT id, organization_id FROM accounts
-            WHERE id > $1 AND closed_at IS NULL AND EXISTS (SELECT FROM positions p WHERE p.account_id = accounts.id)
+            WHERE id > $1 AND closed_at IS NULL
+                AND EXISTS (SELECT FROM positions p WHERE p.account_id = accounts.id)
             ORDER BY id LIMIT $2
         ) AS a
-        LEFT JOIN LATERAL (SELECT cash, equity FROM balances WHERE account_id = a.id LIMIT 1) AS b ON true
+        LEFT JOIN LATERAL (SELECT cash, equity FROM balances WHERE account_id = a.id LIMIT 1) AS b
+            ON true
         LEFT JOIN LATERAL (
             SELECT equity AS last_equity, cash AS last_cash, realized_pnl AS last_realized_pnl,
                    unrealized_pnl AS last_unrealized_pnl
-            FROM equity_points WHERE account_id = a.id AND resolution = '1d' ORDER BY resolution, at DESC LIMIT 1
+            FROM equity_points WHERE account_id = a.id AND resolution = '1d'
+            ORDER BY resolution, at DESC LIMIT 1
         ) AS last ON true
         ORDER BY a.id
     """
@@ -92,10 +98,12 @@ async def write_points(
         INSERT INTO equity_points (
             account_id, organization_id, resolution, at, equity, cash, realized_pnl, unrealized_pnl
         )
-        SELECT account_id, organization_id, span.resolution, date_trunc(span.unit, $2, 'UTC'), equity, cash,
+        SELECT account_id, organization_id, span.resolution, date_trunc(span.unit, $2, 'UTC'),
+            equity, cash,
                realized_pnl, unrealized_pnl
         FROM json_populate_recordset(NULL::equity_points, $1::text::json)
-        CROSS JOIN (VALUES ('1m', 'minute'), ('1h', 'hour'), ('1d', 'day')) AS span (resolution, unit)
+        CROSS JOIN (VALUES ('1m', 'minute'), ('1h', 'hour'), ('1d', 'day')) AS span (resolution,
+            unit)
         ON CONFLICT (account_id, resolution, at) DO UPDATE
         SET equity = excluded.equity, cash = excluded.cash, realized_pnl = excluded.realized_pnl,
             unrealized_pnl = excluded.unrealized_pnl
@@ -119,7 +127,8 @@ async def prune_points(tx: Tx, keep_days: int) -> bool:
     query = """
         DELETE FROM equity_points WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM equity_points
-            WHERE resolution = '1m' AND at < clock_timestamp() - make_interval(days => $1) ORDER BY at LIMIT $2
+            WHERE resolution = '1m' AND at < clock_timestamp() - make_interval(days => $1)
+            ORDER BY at LIMIT $2
         )) RETURNING at
     """
     removed = await tx.fetch(query, keep_days, PRUNE_ROWS)

@@ -58,7 +58,8 @@ def installed_brokers(
     found = _load_all(ENTRY_POINT_GROUP, lambda point: _load(point, settings_of(point.name)), log)
     if BUILT_IN not in found:
         raise StartupRefused(
-            f"the broker {BUILT_IN} is not installed with this program: install it again, such as by "
+            f"the broker {BUILT_IN} is not installed with this program: install it again, "
+            "such as by "
             "`pip install --no-deps --no-build-isolation -e .` in a checkout"
         )
     return Registry(found.values())

@@ -30,12 +30,15 @@ JOINS = """
     LEFT JOIN LATERAL (
         SELECT * FROM organization_controls WHERE organization_id = a.organization_id LIMIT 1
     ) o ON true
-    LEFT JOIN LATERAL (SELECT * FROM account_controls WHERE account_id = asked.account_id LIMIT 1) c ON true
+    LEFT JOIN LATERAL (SELECT * FROM account_controls WHERE account_id = asked.account_id LIMIT 1) c
+        ON true
     LEFT JOIN LATERAL (
-        SELECT * FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT * FROM symbol_controls WHERE account_id = asked.account_id AND symbol = asked.symbol
+        LIMIT 1
     ) s ON true
     LEFT JOIN LATERAL (
-        SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT * FROM symbol_times WHERE account_id = asked.account_id AND symbol = asked.symbol
+        LIMIT 1
     ) t ON true
     LEFT JOIN LATERAL (
         SELECT * FROM halts WHERE scope_id = a.organization_id AND resumed_at IS NULL LIMIT 1
@@ -59,7 +62,8 @@ def was_halted(order: str, since: str) -> str:
 # which takes longer than the reading.
 READ_MANY = f"""
     SELECT {COLUMNS}
-    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id, symbol, number) {JOINS}
+    FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id,
+        symbol, number) {JOINS}
     ORDER BY asked.number
 """  # noqa: S608 - our own constants
 
@@ -159,13 +163,17 @@ async def count_other_symbols(tx: Tx, scope: model.ControlScope) -> int:
 
 # The first rows of both together are among the first rows of each.
 _LIST_SYMBOLS = """
-        SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end, t.stale_order_millis, t.timezone,
-            t.created_at AS time_created_at, t.updated_at AS time_updated_at, t.version AS time_version,
+        SELECT coalesce(c.symbol, t.symbol) AS symbol, t.trading_start, t.trading_end,
+            t.stale_order_millis, t.timezone,
+            t.created_at AS time_created_at, t.updated_at AS time_updated_at,
+                t.version AS time_version,
             c.manually_disabled, c.manual_reason, c.created_at, c.updated_at, c.version
         FROM (
-            SELECT * FROM symbol_controls WHERE account_id = $1 {beyond} ORDER BY symbol {direction} LIMIT $2
+            SELECT * FROM symbol_controls WHERE account_id = $1 {beyond} ORDER BY symbol {direction}
+            LIMIT $2
         ) c FULL JOIN (
-            SELECT * FROM symbol_times WHERE account_id = $1 {beyond} ORDER BY symbol {direction} LIMIT $2
+            SELECT * FROM symbol_times WHERE account_id = $1 {beyond} ORDER BY symbol {direction}
+            LIMIT $2
         ) t ON t.symbol = c.symbol
         ORDER BY 1 {direction} LIMIT $2
 """

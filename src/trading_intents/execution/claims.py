@@ -73,31 +73,41 @@ class ClaimedCommand(NamedTuple):
 
 # LATERAL with LIMIT allows only look-ups by key.
 _READ_CLAIMED = f"""
-    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id, asked.order_id,
-        asked.seq, act.action_id, confirmed.action_id, act.record, asked.leg, linked.legs, asked.order_status,
+    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id,
+        asked.order_id,
+        asked.seq, act.action_id, confirmed.action_id, act.record, asked.leg, linked.legs,
+            asked.order_status,
         asked.external_order_id,
         asked.cancel_requested, asked.lookups, clock_timestamp(),
         (extract(epoch FROM clock_timestamp() - act.created_at) * 1000)::bigint,
-        CASE WHEN lease.is_ours THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
+        CASE WHEN lease.is_ours
+            THEN (extract(epoch FROM clock_timestamp() - asked.claimed_at) * 1000)::bigint END,
         marked.sends, marked.is_open, asked.is_resend,
-        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0),
+        EXISTS (SELECT FROM facts f WHERE f.order_id = asked.order_id
+            AND f.kind IN ({SHOWN_KINDS}) OFFSET 0),
         asked.closes,
         EXISTS (
             SELECT FROM halts h
-            WHERE h.scope_id IN (asked.organization_id, asked.account_id) AND h.resumed_at >= act.created_at OFFSET 0
+            WHERE h.scope_id IN (asked.organization_id, asked.account_id)
+                AND h.resumed_at >= act.created_at OFFSET 0
         ),
         CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
             SELECT FROM halts h
-            WHERE h.id = (act.record::json ->> 'principal_id')::uuid AND h.resumed_at IS NULL OFFSET 0
+            WHERE h.id = (act.record::json ->> 'principal_id')::uuid
+                AND h.resumed_at IS NULL OFFSET 0
         ) END,
         asked.last_error, a.disabled, {COLUMNS}, {limits.COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
-            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq, r.payload ? 'resend' AS is_resend,
-            r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id, ord.cancel_requested,
-            ord.lookups, ord.command_seq, ord.leg, ord.linked AND r.event_type = 'intent.create' AS has_legs,
+            r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
+                r.payload ? 'resend' AS is_resend,
+            r.claimed_at, r.last_error, ord.symbol, ord.order_status, ord.external_order_id,
+                ord.cancel_requested,
+            ord.lookups, ord.command_seq, ord.leg, ord.linked
+                AND r.event_type = 'intent.create' AS has_legs,
             ord.closes AND r.event_type = 'intent.create' AS closes
-        FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key LIMIT 1) ord
+        FROM outbox r CROSS JOIN LATERAL (SELECT * FROM orders WHERE order_id = r.order_key
+            LIMIT 1) ord
         WHERE r.id = ANY ({CLAIMED_IDS})
     ) AS asked
     {JOINS} {limits.JOINS}
@@ -106,12 +116,14 @@ _READ_CLAIMED = f"""
         WHERE account_id = asked.account_id AND seq = asked.seq LIMIT 1
     ) act
     CROSS JOIN LATERAL (
-        SELECT action_id FROM actions WHERE account_id = asked.account_id AND seq = asked.command_seq LIMIT 1
+        SELECT action_id FROM actions WHERE account_id = asked.account_id
+            AND seq = asked.command_seq LIMIT 1
     ) confirmed
     CROSS JOIN LATERAL (
         SELECT count(*) AS sends,
             coalesce((array_agg(c.unclear_at IS NULL ORDER BY c.sent_at DESC))[1], false) AS is_open
-        FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq AND c.sent_at IS NOT NULL
+        FROM commands c WHERE c.order_id = asked.order_id AND c.seq = asked.seq
+            AND c.sent_at IS NOT NULL
     ) marked
     CROSS JOIN LATERAL (
         SELECT json_agg(json_build_object(
@@ -125,12 +137,14 @@ _READ_CLAIMED = f"""
             ORDER BY parent_order_id, create_seq
         ) AS o
         CROSS JOIN LATERAL (
-            SELECT action_id, record FROM actions WHERE account_id = asked.account_id AND seq = o.create_seq LIMIT 1
+            SELECT action_id, record FROM actions
+            WHERE account_id = asked.account_id AND seq = o.create_seq LIMIT 1
         ) AS made
     ) AS linked
     LEFT JOIN LATERAL (
         SELECT true AS is_ours FROM leases l JOIN workers w ON w.id = l.worker_id
-        WHERE l.account_id = asked.account_id AND w.id = $1::uuid AND w.expires_at > clock_timestamp()
+        WHERE l.account_id = asked.account_id AND w.id = $1::uuid
+            AND w.expires_at > clock_timestamp()
           AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
         LIMIT 1
     ) lease ON true
@@ -166,10 +180,13 @@ class MarkedCommand(NamedTuple):
 def mark_sent(commands: Sequence[MarkedCommand]) -> Statement:
     """Marks commands: once this has committed, they may have been sent."""
     sql = """
-        INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at)
-        SELECT account_id, client_order_id, organization_id, order_id, seq, action_type, clock_timestamp()
+        INSERT INTO commands (account_id, client_order_id, organization_id, order_id, seq,
+            action_type, sent_at)
+        SELECT account_id, client_order_id, organization_id, order_id, seq, action_type,
+            clock_timestamp()
         FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
              AS new (account_id, client_order_id, organization_id, order_id, seq, action_type)
-        ON CONFLICT (account_id, client_order_id) DO UPDATE SET sent_at = excluded.sent_at, unclear_at = NULL
+        ON CONFLICT (account_id, client_order_id) DO UPDATE
+        SET sent_at = excluded.sent_at, unclear_at = NULL
     """
     return Statement(sql, tuple(array_text(column) for column in zip(*commands, strict=True)))

@@ -20,21 +20,25 @@ async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
 
 
 _LOCK_LINKED = f"""
-    SELECT * FROM orders WHERE order_id = ANY (ARRAY ({WITH_LINKED.format(named="SELECT unnest($1::uuid[])")}))
+    SELECT * FROM orders WHERE order_id
+        = ANY (ARRAY ({WITH_LINKED.format(named="SELECT unnest($1::uuid[])")}))
     ORDER BY order_id FOR UPDATE
 """  # noqa: S608 - our own constants
 
 
 def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Takes marks back, by account and client order id: the broker provably received nothing."""
-    sql = f"UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}"  # noqa: S608 - our own
+    sql = f"""
+        UPDATE commands c SET sent_at = NULL, unclear_at = NULL {_BY_NAME}
+    """  # noqa: S608 - our own
     return Statement(sql, _names(commands))
 
 
 def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
     """Marks commands whose answer was lost, by account and client order id."""
     sql = f"""
-        UPDATE commands c SET unclear_at = clock_timestamp(), sent_at = coalesce(sent_at, clock_timestamp())
+        UPDATE commands c SET unclear_at = clock_timestamp(),
+            sent_at = coalesce(sent_at, clock_timestamp())
         {_BY_NAME} AND unclear_at IS NULL
     """  # noqa: S608 - our own
     return Statement(sql, _names(commands))
@@ -57,7 +61,8 @@ def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
     """Starts look-ups of these orders, or starts them again."""
     sql = """
         UPDATE orders
-        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8), lookups = 0, absent_at = NULL
+        SET lookup_due_at = clock_timestamp() + make_interval(secs => $2::text::float8),
+            lookups = 0, absent_at = NULL
         WHERE order_id = ANY ($1::text::uuid[])
     """
     return Statement(sql, (array_text(map(str, order_ids)), str(seconds)))
@@ -70,11 +75,14 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
         UPDATE orders SET lookup_due_at = clock_timestamp(), lookups = 0, absent_at = NULL
         WHERE order_id = ANY (ARRAY (
             SELECT order_id FROM orders o
-            WHERE account_id = ANY ($1::uuid[]) AND (cancel_requested OR pending_replace_seq IS NOT NULL)
+            WHERE account_id = ANY ($1::uuid[])
+                AND (cancel_requested OR pending_replace_seq IS NOT NULL)
               AND lookup_due_at IS NULL AND EXISTS (
                 SELECT FROM commands c
-                WHERE c.order_id = o.order_id AND c.sent_at < clock_timestamp() - make_interval(secs => $2)
-                  AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL' AND o.cancel_requested)
+                WHERE c.order_id = o.order_id
+                    AND c.sent_at < clock_timestamp() - make_interval(secs => $2)
+                  AND (c.seq = o.pending_replace_seq OR c.action_type = 'CANCEL'
+                      AND o.cancel_requested)
                 OFFSET 0
               )
             ORDER BY order_id FOR UPDATE SKIP LOCKED
@@ -85,24 +93,29 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
 
 
 _UNRESOLVED = f"""
-    SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
+    SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups,
+        o.lookup_due_at, o.create_seq,
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
-        entry.confirmed_action_id AS entry_action_id, entry.external_order_id AS entry_external_id, entry.acknowledged
+        entry.confirmed_action_id AS entry_action_id, entry.external_order_id AS entry_external_id,
+            entry.acknowledged
             AS is_entry_acknowledged,
         EXISTS (
             SELECT FROM commands c
-            WHERE c.order_id = o.order_id AND c.seq = o.create_seq AND c.sent_at IS NOT NULL OFFSET 0
+            WHERE c.order_id = o.order_id AND c.seq = o.create_seq
+                AND c.sent_at IS NOT NULL OFFSET 0
         ) AS is_sent,
         ARRAY (
             SELECT seq FROM commands c WHERE c.order_id = o.order_id AND c.restored_at IS NOT NULL
         ) AS restored_seqs,
-        EXISTS (SELECT FROM actions WHERE intent_id = o.order_id AND action_type = 'CANCEL' OFFSET 0) AS was_cancelled,
+        EXISTS (SELECT FROM actions WHERE intent_id = o.order_id
+            AND action_type = 'CANCEL' OFFSET 0) AS was_cancelled,
         NOT o.closes AND {was_halted("o", "created.created_at")} AS was_halted,
         (
             SELECT client_order_id FROM commands c
-            WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq AND c.unclear_at IS NOT NULL
+            WHERE c.order_id = o.order_id AND c.seq = o.pending_replace_seq
+                AND c.unclear_at IS NOT NULL
         ) AS replace_id,
         (
             SELECT client_order_id FROM commands c
@@ -119,10 +132,12 @@ _UNRESOLVED = f"""
         o.cancel_requested OR o.pending_replace_seq IS NOT NULL AS is_pending
     FROM orders o
     CROSS JOIN LATERAL (
-        SELECT action_id, created_at FROM actions WHERE account_id = o.account_id AND seq = o.create_seq LIMIT 1
+        SELECT action_id, created_at FROM actions
+        WHERE account_id = o.account_id AND seq = o.create_seq LIMIT 1
     ) AS created
     CROSS JOIN LATERAL (
-        SELECT action_id FROM actions WHERE account_id = o.account_id AND seq = o.command_seq LIMIT 1
+        SELECT action_id FROM actions WHERE account_id = o.account_id AND seq = o.command_seq
+        LIMIT 1
     ) AS confirmed
     LEFT JOIN LATERAL (
         SELECT p.external_order_id, (
@@ -176,7 +191,8 @@ async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_ab
 async def clear_unclear(tx: Tx, account_id: UUID, client_order_id: str) -> None:
     query = """
         UPDATE commands SET unclear_at = NULL
-        WHERE (order_id, seq) = (SELECT order_id, seq FROM commands WHERE account_id = $1 AND client_order_id = $2)
+        WHERE (order_id, seq) = (SELECT order_id, seq FROM commands
+            WHERE account_id = $1 AND client_order_id = $2)
     """
     await tx.execute(query, account_id, client_order_id)
 
@@ -185,7 +201,8 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     """Moves the order's other waiting rows behind its CREATE, which was just queued again."""
     query = """
         UPDATE outbox SET id = DEFAULT
-        WHERE queue = 'intents' AND order_key = $1 AND finished_at IS NULL AND event_type <> 'intent.create'
+        WHERE queue = 'intents' AND order_key = $1 AND finished_at IS NULL
+            AND event_type <> 'intent.create'
     """
     await tx.execute(query, order_id)
 
@@ -200,15 +217,18 @@ async def stale_orders(
         FROM symbol_times t
         CROSS JOIN LATERAL (
             SELECT * FROM orders
-            WHERE account_id = t.account_id AND symbol = t.symbol AND finished_at IS NULL AND NOT cancel_requested
+            WHERE account_id = t.account_id AND symbol = t.symbol AND finished_at IS NULL
+                AND NOT cancel_requested
               AND order_status IN ('NEW', 'PARTIALLY_FILLED', 'PENDING_REPLACE') AND leg IS NULL
             OFFSET 0
         ) AS o
         CROSS JOIN LATERAL (
-            SELECT created_at FROM actions WHERE account_id = o.account_id AND seq = o.command_seq LIMIT 1
+            SELECT created_at FROM actions WHERE account_id = o.account_id AND seq = o.command_seq
+            LIMIT 1
         ) AS a
         WHERE t.stale_order_millis IS NOT NULL AND t.account_id = ANY ($1::uuid[])
-          AND a.created_at < clock_timestamp() - make_interval(secs => t.stale_order_millis / 1000.0)
+          AND a.created_at < clock_timestamp()
+              - make_interval(secs => t.stale_order_millis / 1000.0)
           AND NOT EXISTS (
             SELECT FROM actions c
             WHERE c.intent_id = o.order_id AND c.action_type = 'CANCEL'
@@ -242,12 +262,14 @@ async def used_up(
         WITH ended AS MATERIALIZED (
             SELECT * FROM outbox
             WHERE lane = ANY ($1::uuid[]) AND finished_at IS NULL AND attempts >= $2
-              AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+              AND (status = 'pending'
+                  OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         )
         SELECT r.id, r.order_key, r.lane, r.event_type, r.last_error, a.action_id,
                EXISTS (
                    SELECT FROM commands c
-                   WHERE c.order_id = r.order_key AND c.seq = a.seq AND c.sent_at IS NOT NULL OFFSET 0
+                   WHERE c.order_id = r.order_key AND c.seq = a.seq
+                       AND c.sent_at IS NOT NULL OFFSET 0
                ) AS is_sent
         FROM ended r CROSS JOIN LATERAL (
             SELECT action_id, seq FROM actions

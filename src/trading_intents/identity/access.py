@@ -341,7 +341,8 @@ def check_object(rule: Rule, caller: model.Caller, environment: Environment | No
         caller.principal.environment,
     ):
         raise errors.Forbidden(
-            f"the API key is of environment {caller.principal.environment}, the account of {environment}"
+            f"the API key is of environment {caller.principal.environment}, the account of "
+            f"{environment}"
         )
     if rule.entitlement:
         require_entitlement(caller, rule.entitlement)

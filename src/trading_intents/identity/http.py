@@ -280,7 +280,8 @@ def _client(request: Request, form: dict[str, str]) -> tuple[str, str]:
     if authorization is None:
         if "client_id" not in form or "client_secret" not in form:
             raise errors.Unauthorized(
-                "the client's credentials are missing; use HTTP Basic, or client_id and client_secret in the form",
+                "the client's credentials are missing; use HTTP Basic, or client_id and "
+                "client_secret in the form",
                 challenge=errors.BASIC_CHALLENGE,
             )
         return form["client_id"], form["client_secret"]

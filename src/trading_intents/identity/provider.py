@@ -122,7 +122,8 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
             key_path.exists() and (settings.identity_issuer or name_path.exists())
         ):
             raise DatabaseMissing(
-                f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR to "
+                f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set "
+                "TRADING_INTENTS_DATA_DIR to "
                 "the data folder of the process that serves"
             )
         if not key_path.exists():

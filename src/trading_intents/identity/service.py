@@ -150,7 +150,8 @@ class Callers:
         no such one."""
         if not named:
             raise errors.InvalidRequest(
-                "the header x-organization-id is missing; a service account names the organization that it reads"
+                "the header x-organization-id is missing; a service account names the "
+                "organization that it reads"
             )
         organization_id = parse_id(named)
         if organization_id is None:
@@ -230,7 +231,8 @@ class ApiKeys:
                 raise errors.ValidationFailed.at("/expires_at", "must be in the future")
             if await store.count_keys(tx, organization_id) >= MAX_KEYS_PER_ORGANIZATION:
                 raise errors.LimitReached(
-                    f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the limit; delete some"
+                    f"the organization has {MAX_KEYS_PER_ORGANIZATION} API keys, which is the "
+                    "limit; delete some"
                 )
             new = model.NewKey(
                 name=name,
@@ -258,7 +260,8 @@ class ApiKeys:
             now = await store.lock_organization(tx, caller.organization_id)
             if environment is Environment.LIVE and now - caller.issued_at > MAX_TOKEN_AGE_FOR_LIVE:
                 raise errors.Forbidden(
-                    "a session key of environment live takes a token of the last 10 minutes; sign in again"
+                    "a session key of environment live takes a token of the last 10 minutes; "
+                    "sign in again"
                 )
             ends = min(caller.expires_at, now + MAX_SESSION)
             name = user.subject[:MAX_TEXT_CHARACTERS]
@@ -409,6 +412,7 @@ def _narrow(granted: frozenset[model.Scope], requested: str | None) -> frozenset
     wanted = set(requested.split())
     if not wanted <= granted:
         raise errors.InvalidScope(
-            f"the client does not have every scope that it asks for; it has {' '.join(sorted(granted)) or 'none'}"
+            "the client does not have every scope that it asks for; it has "
+            f"{' '.join(sorted(granted)) or 'none'}"
         )
     return frozenset(map(model.Scope, wanted))

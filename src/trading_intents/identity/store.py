@@ -23,7 +23,8 @@ _ORGANIZATION = """
 
 async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     query = f"""
-        SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired, {_ORGANIZATION}
+        SELECT k.*, coalesce(k.expires_at <= clock_timestamp(), false) AS has_expired,
+            {_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
     """  # noqa: S608 - our own constant
@@ -103,7 +104,8 @@ async def insert_key(
 ) -> model.ApiKeyRecord:
     query = """
         INSERT INTO api_keys (
-            id, organization_id, name, environment, permissions, digest, hint, expires_at, user_subject, token_digest
+            id, organization_id, name, environment, permissions, digest, hint, expires_at,
+                user_subject, token_digest
         )
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING *
     """
@@ -112,7 +114,8 @@ async def insert_key(
 
 
 _END_SESSIONS = """
-    UPDATE api_keys SET expires_at = clock_timestamp(), version = version + 1, updated_at = clock_timestamp()
+    UPDATE api_keys SET expires_at = clock_timestamp(), version = version + 1,
+        updated_at = clock_timestamp()
     WHERE expires_at > clock_timestamp() AND
 """
 
@@ -133,7 +136,8 @@ async def end_oldest_sessions(
     query = f"""
         {_END_SESSIONS} id IN (
             SELECT id FROM api_keys
-            WHERE organization_id = $1 AND user_subject = $2 AND environment = $3 AND expires_at > clock_timestamp()
+            WHERE organization_id = $1 AND user_subject = $2 AND environment = $3
+                AND expires_at > clock_timestamp()
             ORDER BY created_at DESC, id DESC OFFSET $4
         )
     """  # noqa: S608 - our own constant
@@ -223,8 +227,10 @@ async def put_organization(
 ) -> model.OrganizationRecord:
     """Inserts an organization, or changes the fields that are not None."""
     query = """
-        INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled, member_trading)
-        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false), coalesce($7, false))
+        INSERT INTO organizations AS o (id, provider, external_id, name, entitlements, disabled,
+            member_trading)
+        VALUES ($1, $2, $3, coalesce($4, $3), coalesce($5::text[], '{}'), coalesce($6, false),
+            coalesce($7, false))
         ON CONFLICT (provider, external_id) DO UPDATE
         SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
             disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
@@ -243,7 +249,8 @@ async def put_user(tx: Tx, user_id: UUID, provider: str, external_id: str) -> UU
         INSERT INTO users AS u (id, provider, external_id) VALUES ($1, $2, $3)
         ON CONFLICT (provider, external_id) DO UPDATE
         SET deleting_at = CASE WHEN u.deleted_at IS NULL THEN u.deleting_at END,
-            tokens_after = CASE WHEN u.deleted_at IS NULL THEN u.tokens_after ELSE clock_timestamp() END,
+            tokens_after = CASE WHEN u.deleted_at IS NULL THEN u.tokens_after
+                ELSE clock_timestamp() END,
             deleted_at = NULL
         RETURNING id
     """
@@ -257,7 +264,8 @@ async def put_membership(
     """Inserts or changes a membership. Without a role, a member keeps theirs and a new one is
     `member`."""
     query = """
-            INSERT INTO memberships AS m (user_id, organization_id, role) VALUES ($1, $2, coalesce($3, 'member'))
+            INSERT INTO memberships AS m (user_id, organization_id, role)
+            VALUES ($1, $2, coalesce($3, 'member'))
             ON CONFLICT (user_id, organization_id) DO UPDATE
             SET role = coalesce($3, m.role), created_at = clock_timestamp()
             RETURNING role
@@ -308,7 +316,8 @@ async def list_unfinished_deletions(
 ) -> list[tuple[UUID, str, OrganizationId]]:
     query = """
         SELECT id, external_id, deleting_organization_id FROM users
-        WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL AND provider = $1
+        WHERE deleting_at < clock_timestamp() - interval '5 seconds' AND deleted_at IS NULL
+            AND provider = $1
         ORDER BY deleting_at LIMIT $2
     """
     rows = await tx.fetch(query, provider, limit)

@@ -40,7 +40,8 @@ class UserDirectory:
         """The user is deleted when this returns; Unavailable when that is not known."""
         if not self._url:
             raise Unavailable(
-                "the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL is not set"
+                "the identity provider cannot be notified: TRADING_INTENTS_IDENTITY_USERS_URL "
+                "is not set"
             )
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):

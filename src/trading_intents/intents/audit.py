@@ -148,7 +148,10 @@ async def _compare_events(pool: Pool, account_id: UUID | None) -> Contradicted:
                 records = await store.read_records(tx, named)
             for row, action in events:
                 seq = action.seq if action else last_of.get(row["account_id"], 0) + 1
-                wrong = f"event {row['seq']} of the stream, which is about it or a later one, cannot be read"
+                wrong = (
+                    f"event {row['seq']} of the stream, which is about it or a later one, cannot "
+                    "be read"
+                )
                 if action:
                     wrong = _compare(action, records.get((action.account_id, seq)))
                     last_of[row["account_id"]] = seq

@@ -31,7 +31,10 @@ class ActionRef(NamedTuple):
 
 
 def find_action(ref: ActionRef) -> Statement:
-    sql = "SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint AND hash = $3"
+    sql = """
+        SELECT FROM actions WHERE account_id = $1::text::uuid AND seq = $2::text::bigint
+            AND hash = $3
+    """
     return Statement(sql, (ref.account_id, str(ref.seq), ref.hash))
 
 
@@ -39,7 +42,8 @@ ACTIONS = SeqLog("actions", "seq", "created_at")
 _LIST_ACTIONS = """
     SELECT seq, record, hash FROM actions
     WHERE account_id = $1 AND seq >= $2 AND seq < $3
-      AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+      AND ($5::timestamptz IS NULL OR created_at >= $5)
+          AND ($6::timestamptz IS NULL OR created_at < $6)
     ORDER BY seq {direction} LIMIT $4
 """
 # The account is looked at afterwards: else a plan might go through its whole log.
@@ -47,7 +51,8 @@ _LIST_ACTIONS_OF_INTENT = """
     SELECT seq, record, hash FROM (
         SELECT * FROM actions
         WHERE intent_id = $7 AND seq >= $2 AND seq < $3
-          AND ($5::timestamptz IS NULL OR created_at >= $5) AND ($6::timestamptz IS NULL OR created_at < $6)
+          AND ($5::timestamptz IS NULL OR created_at >= $5)
+              AND ($6::timestamptz IS NULL OR created_at < $6)
         ORDER BY seq {direction} LIMIT $4
     ) AS own
     WHERE account_id = $1 ORDER BY seq {direction}
@@ -123,12 +128,14 @@ _READ_GROUPS = """
         (SELECT * FROM orders WHERE order_id = own.parent_order_id LIMIT 1)
         UNION ALL
         (SELECT * FROM orders
-         WHERE account_id = own.account_id AND parent_order_id BETWEEN coalesce(own.parent_order_id, own.order_id)
+         WHERE account_id = own.account_id
+             AND parent_order_id BETWEEN coalesce(own.parent_order_id, own.order_id)
            AND coalesce(own.parent_order_id, own.order_id)
          ORDER BY parent_order_id, create_seq LIMIT 2)
     ) AS other
     LEFT JOIN LATERAL (
-        SELECT record FROM actions WHERE account_id = other.account_id AND seq = other.pending_replace_seq LIMIT 1
+        SELECT record FROM actions WHERE account_id = other.account_id
+            AND seq = other.pending_replace_seq LIMIT 1
     ) AS replacing ON true
     WHERE own.order_id = ANY (from_column($1)::uuid[])
 """
@@ -169,7 +176,8 @@ async def prune_refusals(tx: Tx, keep_days: int) -> bool:
     """Removes the oldest rows, at most PRUNE_ROWS. True: there may be more."""
     query = """
         WITH old AS MATERIALIZED (
-            SELECT id FROM refusals WHERE created_at < (SELECT clock_timestamp()) - make_interval(days => $1)
+            SELECT id FROM refusals
+            WHERE created_at < (SELECT clock_timestamp()) - make_interval(days => $1)
             ORDER BY created_at LIMIT $2
         ), removed AS (
             DELETE FROM refusals USING old WHERE refusals.id = old.id RETURNING refusals.id
@@ -187,12 +195,18 @@ async def find_head(tx: Tx, account_id: UUID) -> Row | None:
 
 
 async def list_heads(tx: Tx, after: UUID, limit: int) -> list[Row]:
-    query = "SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT $2"
+    query = """
+        SELECT account_id, seq, hash FROM account_heads WHERE account_id > $1 ORDER BY account_id
+        LIMIT $2
+    """
     return await tx.fetch(query, after, limit)
 
 
 async def sum_heads(tx: Tx, account_id: UUID | None) -> int:
-    query = "SELECT coalesce(sum(seq), 0)::bigint FROM account_heads WHERE $1::uuid IS NULL OR account_id = $1"
+    query = """
+        SELECT coalesce(sum(seq), 0)::bigint FROM account_heads
+        WHERE $1::uuid IS NULL OR account_id = $1
+    """
     return int(await tx.fetchval(query, account_id))
 
 
@@ -202,9 +216,11 @@ async def next_account(tx: Tx, after: UUID) -> UUID | None:
     query = """
         SELECT least(
             (SELECT id FROM accounts WHERE id > $1 ORDER BY id LIMIT 1),
-            (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id LIMIT 1),
+            (SELECT account_id FROM account_heads WHERE account_id > $1 ORDER BY account_id
+                LIMIT 1),
             (SELECT account_id FROM actions WHERE account_id > $1 ORDER BY account_id, seq LIMIT 1),
-            (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq LIMIT 1)
+            (SELECT account_id FROM orders WHERE account_id > $1 ORDER BY account_id, create_seq
+                LIMIT 1)
         )
     """
     found: UUID | None = await tx.fetchval(query, after)
@@ -229,7 +245,8 @@ async def list_action_events(
     limits what is read."""
     query = """
         SELECT seq, account_id,
-               CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3) THEN payload END AS payload
+               CASE WHEN kind = $4 AND ($3::uuid IS NULL OR account_id = $3)
+                   THEN payload END AS payload
         FROM stream_events WHERE organization_id = $1 AND seq > $2 ORDER BY seq LIMIT $5
     """
     return await tx.fetch(query, organization_id, after, account_id, EventType.INTENT_ACTION, limit)
@@ -238,7 +255,8 @@ async def list_action_events(
 async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], str]:
     query = """
         SELECT account_id::text, seq, record
-        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq) JOIN actions USING (account_id, seq)
+        FROM unnest($1::text[]::uuid[], $2::bigint[]) AS named (account_id, seq)
+        JOIN actions USING (account_id, seq)
     """
     rows = await tx.fetch(
         query, [account_id for account_id, _ in actions], [seq for _, seq in actions]
@@ -248,7 +266,8 @@ async def read_records(tx: Tx, actions: Sequence[tuple[str, int]]) -> dict[tuple
 
 async def list_whole_actions(tx: Tx, account_id: UUID, after: int, limit: int) -> list[Row]:
     query = """
-        SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type, created_at, record, hash
+        SELECT account_id::text, seq, intent_id::text, organization_id::text, action_type,
+            created_at, record, hash
         FROM actions WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
     """
     return await tx.fetch(query, account_id, after, limit)
@@ -261,7 +280,8 @@ async def read_orders(
     query = """
         SELECT create_seq, order_id::text, symbol, order_side::text,
                greatest(command_seq, pending_replace_seq) AS latest
-        FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3 ORDER BY create_seq LIMIT $4
+        FROM orders WHERE account_id = $1 AND create_seq > $2 AND create_seq <= $3
+        ORDER BY create_seq LIMIT $4
     """
     rows = await tx.fetch(query, account_id, after, until, limit)
     return {row["create_seq"]: row for row in rows}
@@ -276,25 +296,31 @@ def read_holdings(asked: Mapping[AccountSymbol[str], int | None]) -> Statement:
 
 
 _READ_HOLDINGS = """
-    SELECT asked.account_id, asked.symbol, coalesce(p.quantity, 0), o.selling, o.buying, o.count, EXISTS (
+    SELECT asked.account_id, asked.symbol, coalesce(p.quantity, 0), o.selling, o.buying, o.count,
+        EXISTS (
         SELECT FROM orders n
-        WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq AND n.symbol = asked.symbol
+        WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq
+            AND n.symbol = asked.symbol
     )
     FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
          AS asked (account_id, symbol, seen_seq)
     LEFT JOIN LATERAL (
-        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
+        LIMIT 1
     ) AS p ON true
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(leaves) FILTER (WHERE order_side = 'SELL'), 0) AS selling,
-            coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying, coalesce(sum(orders), 0) AS count
+            coalesce(sum(leaves) FILTER (WHERE order_side = 'BUY'), 0) AS buying,
+                coalesce(sum(orders), 0) AS count
         FROM (
-            SELECT each.order_side, count(*) AS orders, max(CASE WHEN each.active THEN greatest(each.quantity, (
+            SELECT each.order_side, count(*) AS orders,
+                max(CASE WHEN each.active THEN greatest(each.quantity, (
                 SELECT (a.record::json ->> 'quantity')::numeric FROM actions a
                 WHERE a.account_id = each.account_id AND a.seq = each.pending_replace_seq
             )) - each.filled_quantity ELSE 0 END) AS leaves
             FROM orders each
-            WHERE each.account_id = asked.account_id AND each.symbol = asked.symbol AND each.finished_at IS NULL
+            WHERE each.account_id = asked.account_id AND each.symbol = asked.symbol
+                AND each.finished_at IS NULL
             GROUP BY coalesce(each.parent_order_id, each.order_id), each.order_side
         ) AS linked
     ) AS o
@@ -303,8 +329,10 @@ _READ_HOLDINGS = """
 
 async def cancellable_orders(tx: Tx, account_id: UUID, symbol: str | None, limit: int) -> list[str]:
     query = """
-        WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
-        SELECT order_id FROM working WHERE NOT cancel_requested AND ($2::text IS NULL OR symbol = $2)
+        WITH working AS MATERIALIZED (SELECT * FROM orders
+            WHERE account_id = $1 AND finished_at IS NULL)
+        SELECT order_id FROM working WHERE NOT cancel_requested
+            AND ($2::text IS NULL OR symbol = $2)
         ORDER BY create_seq LIMIT $3
     """
     rows = await tx.fetch(query, account_id, symbol, limit)

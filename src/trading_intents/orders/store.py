@@ -174,7 +174,8 @@ async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
     """Ours, of the symbols of which we hold something or the broker last said that it does."""
     query = """
         SELECT symbol, quantity FROM positions
-        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0) ORDER BY symbol
+        WHERE account_id = $1 AND (quantity <> 0 OR coalesce(broker_quantity, 0) <> 0)
+        ORDER BY symbol
     """
     rows = await tx.fetch(query, account_id)
     return {row["symbol"]: row["quantity"] for row in rows}
@@ -195,14 +196,16 @@ _LIST_ORDERS = (
 # might go through all of the account's orders.
 _LIST_ORDERS_BY_STATUS = """
     WITH working AS MATERIALIZED (
-        SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL AND order_status = ANY ({open}::text[])
+        SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL
+            AND order_status = ANY ({open}::text[])
     )
     SELECT {shown} FROM (
         (SELECT * FROM working WHERE {narrowed} ORDER BY create_seq {direction} LIMIT $4)
         UNION ALL
         SELECT final.* FROM unnest({final}::text[]) AS wanted (status) CROSS JOIN LATERAL (
             SELECT * FROM orders
-            WHERE {narrowed} AND finished_at IS NOT NULL AND order_status BETWEEN wanted.status AND wanted.status
+            WHERE {narrowed} AND finished_at IS NOT NULL AND order_status BETWEEN wanted.status
+                AND wanted.status
             ORDER BY order_status {direction}, create_seq {direction} LIMIT $4
         ) AS final
     ) AS found
@@ -283,18 +286,21 @@ async def find_order(tx: Tx, account_id: UUID, order_id: UUID) -> Row | None:
 # Trades that were published once: the times of the others do not follow their seqs.
 TRADES_PUBLISHED_ONCE = pages.SeqLog("trades", "seq", "received_at", "NOT is_retold")
 _LIST_TRADES = """
-    SELECT {shown} FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3 ORDER BY seq {direction} LIMIT $4
+    SELECT {shown} FROM trades WHERE account_id = $1 AND seq >= $2 AND seq < $3
+    ORDER BY seq {direction} LIMIT $4
 """
 _LIST_TRADES_BY_TIME = """
     SELECT {shown} FROM (
         (SELECT * FROM trades
          WHERE account_id = $1 AND seq >= $2 AND seq < $3 AND NOT is_retold
-           AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
+           AND ($5::timestamptz IS NULL OR received_at >= $5)
+               AND ($6::timestamptz IS NULL OR received_at < $6)
          ORDER BY seq {direction} LIMIT $4)
         UNION ALL
         (SELECT * FROM trades
          WHERE account_id = $1 AND seq >= $2 AND seq < $7 AND is_retold
-           AND ($5::timestamptz IS NULL OR received_at >= $5) AND ($6::timestamptz IS NULL OR received_at < $6)
+           AND ($5::timestamptz IS NULL OR received_at >= $5)
+               AND ($6::timestamptz IS NULL OR received_at < $6)
          ORDER BY seq {direction} LIMIT $4)
     ) AS listed
     ORDER BY seq {direction} LIMIT $4
@@ -334,17 +340,20 @@ _ACCOUNTS = """
         SELECT clock_timestamp() AS now, clock_timestamp() - make_interval(secs => $4) AS since
     )
     SELECT a.id, a.environment, a.broker, now, since FROM clock, accounts a
-    WHERE a.organization_id = $1 AND {scope} AND ($3::text IS NULL OR a.environment = $3) AND ({retains})
+    WHERE a.organization_id = $1 AND {scope} AND ($3::text IS NULL OR a.environment = $3)
+        AND ({retains})
     ORDER BY a.id
 """
 # Accounts with an order that works, or that finished `since`.
 HAS_ORDERS = """
     (SELECT true FROM orders WHERE account_id = a.id AND finished_at IS NULL LIMIT 1)
-    OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since ORDER BY finished_at LIMIT 1)
+    OR (SELECT true FROM orders WHERE account_id = a.id AND finished_at > since ORDER BY finished_at
+        LIMIT 1)
 """
 # Accounts with a position that is open, or that changed `since`.
 HAS_POSITIONS = """
-    (SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since) LIMIT 1)
+    (SELECT true FROM positions WHERE account_id = a.id AND (quantity <> 0 OR received_at > since)
+        LIMIT 1)
 """
 
 
@@ -361,7 +370,8 @@ async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list
     # By the index of open orders, which are few: by their seqs a plan might go through all that the
     # account ever had.
     query = """
-        WITH working AS MATERIALIZED (SELECT * FROM orders WHERE account_id = $1 AND finished_at IS NULL)
+        WITH working AS MATERIALIZED (SELECT * FROM orders
+            WHERE account_id = $1 AND finished_at IS NULL)
         SELECT * FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
     """
     return await tx.fetch(query, account_id, after, limit)
@@ -384,6 +394,7 @@ async def list_retained_positions(
 ) -> list[Row]:
     query = """
         SELECT * FROM positions
-        WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2) ORDER BY symbol LIMIT $4
+        WHERE account_id = $1 AND symbol > $3 AND (quantity <> 0 OR received_at > $2)
+        ORDER BY symbol LIMIT $4
     """
     return await tx.fetch(query, account_id, since, after, limit)

@@ -15,11 +15,13 @@ FIRST_LANE = str(UUID(int=0))
 # index each.
 _CLAIM_IN_TURN = """
     WITH RECURSIVE busy AS (
-        (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane LIMIT 1)
+        (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane
+            LIMIT 1)
         UNION ALL
         SELECT (
             SELECT lane FROM outbox
-            WHERE finished_at IS NULL AND lane IS NOT NULL AND lane > busy.lane ORDER BY lane LIMIT 1
+            WHERE finished_at IS NULL AND lane IS NOT NULL AND lane > busy.lane ORDER BY lane
+            LIMIT 1
         )
         FROM busy WHERE busy.lane IS NOT NULL
     ), sharing AS MATERIALIZED (
@@ -36,7 +38,8 @@ _CLAIM_IN_TURN = """
               AND finished_at IS NULL
               AND (
                 (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-                OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
+                OR (status = 'processing'
+                    AND claimed_at < (SELECT clock_timestamp()) - interval '{seconds} s')
               )
               AND NOT EXISTS (
                 SELECT FROM outbox AS earlier
@@ -53,7 +56,8 @@ _CLAIM_IN_TURN = """
         ) AS found
     ), claimed AS (
         UPDATE outbox
-        SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(), claim_token = $5::uuid
+        SET status = 'processing', attempts = attempts + 1, claimed_at = clock_timestamp(),
+            claim_token = $5::uuid
         FROM candidates
         WHERE outbox.id = candidates.id AND outbox.id = ANY (ARRAY (SELECT id FROM candidates))
         RETURNING outbox.id, lane, share

@@ -39,7 +39,8 @@ CLAIM = """
           AND finished_at IS NULL
           AND (
             (status = 'pending' AND due_at <= (SELECT clock_timestamp()))
-            OR (status = 'processing' AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
+            OR (status = 'processing'
+                AND claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $4))
           )
           AND NOT EXISTS (
             SELECT FROM outbox AS earlier
@@ -78,7 +79,8 @@ async def put(tx: Tx, rows: Sequence[NewRow]) -> None:
         INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload)
         SELECT queue, event_type, organization_id, order_key, lane, payload::jsonb
         FROM unnest($1::text[], $2::text[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[])
-             WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload, position)
+             WITH ORDINALITY AS new (queue, event_type, organization_id, order_key, lane, payload,
+                 position)
         ORDER BY position
     """
     await tx.execute(
@@ -109,13 +111,15 @@ _BY_CLAIM = (
 )
 _COMPLETE = f"""
     UPDATE outbox
-    SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL, claim_token = NULL, last_error = NULL
+    SET status = 'completed', finished_at = clock_timestamp(), claimed_at = NULL,
+        claim_token = NULL, last_error = NULL
     FROM unnest($1::text::bigint[], $2::text::uuid[]) AS held (id, token) WHERE {_BY_CLAIM}
     RETURNING held.token
 """  # noqa: S608 - our own constants
 _RETRY = f"""
     UPDATE outbox
-    SET status = CASE WHEN counted < $3::text::bigint THEN 'pending' ELSE 'failed' END, attempts = counted,
+    SET status = CASE WHEN counted < $3::text::bigint THEN 'pending'
+        ELSE 'failed' END, attempts = counted,
         due_at = clock_timestamp() + make_interval(secs => delay), urgent = urgent OR is_urgent,
         finished_at = CASE WHEN counted < $3::text::bigint THEN NULL ELSE clock_timestamp() END,
         claimed_at = NULL, claim_token = NULL, last_error = reason
@@ -128,7 +132,8 @@ _RELEASE = f"""
     UPDATE outbox
     SET status = 'pending', attempts = attempts - 1, claimed_at = NULL, claim_token = NULL,
         due_at = clock_timestamp() + make_interval(secs => delay)
-    FROM unnest($1::text::bigint[], $2::text::uuid[], $3::text::float8[]) AS held (id, token, delay) WHERE {_BY_CLAIM}
+    FROM unnest($1::text::bigint[], $2::text::uuid[], $3::text::float8[]) AS held (id, token, delay)
+    WHERE {_BY_CLAIM}
     RETURNING held.token
 """  # noqa: S608 - our own constants
 
@@ -193,7 +198,8 @@ _FAIL_USED_UP = """
     WITH used_up AS MATERIALIZED (
         SELECT id FROM outbox
         WHERE {which} AND attempts >= $2
-          AND (status = 'pending' OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
+          AND (status = 'pending'
+              OR claimed_at < (SELECT clock_timestamp()) - make_interval(secs => $3))
         ORDER BY id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
@@ -249,11 +255,13 @@ async def measure(tx: Tx, queue: Queue) -> Row:
         SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
             count(*) FILTER (WHERE status = 'processing') AS processing,
             (SELECT count(*) FROM outbox
-             WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL AND last_error IS NOT NULL) AS failed,
+             WHERE queue = $1 AND status = 'failed' AND finished_at IS NOT NULL
+                 AND last_error IS NOT NULL) AS failed,
             greatest(0, extract(
                 epoch FROM clock_timestamp() - min(created_at) FILTER (WHERE status = 'pending')
             ))::float8 AS oldest_pending_seconds,
-            greatest(0, extract(epoch FROM clock_timestamp() - min(claimed_at)))::float8 AS oldest_claim_seconds
+            greatest(0, extract(epoch
+                FROM clock_timestamp() - min(claimed_at)))::float8 AS oldest_claim_seconds
         FROM outbox WHERE queue = $1 AND finished_at IS NULL
     """
     [row] = await tx.fetch(query, queue)
@@ -301,10 +309,12 @@ async def archive_failed(
             RETURNING id
         )
         INSERT INTO outbox_archive (
-            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, failed_at,
+            id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at,
+                failed_at,
             last_error, action, retried_as, archived_by, reason
         )
-        SELECT gone.id, queue, event_type, organization_id, order_key, lane, payload, attempts, created_at, finished_at,
+        SELECT gone.id, queue, event_type, organization_id, order_key, lane, payload, attempts,
+            created_at, finished_at,
                last_error, CASE WHEN $4 THEN 'retried' ELSE 'dropped' END, fresh.id, $2, $3
         FROM gone LEFT JOIN fresh ON true
         RETURNING queue, retried_as

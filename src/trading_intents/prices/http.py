@@ -22,7 +22,8 @@ ENVIRONMENT = Parameter(
 )
 ACCOUNT = Parameter(
     "account_id",
-    "Prices of this account's market. Without it, environment paper has the built-in paper broker's.",
+    "Prices of this account's market. Without it, environment paper has the built-in paper "
+    "broker's.",
     {"type": "string", "format": "uuid"},
 )
 ENVIRONMENT_RULE = f"is missing; use {either(Environment)}"

@@ -40,14 +40,17 @@ PRICE_JOINS = f"""
     ) AS r ON true
     LEFT JOIN LATERAL (
         SELECT bid, ask, posted_at FROM {POSTED_QUOTES}
-        WHERE organization_id = asked.organization_id AND symbol = asked.symbol AND asked.market = 'simulated'
+        WHERE organization_id = asked.organization_id AND symbol = asked.symbol
+            AND asked.market = 'simulated'
         ORDER BY number DESC LIMIT 1
     ) AS q ON true
 """  # noqa: S608 - our own constants
 # As `market_of`, in a statement that has `broker` and `environment`.
 MARKET = f"CASE WHEN broker = '{BUILT_IN}' THEN 'simulated' ELSE environment END"
 _KEYS = RowParameters({"organization_id": "uuid", "market": "text", "symbol": "text"})
-_READ_PRICES = f"SELECT {KNOWN_PRICES} FROM {_KEYS.rows} AS asked {PRICE_JOINS}"  # noqa: S608 - our own constants
+_READ_PRICES = f"""
+    SELECT {KNOWN_PRICES} FROM {_KEYS.rows} AS asked {PRICE_JOINS}
+"""  # noqa: S608 - our own constants
 
 
 def read_prices(keys: Collection[PriceKey]) -> Statement:
@@ -77,7 +80,8 @@ _PRICES = RowParameters(
     | {"price": "numeric", "source": "text", "as_of": "timestamptz"}
 )
 _WRITE_PRICES = f"""
-    INSERT INTO reference_prices AS r ({_PRICES.columns}) SELECT {_PRICES.columns} FROM {_PRICES.rows} AS n
+    INSERT INTO reference_prices AS r ({_PRICES.columns}) SELECT {_PRICES.columns}
+    FROM {_PRICES.rows} AS n
     ON CONFLICT (organization_id, environment, symbol) DO UPDATE
     SET price = excluded.price, source = excluded.source, as_of = excluded.as_of
     WHERE (excluded.as_of, array_position(ARRAY['quote', 'trade', 'posted'], excluded.source::text))
@@ -98,7 +102,8 @@ def write_prices(prices: Mapping[PriceKey, ReferencePrice]) -> Statement:
 async def is_stored(tx: Tx, key: PriceKey) -> bool:
     query = """
         SELECT EXISTS (
-            SELECT FROM reference_prices WHERE organization_id = $1 AND environment = $2 AND symbol = $3
+            SELECT FROM reference_prices
+            WHERE organization_id = $1 AND environment = $2 AND symbol = $3
         )
     """
     return bool(await tx.fetchval(query, *key))
@@ -112,10 +117,12 @@ async def count_symbols(tx: Tx, organization_id: UUID, market: PriceMarket) -> i
 async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> Row:
     """Stored with the database's time, which is later than that of every price before it."""
     query = """
-        INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source, as_of)
+        INSERT INTO reference_prices AS r (organization_id, environment, symbol, price, source,
+            as_of)
         VALUES ($1, $2, $3, $4, $5, clock_timestamp())
         ON CONFLICT (organization_id, environment, symbol) DO UPDATE
-        SET price = excluded.price, source = excluded.source, as_of = greatest(clock_timestamp(), r.as_of)
+        SET price = excluded.price, source = excluded.source,
+            as_of = greatest(clock_timestamp(), r.as_of)
         RETURNING price, as_of
     """
     row = await tx.fetchrow(query, *key, price, PriceSource.POSTED)

@@ -187,7 +187,8 @@ def _find_base(folder: Path, epoch: str) -> Backup:
         # Positions in the write-ahead log from before and after a restore look alike, and mean
         # different pages.
         raise StartupRefused(
-            f"a backup was restored since {newest.folder.name}: make a full one, without --incremental"
+            f"a backup was restored since {newest.folder.name}: make a full one, without "
+            "--incremental"
         )
     return newest
 

@@ -154,11 +154,13 @@ async def resume(
 
 def _show_marked(commands: int, no_halt: bool) -> None:
     typer.echo(
-        f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their brokers, never sent"
+        f"{commands} CREATEs and REPLACEs that waited to be sent are looked up at their "
+        "brokers, never sent"
     )
     if not no_halt:
         typer.echo(
-            "every organization is halted: its admin resumes it, or `trading-intents admin resume-restored`"
+            "every organization is halted: its admin resumes it, or `trading-intents admin "
+            "resume-restored`"
         )
 
 

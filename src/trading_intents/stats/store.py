@@ -30,7 +30,8 @@ async def read(tx: Tx, account_id: UUID, window: model.Window) -> model.Stats:
     row = await tx.fetchrow(
         # The clock is read after the snapshot is taken: nothing in it is later.
         """
-        SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1), 0) AS rolled_seq,
+        SELECT coalesce((SELECT rolled_seq FROM stats_heads WHERE account_id = $1),
+            0) AS rolled_seq,
                clock_timestamp() AS now
         """,
         account_id,
@@ -57,10 +58,12 @@ async def _read_buckets(
     # the whole table.
     query = """
         SELECT b.measure, b.key, sum(b.amount)
-        FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first, past)
+        FROM unnest($2::bigint[], $3::timestamptz[], $4::timestamptz[]) AS r (width_seconds, first,
+            past)
         CROSS JOIN LATERAL (
             SELECT measure, key, amount FROM stats_buckets
-            WHERE account_id = $1 AND width_seconds = r.width_seconds AND start >= r.first AND start < r.past
+            WHERE account_id = $1 AND width_seconds = r.width_seconds AND start >= r.first
+                AND start < r.past
             OFFSET 0
         ) AS b
         GROUP BY b.measure, b.key
@@ -80,7 +83,8 @@ async def _read_tail(tx: Tx, account_id: UUID, rolled_seq: int, start: datetime)
                 SELECT seq, action_type, record, created_at FROM actions
                 WHERE account_id = $1 AND seq > $2 ORDER BY seq LIMIT $3
             )
-            SELECT action_type, record::json ->> 'symbol' AS symbol, count(*) FILTER (WHERE created_at >= $4) AS amount,
+            SELECT action_type, record::json ->> 'symbol' AS symbol, count(*)
+                FILTER (WHERE created_at >= $4) AS amount,
                    (SELECT max(seq) FROM page HAVING count(*) = $3) AS last_seq
             FROM page GROUP BY action_type, symbol
         """
@@ -106,14 +110,18 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> Counted:
 
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> Counted:
-    query = "SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2 GROUP BY measure, key"
+    query = """
+        SELECT measure, key, sum(amount) FROM stats_entries WHERE account_id = $1 AND at >= $2
+        GROUP BY measure, key
+    """
     rows = await tx.fetch(query, account_id, start)
     return [tuple(row.values()) for row in rows]
 
 
 _ENTRIES = RowParameters(column_types(model.StatsEntry))
 _INSERT_ENTRIES = f"""
-    INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns} FROM {_ENTRIES.rows} AS n
+    INSERT INTO stats_entries ({_ENTRIES.columns}) SELECT {_ENTRIES.columns}
+    FROM {_ENTRIES.rows} AS n
 """  # noqa: S608 - our own constants
 
 
@@ -124,13 +132,16 @@ def insert_entries(entries: Sequence[model.StatsEntry]) -> Statement:
 
 # Adds `counted` to the buckets of each width.
 _ADD_TO_BUCKETS = """
-    INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id, amount)
-    SELECT account_id, width, date_bin(make_interval(secs => width), at, $2) AS start, measure, key, organization_id,
+    INSERT INTO stats_buckets AS b (account_id, width_seconds, start, measure, key, organization_id,
+        amount)
+    SELECT account_id, width, date_bin(make_interval(secs => width), at, $2) AS start, measure, key,
+        organization_id,
            sum(amount)
     FROM counted CROSS JOIN unnest($1::bigint[]) AS width
     GROUP BY account_id, width, start, measure, key, organization_id
     ORDER BY account_id, width, start, measure, key
-    ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE SET amount = b.amount + excluded.amount
+    ON CONFLICT (account_id, width_seconds, start, measure, key) DO UPDATE
+    SET amount = b.amount + excluded.amount
 """
 
 
@@ -139,7 +150,8 @@ async def add_entries(tx: Tx) -> bool:
     query = f"""
         WITH counted AS MATERIALIZED (
             DELETE FROM stats_entries
-            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $3 FOR UPDATE SKIP LOCKED))
+            WHERE ctid = ANY (ARRAY (SELECT ctid FROM stats_entries LIMIT $3
+                FOR UPDATE SKIP LOCKED))
             RETURNING *
         ), added AS ({_ADD_TO_BUCKETS})
         SELECT count(*) FROM counted
@@ -168,22 +180,28 @@ async def roll_up(tx: Tx) -> bool:
     await tx.execute(insert_heads, BEHIND_ACTIONS, INSERTING_LOCK)
     count_actions = f"""
         WITH behind AS MATERIALIZED (
-            SELECT s.account_id, s.rolled_seq FROM stats_heads s JOIN account_heads h USING (account_id)
-            WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3 FOR UPDATE OF s SKIP LOCKED
+            SELECT s.account_id, s.rolled_seq FROM stats_heads s
+            JOIN account_heads h USING (account_id)
+            WHERE h.seq - s.rolled_seq >= $4 ORDER BY h.seq - s.rolled_seq DESC LIMIT $3
+            FOR UPDATE OF s SKIP LOCKED
         ), fresh AS MATERIALIZED (
-            SELECT a.account_id, a.organization_id, a.seq, a.action_type, a.record::json ->> 'symbol' AS symbol,
+            SELECT a.account_id, a.organization_id, a.seq, a.action_type,
+                a.record::json ->> 'symbol' AS symbol,
                    date_bin('1 minute', a.created_at, $2) AS at
             FROM behind CROSS JOIN LATERAL (
                 SELECT * FROM actions
-                WHERE account_id = behind.account_id AND seq > behind.rolled_seq ORDER BY seq LIMIT $5
+                WHERE account_id = behind.account_id AND seq > behind.rolled_seq ORDER BY seq
+                LIMIT $5
             ) AS a
         ), counted AS (
             SELECT account_id, organization_id, at, measure, key, count(*) AS amount
-            FROM fresh CROSS JOIN LATERAL (VALUES ('action', action_type), ('symbol', symbol)) AS what (measure, key)
+            FROM fresh CROSS JOIN LATERAL (VALUES ('action', action_type),
+                ('symbol', symbol)) AS what (measure, key)
             GROUP BY account_id, organization_id, at, measure, key
         ), added AS ({_ADD_TO_BUCKETS})
         UPDATE stats_heads s SET rolled_seq = done.seq
-        FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh GROUP BY account_id) AS done
+        FROM (SELECT account_id, max(seq) AS seq, count(*) AS amount FROM fresh
+            GROUP BY account_id) AS done
         WHERE s.account_id = done.account_id
         RETURNING done.amount
     """  # noqa: S608 - our own constants
@@ -215,9 +233,11 @@ async def prune(tx: Tx) -> bool:
                 ORDER BY start LIMIT $3
             ) AS b
         ), removed AS (
-            DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.tuple_id RETURNING old.width_seconds
+            DELETE FROM stats_buckets USING old WHERE stats_buckets.ctid = old.tuple_id
+            RETURNING old.width_seconds
         )
-        SELECT coalesce(max(count), 0) FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
+        SELECT coalesce(max(count), 0)
+        FROM (SELECT count(*) FROM removed GROUP BY width_seconds) AS counts (count)
     """
     removed: int = await tx.fetchval(
         query, list(model.KEEP_SECONDS), list(model.KEEP_SECONDS.values()), PRUNE_ROWS

@@ -61,11 +61,15 @@ async def read_login(connection: Any, setting: str) -> str:
     """Gives the login's name. A superuser is refused: it could leave its role, and row-level
     security ignores it."""
     row = await connection.fetchrow(
-        "SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles WHERE rolname = session_user"
+        """
+            SELECT rolname::text AS name, rolsuper AS is_superuser FROM pg_roles
+            WHERE rolname = session_user
+        """
     )
     if row["is_superuser"]:
         raise StartupRefused(
-            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees every organization's rows: "
+            f"the login {row['name']} of TRADING_INTENTS_{setting} is a superuser, who sees "
+            "every organization's rows: "
             "make a login of its own (CREATE ROLE trading_intents LOGIN PASSWORD '...') for it, and name "
             f"{row['name']} in TRADING_INTENTS_DATABASE_OWNER_URL alone"
         )

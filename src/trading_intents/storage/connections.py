@@ -46,14 +46,16 @@ _ARRAYS = {
 # Positions in the write-ahead log are numbers here. A standby gives no row: it may be behind what
 # was read elsewhere.
 READ_SERVER = """
-    SELECT epoch::text, (pg_last_wal_replay_lsn() - '0/0')::text, (pg_current_wal_insert_lsn() - '0/0')::text
+    SELECT epoch::text, (pg_last_wal_replay_lsn() - '0/0')::text,
+        (pg_current_wal_insert_lsn() - '0/0')::text
     FROM stream_epoch WHERE NOT pg_is_in_recovery()
 """
 # Of a message that the transaction itself writes: its COMMIT waits for the disk and a standby, as
 # others' writes up to there, and does for nothing without a write of its own, even if it has an id.
 # No row before the first write.
 READ_POSITION = """
-    SELECT (pg_logical_emit_message(true, '', '') - '0/0')::text WHERE pg_current_xact_id_if_assigned() IS NOT NULL
+    SELECT (pg_logical_emit_message(true, '', '') - '0/0')::text
+    WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 """
 REPORT_LOST_TAIL = (
     "UPDATE stream_epoch SET lost_tail = $1 WHERE epoch::text = $2 AND lost_tail IS NULL"

@@ -173,7 +173,8 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
             )
         if row["sha256"] != file.sha256:
             raise StartupRefused(
-                f"migration {file.name} was changed after it was applied: put it back, add a new one"
+                f"migration {file.name} was changed after it was applied: put it back, add a "
+                "new one"
             )
     return files[len(rows) :]
 
@@ -198,7 +199,10 @@ async def _apply_next(owner: Any, files: Sequence[Migration]) -> str:
         file = todo[0]
         name = todo[0].name
         await owner.execute(
-            f"SET ROLE {database.OWNER_ROLE}; SET search_path = public; SET lock_timeout = {LOCK_LIMIT_MILLIS};"
+            f"""
+                SET ROLE {database.OWNER_ROLE}; SET search_path = public;
+                SET lock_timeout = {LOCK_LIMIT_MILLIS};
+            """
             f"SET statement_timeout = '{STATEMENT_LIMIT_SECONDS}s'"
         )
         if file.steps:  # rows that a policy hides would look like rows that are done
@@ -284,12 +288,14 @@ async def _unprepared(owner: Any, login: str, worker: str | None, migrating: boo
                    format('GRANT %I TO %I', role, member)
             FROM roles LEFT JOIN pg_roles r ON r.rolname = role
             CROSS JOIN (
-                SELECT CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END
+                SELECT CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET'
+                    ELSE 'MEMBER' END
             ) AS word (kind)
             UNION ALL
             SELECT 3, NOT coalesce(has_schema_privilege(r.oid, 'public', privilege), false),
                    format('GRANT %s ON SCHEMA public TO %I', privilege, role)
-            FROM (SELECT role, 'USAGE' FROM roles UNION ALL SELECT $1, 'CREATE') AS rights (role, privilege)
+            FROM (SELECT role, 'USAGE' FROM roles UNION ALL
+                SELECT $1, 'CREATE') AS rights (role, privilege)
             LEFT JOIN pg_roles r ON r.rolname = role
         )
         SELECT statement FROM statements WHERE needed ORDER BY step, statement

@@ -107,7 +107,8 @@ async def find_range(
 _FIND_SEQS = """
     WITH RECURSIVE search (name, time, low, high) AS (
         SELECT bounds.*, ends.* FROM (
-            VALUES ('start', $2::timestamptz - $4::interval), ('end', $3::timestamptz + $4::interval)
+            VALUES ('start', $2::timestamptz - $4::interval),
+                ('end', $3::timestamptz + $4::interval)
         ) AS bounds (name, time) CROSS JOIN (
             SELECT min({seq}), max({seq}) + 1 FROM (
                 (SELECT {seq} FROM {table} WHERE account_id = $1 ORDER BY {seq} LIMIT 1)

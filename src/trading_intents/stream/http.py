@@ -32,7 +32,8 @@ KINDS = {kind.name.lower(): kind for kind in EventType}
 DEFAULT_KINDS = ("intent_action", "broker_order", "broker_trade", "broker_position")
 KINDS_PARAMETER = Parameter(
     "kinds",
-    f"The kinds of events wanted, comma-separated: {', '.join(KINDS)}. Default: {', '.join(DEFAULT_KINDS)}.",
+    f"The kinds of events wanted, comma-separated: {', '.join(KINDS)}. Default: "
+    f"{', '.join(DEFAULT_KINDS)}.",
     {"type": "string", "default": ",".join(DEFAULT_KINDS)},
 )
 

@@ -167,7 +167,10 @@ class Hub:
                 f"the caller has {MAX_STREAMS_PER_CALLER} streams, which is the limit; close some"
             )
         if self._callers[session.organization_id] >= self._per_organization:
-            detail = f"the organization has {self._per_organization} streams, which is the limit; close some"
+            detail = (
+                f"the organization has {self._per_organization} streams, which is the limit; "
+                "close some"
+            )
             raise errors.RateLimited("organization", detail, {"retry-after": "1"})
         if len(self._sessions) >= self._max_streams:
             raise errors.Unavailable(

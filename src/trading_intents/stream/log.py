@@ -60,7 +60,10 @@ def _appending_few(events: Sequence[Event]) -> Statement:
     first = events[0]
     count = len(events)
     rows = ", ".join(
-        f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, ${3 * number + 6}::bytea)"
+        (
+            f"({count - 1 - number}, ${3 * number + 4}::text::smallint, ${3 * number + 5}::text, "
+            f"${3 * number + 6}::bytea)"
+        )
         for number in range(count)
     )
     sql = f"""
@@ -69,7 +72,8 @@ def _appending_few(events: Sequence[Event]) -> Statement:
             ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
             RETURNING organization_id, seq
         )
-        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
+        INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol,
+            payload)
         SELECT organization_id, seq - below, $2::text::uuid, $3::text, kind, symbol, payload
         FROM heads, (VALUES {rows}) AS new (below, kind, symbol, payload)
     """  # noqa: S608 - numbers of our own
@@ -83,22 +87,26 @@ _APPEND = """
     WITH heads AS (
         INSERT INTO stream_heads AS head (organization_id, seq)
         SELECT organization_id, count
-        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id, count)
+        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[]) AS new (organization_id,
+            count)
         ORDER BY organization_id  -- as everywhere, so that two transactions never wait for each other
         ON CONFLICT (organization_id) DO UPDATE SET seq = head.seq + excluded.seq
         RETURNING organization_id, seq
     )
     INSERT INTO stream_events (organization_id, seq, account_id, environment, kind, symbol, payload)
-    SELECT organization_id, heads.seq - (packed >> 8 & 4294967295), account_id, environment, packed & 255,
+    SELECT organization_id, heads.seq - (packed >> 8 & 4294967295), account_id, environment,
+        packed & 255,
            symbol, payload
     FROM (
         SELECT packed, symbol, substring($8::bytea FROM start::int FOR length::int) AS payload
         FROM unnest(
-            from_column($6)::bigint[], from_column($7), from_column($9)::bigint[], from_column($10)::bigint[]
+            from_column($6)::bigint[], from_column($7), from_column($9)::bigint[],
+                from_column($10)::bigint[]
         ) AS new (packed, symbol, start, length)
     ) AS new
     JOIN unnest(from_column($3)::uuid[], from_column($4)::uuid[], from_column($5))
-         WITH ORDINALITY AS account (organization_id, account_id, environment, number) ON number = packed >> 40
+         WITH ORDINALITY AS account (organization_id, account_id, environment, number)
+             ON number = packed >> 40
     JOIN heads USING (organization_id)
 """
 
@@ -151,7 +159,8 @@ async def read_after(
     # Seqs are dense, so a range of them is a page, and no plan can read more. With ORDER BY and
     # LIMIT, a plan made for a young partition read and sorted all that followed, for every page.
     query = """
-        SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload FROM stream_events
+        SELECT seq, nullif(account_id, organization_id), environment, kind, symbol, payload
+        FROM stream_events
         WHERE organization_id = $1 AND seq > $2 AND seq <= $3
         ORDER BY seq
     """
@@ -220,7 +229,8 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     """Makes all earlier cursors invalid, and records who did it."""
     query = """
         WITH old AS (SELECT epoch FROM stream_epoch FOR UPDATE),
-             new AS (UPDATE stream_epoch SET epoch = gen_random_uuid(), lost_tail = NULL RETURNING epoch)
+             new AS (UPDATE stream_epoch SET epoch = gen_random_uuid(), lost_tail = NULL
+                 RETURNING epoch)
         INSERT INTO stream_epoch_renewals (epoch, before, renewed_by, reason)
         SELECT new.epoch, old.epoch, $1, $2 FROM old, new
     """

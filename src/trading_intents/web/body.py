@@ -100,7 +100,8 @@ def read_reference(pointer: str, text: str) -> str:
     if len(text) > MAX_REFERENCE_CHARACTERS or _CONTROL.search(text):
         raise ValidationFailed.at(
             pointer,
-            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control character",
+            f"must be up to {MAX_REFERENCE_CHARACTERS} characters, none of them a control "
+            "character",
         )
     return text
 

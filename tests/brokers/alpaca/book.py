@@ -81,7 +81,10 @@ class Account:
                 "position intent mismatch, inferred: sell_to_open, specified: sell_to_close",
             )
         if signed < 0 < held and -signed > held:
-            text = f"insufficient qty available for order (requested: {plain(-signed)}, available: {plain(held)})"
+            text = (
+                f"insufficient qty available for order (requested: {plain(-signed)}, available: "
+                f"{plain(held)})"
+            )
             raise Refused(403, 40310000, text)
         self._take(order)
         self.set_status(order, "pending_new")

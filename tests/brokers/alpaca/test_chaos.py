@@ -249,7 +249,10 @@ class Run:
             if self.course is SHORT:
                 await owner.execute(HURRY_PROOFS)
             await owner.execute(
-                "UPDATE orders SET lookup_due_at = now() WHERE lookup_due_at > now() + interval '12 s'"
+                """
+                    UPDATE orders SET lookup_due_at = now()
+                    WHERE lookup_due_at > now() + interval '12 s'
+                """
             )
             return bool(
                 await owner.fetchval("SELECT count(*) = 0 FROM orders WHERE finished_at IS NULL")

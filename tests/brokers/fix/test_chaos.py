@@ -122,7 +122,8 @@ class Run:
         for row in self.tables.fetch(
             """
             SELECT coalesce(client_order_id, order_id::text) AS name, o.*
-            FROM orders o LEFT JOIN commands c USING (order_id) WHERE action_type = 'CREATE' OR action_type IS NULL
+            FROM orders o LEFT JOIN commands c USING (order_id)
+            WHERE action_type = 'CREATE' OR action_type IS NULL
             """
         ):
             rows[row["name"]] = row

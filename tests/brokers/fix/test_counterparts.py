@@ -170,7 +170,8 @@ async def counterpart(
         or subprocess.run([*APART, "true"], capture_output=True).returncode
     ):
         pytest.skip(
-            "its program listens on all interfaces, and this machine gives it no network of its own (unshare)"
+            "its program listens on all interfaces, and this machine gives it no network of "
+            "its own (unshare)"
         )
     client = f"US-{folder.name}"
     dictionary = QUICKFIX / "spec" / f"{version.upper()}.xml"

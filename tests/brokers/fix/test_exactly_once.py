@@ -332,7 +332,10 @@ async def test_old_messages_are_deleted_but_for_those_of_working_orders(
         sending = submit(broker, a_ticket())
         other.report(await other.expect("D"), exec_type=status, status=status)
         await sending
-    count = "SELECT (SELECT count(*) FROM fix_out WHERE account_id = $1) + count(*) FROM fix_in WHERE account_id = $1"
+    count = """
+        SELECT (SELECT count(*) FROM fix_out WHERE account_id = $1) + count(*) FROM fix_in
+        WHERE account_id = $1
+    """
     before = await stored(connector, count)
     await broker._store.prune()
     assert await stored(connector, count) == before

@@ -32,7 +32,8 @@ FILL = """
         SELECT $1, 1, n, '8', '', 'V' || n, n % 10 = 0 FROM generate_series(1, 300) AS n;
     INSERT INTO fix_out (account_id, epoch, number, type, raw, client_order_id, is_answered)
         SELECT $1, 1, n, 'D', '', 'c' || n, n % 10 <> 0 FROM generate_series(1, 300) AS n;
-    INSERT INTO fix_sessions (account_id, organization_id, broker, begin_string, sender, target, token)
+    INSERT INTO fix_sessions (account_id, organization_id, broker, begin_string, sender, target,
+        token)
         SELECT gen_random_uuid(), $1, 'x', 'x', 's' || n, 'x', 1 FROM generate_series(1, 300) AS n
 """
 

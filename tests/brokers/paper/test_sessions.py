@@ -128,7 +128,10 @@ async def test_from_the_first_posted_quote_on_there_are_no_other_prices(venue: V
     await venue.post("0.5x10 0.6x10")
     assert await session.events(2) == ["accepted", "fill 1@1"]
     await venue.owner.execute(
-        "UPDATE paper_quotes SET posted_at = posted_at - interval '16 seconds' WHERE organization_id = $1",
+        """
+            UPDATE paper_quotes SET posted_at = posted_at - interval '16 seconds'
+            WHERE organization_id = $1
+        """,
         venue.organization,
     )
     result = await session.submit("two", "buy 1 market")

@@ -23,7 +23,9 @@ IdempotencyKey = Annotated[
     str,
     Meta(
         pattern=r"^[\x20-\x7e]{1,128}$",
-        description="A new one for each order that is meant, such as a UUID. After a lost answer repeat the call with "
+        description="A new one for each order that is meant, such as a "
+        "UUID. After a lost answer repeat "
+        "the call with "
         "the same one and the same arguments: it is carried out once.",
     ),
 ]

@@ -189,7 +189,8 @@ TOOLS = (
         list_positions,
         AccountPageArguments,
         "read_intents",
-        "Everything that an account holds or held, with its cost, value and results. A closed one has quantity 0.",
+        "Everything that an account holds or held, with its cost, value and results. A closed "
+        "one has quantity 0.",
     ),
     AgentTool(
         list_orders,
@@ -204,27 +205,31 @@ TOOLS = (
         get_quote,
         SymbolArguments,
         "read_accounts",
-        "A symbol's price in the account's market: bid and ask of the paper broker, elsewhere the last known price.",
+        "A symbol's price in the account's market: bid and ask of the paper broker, elsewhere "
+        "the last known price.",
     ),
     AgentTool(
         get_limits,
         OptionalSymbolArguments,
         None,
-        "The limits by which orders are judged: the budget of this key (`api_key`, with what is `used` of it today), "
+        "The limits by which orders are judged: the budget of this key (`api_key`, with what "
+        "is `used` of it today), "
         "and those of the organization, the account and a symbol, where the key may read them. null: there are none.",
     ),
     AgentTool(
         evaluate_order,
         OrderArguments,
         READ_CONTROLS,
-        "Whether controls and limits would let an order pass now, and what is left of each limit that would not. "
+        "Whether controls and limits would let an order pass now, and what is left of each "
+        "limit that would not. "
         "It places nothing.",
     ),
     AgentTool(
         place_order,
         PlaceOrderArguments,
         "submit_intent",
-        "Places an order with real effect at the account's broker. Without prices it is a market order. The answer "
+        "Places an order with real effect at the account's broker. Without prices it is a "
+        "market order. The answer "
         f"means that it is recorded and will be sent; `list_orders` with its intent_id has the outcome. {UNDONE} Safe "
         "to repeat with the same idempotency_key.",
         is_trading=True,
@@ -233,7 +238,8 @@ TOOLS = (
         replace_order,
         ReplaceOrderArguments,
         "submit_intent",
-        "Changes an open order of the same kind: quantity is the new total, and its prices are given again, changed or "
+        "Changes an open order of the same kind: quantity is the new total, and its prices "
+        "are given again, changed or "
         f"not. {UNDONE} Safe to repeat with the same idempotency_key.",
         is_trading=True,
     ),
@@ -241,14 +247,16 @@ TOOLS = (
         cancel_order,
         IntentArguments,
         "submit_intent",
-        "Asks for an open order to be cancelled. A cancelled order cannot be restored. Safe to repeat.",
+        "Asks for an open order to be cancelled. A cancelled order cannot be restored. Safe "
+        "to repeat.",
         is_trading=True,
     ),
     AgentTool(
         cancel_all,
         OptionalSymbolArguments,
         "submit_intent",
-        "Asks for up to 500 open orders of an account, or of one symbol, to be cancelled; `more` says to call again. "
+        "Asks for up to 500 open orders of an account, or of one symbol, to be cancelled; "
+        "`more` says to call again. "
         "Cancelled orders cannot be restored. Safe to repeat.",
         is_trading=True,
     ),
@@ -256,7 +264,8 @@ TOOLS = (
         close_position,
         ClosePositionArguments,
         "submit_intent",
-        "Closes a position by a market order for what open orders do not close already. It passes a halt. "
+        "Closes a position by a market order for what open orders do not close already. It "
+        "passes a halt. "
         f"{UNDONE} Safe to repeat with the same idempotency_key.",
         is_trading=True,
     ),
@@ -264,7 +273,8 @@ TOOLS = (
         halt,
         HaltArguments,
         "halt_account",
-        "Stops trading in an account at once and cancels its open orders. Only a person can resume it. Safe to repeat.",
+        "Stops trading in an account at once and cancels its open orders. Only a person can "
+        "resume it. Safe to repeat.",
         is_trading=True,
     ),
 )

@@ -29,18 +29,30 @@ def event_line(event: Event) -> str:
                 f" trail {amount(action.trail_amount)}" if action.trail_amount is not None else ""
             )
             prices += f" trail {action.trail_bps} bps" if action.trail_bps is not None else ""
-            return f"{action.action_type} {action.order_side} {amount(action.quantity)} {action.symbol}{prices}"
+            return (
+                f"{action.action_type} {action.order_side} {amount(action.quantity)} "
+                f"{action.symbol}{prices}"
+            )
         case OrderEvent(order=order):
             filled = f" {amount(order.filled_quantity)} of {amount(order.quantity)}"
             return f"order {order.symbol}{filled} {order.order_status}" + (
                 f": {reason}" if (reason := order_reason(order)) else ""
             )
         case TradeEvent(trade=trade):
-            return f"trade {trade.side} {amount(trade.quantity)} {trade.symbol} at {amount(trade.price)}"
+            return (
+                f"trade {trade.side} {amount(trade.quantity)} {trade.symbol} at "
+                f"{amount(trade.price)}"
+            )
         case PositionEvent(position=position):
-            return f"position {position.symbol} {amount(position.quantity)} at {amount(rounded(position.average_cost))}"
+            return (
+                f"position {position.symbol} {amount(position.quantity)} at "
+                f"{amount(rounded(position.average_cost))}"
+            )
         case BalanceEvent(balance=balance):
-            return f"balance {balance.currency or ''} cash {amount(balance.cash)} equity {amount(balance.equity)}"
+            return (
+                f"balance {balance.currency or ''} cash {amount(balance.cash)} equity "
+                f"{amount(balance.equity)}"
+            )
         case HaltEvent(halt=halt):
             return f"halt {halt.state}, {halt.orders_done} of {halt.orders} orders: {halt.reason}"
         case GapEvent(orders=orders):

@@ -49,7 +49,8 @@ def exit_codes(typed: Sequence[str] = ()) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if isinstance(error, Interrupted) and error.idempotency_key:
             typer.echo(
-                f"interrupted; the order may have been placed. Idempotency-Key {error.idempotency_key}",
+                "interrupted; the order may have been placed. Idempotency-Key "
+                f"{error.idempotency_key}",
                 err=True,
             )
             _show_again(typed, error.idempotency_key)
@@ -60,7 +61,8 @@ def _show_again(typed: Sequence[str], key: str | None) -> None:
     if typed and key:
         program = sys.argv[0] if sys.argv[0].endswith(PROGRAM) else PROGRAM
         typer.echo(
-            f"Type it again like this: it is carried out once.\n{shlex.join([program, *typed, '--key', key])}",
+            "Type it again like this: it is carried out "
+            f"once.\n{shlex.join([program, *typed, '--key', key])}",
             err=True,
         )
 
@@ -82,7 +84,10 @@ def _report(error: TradingError, about: str = "") -> int:
     out = Console(stderr=True, highlight=False, emoji=False)
     text = str(error)
     if isinstance(error, ControlRejected) and error.triggered:
-        text = f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request {error.request_id}"
+        text = (
+            f"{'; '.join(f'{each.detail} ({each.reason})' for each in error.triggered)}; request "
+            f"{error.request_id}"
+        )
     out.print(f"[bold red]{escape(_title(error))}:[/] {escape(about + text)}", soft_wrap=True)
     return _code(error)
 

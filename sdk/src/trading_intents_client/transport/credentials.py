@@ -171,5 +171,6 @@ def _demo_key(environ: Mapping[str, str]) -> str:
         return str(json.loads(file.read_text())["api_key"])
     except (OSError, ValueError, KeyError, TypeError):
         raise NotConfigured(
-            f"no API key: pass api_key, set {KEY_VARIABLE}, or work in the folder in which `make run` made {file}"
+            f"no API key: pass api_key, set {KEY_VARIABLE}, or work in the folder in which "
+            f"`make run` made {file}"
         ) from None

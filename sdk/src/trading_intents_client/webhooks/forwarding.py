@@ -93,7 +93,8 @@ class Forwarder:
 
     def _gap_body(self, after: str | None, cursor: str) -> bytes:
         self._say(
-            f"fallen behind: events after {after} are no longer kept (7 days), so some may be missing; "
+            f"fallen behind: events after {after} are no longer kept (7 days), so some may be "
+            "missing; "
             f"the target is sent a `gap`, and forwarding goes on after {cursor}"
         )
         return msgspec.json.encode({"gap": {"after": after}, "cursor": cursor})

@@ -89,7 +89,8 @@ def check_target(text: str) -> httpx.URL:
         raise NotConfigured("the target's URL must be like https://example.com/hooks")
     if url.scheme == "http" and not _is_loopback(url.host):
         raise NotConfigured(
-            "the target's URL must be https; http is for this machine, as http://127.0.0.1:9000/hooks"
+            "the target's URL must be https; http is for this machine, as "
+            "http://127.0.0.1:9000/hooks"
         )
     return url
 

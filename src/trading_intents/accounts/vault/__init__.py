@@ -44,7 +44,8 @@ def embedded_vault(
     )
     if not may_create and not path.exists():
         raise DatabaseMissing(
-            f"no {path.absolute()}: set {PREFIX}DATA_DIR or {PREFIX}VAULT_KEY_FILE as for the process that serves"
+            f"no {path.absolute()}: set {PREFIX}DATA_DIR or {PREFIX}VAULT_KEY_FILE as for the "
+            "process that serves"
         )
     return EmbeddedVault(KeyFile(path, clock, log))
 

@@ -253,7 +253,10 @@ class AlpacaRest(rest_client.RestClient):
         if self.has_execution_ids:
             return f"executions come from {ACTIVITIES}{self._refused_fees}"
         why = f"{ACTIVITIES} answers {self._refused_activities}"
-        return f"executions come from {FILLS}, busts and corrections by the stream alone: {why}{self._refused_fees}"
+        return (
+            f"executions come from {FILLS}, busts and corrections by the stream alone: "
+            f"{why}{self._refused_fees}"
+        )
 
     async def list_fees(self, since: datetime, deadline: float) -> list[BrokerEvent]:
         """Reads fees in coins from the older list alone: the activities' event stream names no

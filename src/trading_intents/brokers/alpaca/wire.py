@@ -164,9 +164,10 @@ class AlpacaAccount(Row, frozen=True, kw_only=True):
             "the account is blocked": self.account_blocked,
             "trading is blocked": self.trading_blocked,
             "its user has suspended trading": self.trade_suspended_by_user,
-            f"our clock and Alpaca's differ by {abs(skew) // timedelta(seconds=1)} s: set up NTP": bool(
-                skew
-            ),
+            (
+                f"our clock and Alpaca's differ by {abs(skew) // timedelta(seconds=1)} s: set up "
+                "NTP"
+            ): bool(skew),
         }
         return tuple(text for text, holds in blocks.items() if holds)
 

@@ -340,7 +340,10 @@ class FixBroker:
             events.append(
                 wire.refusal_event(name, each["type"], each["client_order_id"], "not_delivered")
             )
-        numbers = "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch {epoch}"
+        numbers = (
+            "{begin_string} {sender} to {target}: next in {next_in}, next out {next_out}, epoch "
+            "{epoch}"
+        )
         remarks = (numbers.format_map(row),) if row else ()
         return port.AccountSnapshot(
             taken_at=taken_at,

@@ -122,36 +122,44 @@ def _refused_number(received: ReceivedMessage) -> int | None:
 # is lost if that has changed.
 COUNT = """
     UPDATE fix_sessions s SET
-        reset_at = CASE WHEN epoch = (n.now->>'epoch')::bigint THEN reset_at ELSE clock_timestamp() END,
+        reset_at = CASE WHEN epoch = (n.now->>'epoch')::bigint THEN reset_at
+            ELSE clock_timestamp() END,
         epoch = (n.now->>'epoch')::bigint,
         next_in = (n.now->>'next_in')::bigint,
         next_out = (n.now->>'next_out')::bigint
-    FROM json_to_recordset($1::text::json) AS n (index int, account_id uuid, token bigint, was json, now json)
-    CROSS JOIN LATERAL (SELECT ctid AS tuple_id FROM fix_sessions WHERE account_id = n.account_id OFFSET 0) AS found
+    FROM json_to_recordset($1::text::json) AS n (index int, account_id uuid, token bigint, was json,
+        now json)
+    CROSS JOIN LATERAL (SELECT ctid AS tuple_id FROM fix_sessions
+        WHERE account_id = n.account_id OFFSET 0) AS found
     WHERE s.ctid = found.tuple_id AND s.token = n.token AND (epoch, next_in, next_out) =
         ((n.was->>'epoch')::bigint, (n.was->>'next_in')::bigint, (n.was->>'next_out')::bigint)
     RETURNING n.index
 """
 INSERT_SENT = """
-    INSERT INTO fix_out (account_id, epoch, number, type, raw, client_order_id, is_answered, not_after)
-    SELECT account_id, epoch, number, type, decode(raw, 'base64'), client_order_id, client_order_id IS NULL,
+    INSERT INTO fix_out (account_id, epoch, number, type, raw, client_order_id, is_answered,
+        not_after)
+    SELECT account_id, epoch, number, type, decode(raw, 'base64'), client_order_id,
+        client_order_id IS NULL,
         clock_timestamp() + make_interval(secs => seconds_left)
     FROM json_to_recordset($1::text::json) AS n (
-        account_id uuid, epoch bigint, number bigint, type text, raw text, client_order_id text, seconds_left float8
+        account_id uuid, epoch bigint, number bigint, type text, raw text, client_order_id text,
+            seconds_left float8
     )
 """
 # Besides, earlier reports of the same orders are no longer the last, and the commands are answered.
 INSERT_RECEIVED = """
     WITH n AS MATERIALIZED (
         SELECT * FROM json_to_recordset($1::text::json) AS n (
-            account_id uuid, epoch bigint, number bigint, type text, raw text, refused_number bigint, order_id text,
+            account_id uuid, epoch bigint, number bigint, type text, raw text,
+                refused_number bigint, order_id text,
             is_open bool, client_order_id text
         )
     ), closed AS (
         UPDATE fix_in i SET is_open = false
         FROM n CROSS JOIN LATERAL (
             SELECT ctid AS tuple_id FROM fix_in
-            WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id AND is_open
+            WHERE account_id = n.account_id AND order_id BETWEEN n.order_id AND n.order_id
+                AND is_open
             ORDER BY order_id OFFSET 0
         ) AS found
         WHERE i.ctid = found.tuple_id
@@ -159,13 +167,15 @@ INSERT_RECEIVED = """
         UPDATE fix_out o SET is_answered = true
         FROM n CROSS JOIN LATERAL (
             SELECT ctid AS tuple_id FROM fix_out
-            WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id AND account_id = n.account_id
+            WHERE client_order_id BETWEEN n.client_order_id AND n.client_order_id
+                AND account_id = n.account_id
             ORDER BY client_order_id, account_id OFFSET 0
         ) AS found
         WHERE o.ctid = found.tuple_id AND NOT o.is_answered
     )
     INSERT INTO fix_in (account_id, epoch, number, type, raw, refused_number, order_id, is_open)
-    SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open FROM n
+    SELECT account_id, epoch, number, type, decode(raw, 'base64'), refused_number, order_id, is_open
+    FROM n
 """
 
 
@@ -174,9 +184,11 @@ SKIP = """
     UPDATE fix_out o SET skipped_at = clock_timestamp()
     FROM (
         SELECT tuple_id FROM (
-            SELECT ctid AS tuple_id, * FROM fix_out WHERE account_id = $1 AND NOT is_answered ORDER BY at OFFSET 0
+            SELECT ctid AS tuple_id, * FROM fix_out WHERE account_id = $1 AND NOT is_answered
+            ORDER BY at OFFSET 0
         ) AS unanswered
-        WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL AND not_after < clock_timestamp()
+        WHERE epoch = $2 AND number BETWEEN $3 AND $4 AND skipped_at IS NULL
+            AND not_after < clock_timestamp()
         OFFSET 0
     ) AS found
     WHERE o.ctid = found.tuple_id
@@ -194,7 +206,8 @@ FIND_REFUSED = (
 FIND_SENT = "SELECT raw FROM fix_out WHERE account_id = $1 AND client_order_id = $2 LIMIT 1"
 _RECEIVED = """
     SELECT i.at, i.epoch, i.number, i.raw, o.type, o.client_order_id
-    FROM fix_in i LEFT JOIN fix_out o ON (o.account_id, o.epoch, o.number) = (i.account_id, i.epoch, i.refused_number)
+    FROM fix_in i LEFT JOIN fix_out o
+        ON (o.account_id, o.epoch, o.number) = (i.account_id, i.epoch, i.refused_number)
     WHERE i.account_id = $1
 """
 LIST_OPEN = f"{_RECEIVED} AND i.is_open AND i.epoch >= $2 ORDER BY i.order_id"
@@ -207,7 +220,10 @@ LIST_SKIPPED = """
 """
 
 
-RESET = "UPDATE fix_sessions SET epoch = epoch + 1, next_in = 1, next_out = 1, reset_at = clock_timestamp()"
+RESET = """
+    UPDATE fix_sessions SET epoch = epoch + 1, next_in = 1, next_out = 1,
+        reset_at = clock_timestamp()
+"""
 
 
 class FixStore:
@@ -227,11 +243,15 @@ class FixStore:
             INSERT INTO fix_sessions AS s
                 (account_id, broker, begin_string, sender, target, organization_id, token)
             VALUES ($1, $2, $3, $4, $5, $6, $7)
-            ON CONFLICT (account_id) DO UPDATE SET token = excluded.token WHERE s.token <= excluded.token
+            ON CONFLICT (account_id) DO UPDATE SET token = excluded.token
+            WHERE s.token <= excluded.token
             RETURNING *
         """
         # Other names are another session, whose numbers begin at 1.
-        rename = f"{RESET}, broker = $2, begin_string = $3, sender = $4, target = $5 WHERE account_id = $1 RETURNING *"
+        rename = (
+            f"{RESET}, broker = $2, begin_string = $3, sender = $4, target = $5 WHERE account_id "
+            "= $1 RETURNING *"
+        )
         try:
             async with self._pool.transaction() as tx:
                 owner = self._context.account.organization_id
@@ -243,7 +263,10 @@ class FixStore:
                 ):
                     row = await tx.fetchrow(rename, self._account_id, *pair)
         except asyncpg.UniqueViolationError:
-            text = "another account has this sender_comp_id and target_comp_id: a session is one account's"
+            text = (
+                "another account has this sender_comp_id and target_comp_id: a session is one "
+                "account's"
+            )
             raise AuthFailed(text) from None
         if row is None:
             raise BrokerUnavailable("another worker has the session")
@@ -292,7 +315,10 @@ class FixStore:
     async def take_resend(self, epoch: int, first: int, last: int) -> tuple[list[SentMessage], int]:
         limits = (self._account_id, epoch, first, last)
         async with self._pool.transaction() as tx:
-            own = "SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 AND epoch = $3 FOR UPDATE"
+            own = """
+                SELECT true FROM fix_sessions WHERE account_id = $1 AND token = $2 AND epoch = $3
+                FOR UPDATE
+            """
             if not await tx.fetchval(own, self._account_id, self._token, epoch):
                 raise SessionTaken
             skipped = await tx.fetch(SKIP, *limits)
@@ -338,7 +364,8 @@ async def list_log(tx: Tx, account_id: UUID, limit: int) -> list[Row]:
     """The newest messages of both directions, oldest first."""
     query = """
         SELECT * FROM (
-            (SELECT at, 'in' AS direction, epoch, number, raw, NULL::timestamptz AS skipped_at FROM fix_in
+            (SELECT at, 'in' AS direction, epoch, number, raw, NULL::timestamptz AS skipped_at
+                FROM fix_in
              WHERE account_id = $1 ORDER BY epoch DESC, number DESC LIMIT $2)
             UNION ALL
             (SELECT at, 'out', epoch, number, raw, skipped_at FROM fix_out
@@ -357,8 +384,12 @@ async def reset_numbers(tx: Tx, account_id: UUID, note: str) -> tuple[int, int]:
     if epoch is None:
         raise NotFound("the account has no FIX session")
     insert = """
-        INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered) VALUES ($1, $2, 0, 'reset', $3, true)
+        INSERT INTO fix_out (account_id, epoch, number, type, raw, is_answered)
+        VALUES ($1, $2, 0, 'reset', $3, true)
     """
     await tx.execute(insert, account_id, epoch, note.encode())
-    count = "SELECT count(*) FROM fix_out WHERE account_id = $1 AND epoch = $2 AND NOT is_answered AND skipped_at IS NULL"
+    count = """
+        SELECT count(*) FROM fix_out WHERE account_id = $1 AND epoch = $2 AND NOT is_answered
+            AND skipped_at IS NULL
+    """
     return epoch, await tx.fetchval(count, account_id, epoch - 1)

@@ -51,7 +51,8 @@ class Quotes:
                 and await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION
             ):
                 raise LimitReached(
-                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with quotes, which is the limit"
+                    f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with "
+                    "quotes, which is the limit"
                 )
             posted_at = await store.insert_quote(tx, organization_id, symbol, number, prices)
             if number > QUOTES_KEPT:

@@ -38,7 +38,8 @@ _EVENTS = "(SELECT *, 'paper:' || seq AS dedupe_key FROM paper_events) AS e"
 _EVENTS_OF_ORDER = f"""
     SELECT coalesce(json_agg(e ORDER BY e.seq), '[]') FROM (
         SELECT e.* FROM {_EVENTS}
-        WHERE e.account_id = o.account_id AND e.number BETWEEN o.number AND o.number ORDER BY e.number
+        WHERE e.account_id = o.account_id AND e.number BETWEEN o.number AND o.number
+        ORDER BY e.number
     ) AS e
 """  # noqa: S608 - our own constants
 
@@ -57,7 +58,8 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
     id, where there is one."""
     sql = f"""
         SELECT json_build_object('asked', asked, 'order', o, 'events', ({_EVENTS_OF_ORDER}))
-        FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text, broker_order_id text)
+        FROM json_to_recordset($1::text::json) AS asked (account_id uuid, client_order_id text,
+            broker_order_id text)
         LEFT JOIN LATERAL (
             SELECT number FROM paper_journal
             WHERE account_id = asked.account_id AND NOT duplicate
@@ -66,7 +68,8 @@ def find_targets(targets: Sequence[CommandTarget]) -> Statement:
         ) AS j ON true
         CROSS JOIN LATERAL (
             (SELECT * FROM paper_orders
-             WHERE account_id = asked.account_id AND number BETWEEN j.number AND j.number ORDER BY number)
+             WHERE account_id = asked.account_id AND number BETWEEN j.number AND j.number
+             ORDER BY number)
             UNION ALL
             (SELECT * FROM paper_orders
              WHERE account_id = asked.account_id AND j.number IS NULL
@@ -102,7 +105,8 @@ async def read_totals(tx: Tx, account_id: UUID) -> PaperAccount:
 async def list_open(tx: Tx, account_id: UUID) -> list[TargetRow]:
     query = f"""
         SELECT json_build_object('order', o, 'events', ({_EVENTS_OF_ORDER})) AS found
-        FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING' ORDER BY symbol) AS o
+        FROM (SELECT * FROM paper_orders WHERE account_id = $1 AND status = 'WORKING'
+            ORDER BY symbol) AS o
         ORDER BY number
     """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, account_id)
@@ -129,7 +133,8 @@ async def list_events_since(tx: Tx, account_id: UUID, since: datetime) -> list[B
     found: list[BrokerEvent] = []
     query = """
         SELECT min(seq) FROM (
-            SELECT seq FROM paper_events WHERE account_id = $1 AND recorded_at >= $2 ORDER BY recorded_at OFFSET 0
+            SELECT seq FROM paper_events WHERE account_id = $1 AND recorded_at >= $2
+            ORDER BY recorded_at OFFSET 0
         ) AS later
     """
     first: int | None = await tx.fetchval(query, account_id, since)
@@ -148,7 +153,8 @@ async def list_new_quotes(
         FROM unnest($2::text[], $3::bigint[]) AS asked (symbol, after)
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
-            WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after ORDER BY number
+            WHERE organization_id = $1 AND symbol = asked.symbol AND number > asked.after
+            ORDER BY number
         ) AS q
         ORDER BY q.symbol, q.number
     """
@@ -180,7 +186,8 @@ async def list_last_quotes(
         SELECT q.* FROM paper_symbols s
         CROSS JOIN LATERAL (
             SELECT * FROM paper_quotes
-            WHERE organization_id = s.organization_id AND symbol = s.symbol AND number = s.number LIMIT 1
+            WHERE organization_id = s.organization_id AND symbol = s.symbol AND number = s.number
+            LIMIT 1
         ) AS q
         WHERE s.organization_id = $1
     """
@@ -210,7 +217,8 @@ async def insert_quote(
     tx: Tx, organization_id: UUID, symbol: Symbol, number: int, prices: Prices
 ) -> datetime:
     query = """
-        INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size, last, last_size)
+        INSERT INTO paper_quotes (organization_id, symbol, number, bid, ask, bid_size, ask_size,
+            last, last_size)
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
         RETURNING posted_at
     """

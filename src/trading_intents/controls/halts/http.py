@@ -154,7 +154,8 @@ def _terms(request: Request) -> HaltTerms:
     )
     if body.close_positions and not may_trade:
         raise Forbidden(
-            f"the API key lacks the permission {Permission.INTENT_EDIT}, which close_positions needs"
+            f"the API key lacks the permission {Permission.INTENT_EDIT}, which "
+            "close_positions needs"
         )
     if body.close_positions and not body.cancel_orders:
         raise ValidationFailed.at("/close_positions", "needs cancel_orders")

@@ -31,7 +31,8 @@ async def lock_halts(tx: Tx, organization_id: OrganizationId) -> None:
 
 async def find_standing(tx: Tx, scope: HaltScope) -> Halt | None:
     query = f"""
-        SELECT {HALT_COLUMNS} FROM halts h WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
+        SELECT {HALT_COLUMNS} FROM halts h
+        WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NULL
     """  # noqa: S608 - our own constants
     row = await tx.fetchrow(query, scope.organization_id, scope.account_id or scope.organization_id)
     return halt_of(row) if row else None
@@ -42,7 +43,8 @@ async def find_last(tx: Tx, scope: HaltScope) -> Halt | None:
         return standing
     query = f"""
         SELECT {HALT_COLUMNS} FROM halts h
-        WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NOT NULL ORDER BY resumed_at DESC LIMIT 1
+        WHERE organization_id = $1 AND scope_id = $2 AND resumed_at IS NOT NULL
+        ORDER BY resumed_at DESC LIMIT 1
     """  # noqa: S608 - our own constants
     row = await tx.fetchrow(query, scope.organization_id, scope.account_id or scope.organization_id)
     return halt_of(row) if row else None
@@ -58,7 +60,8 @@ async def insert_halt(
 ) -> Halt:
     query = f"""
         INSERT INTO halts AS h (
-            id, organization_id, account_id, reason, cancel_orders, close_positions, state, principal_type,
+            id, organization_id, account_id, reason, cancel_orders, close_positions, state,
+                principal_type,
             principal_id, created_at, updated_at
         )
         SELECT $1::uuid, $2::uuid, $3::uuid, $4, $5::boolean, $6::boolean, $7, $8, $9, now, now
@@ -74,7 +77,8 @@ async def extend_halt(tx: Tx, halt: Halt) -> Halt:
     """Its work begins anew in every account. Its row is locked first: a worker that writes a part
     locks it too."""
     query = f"""
-        UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4, updated_at = clock_timestamp()
+        UPDATE halts h SET cancel_orders = $2, close_positions = $3, state = $4,
+            updated_at = clock_timestamp()
         WHERE id = $1 RETURNING {HALT_COLUMNS}
     """  # noqa: S608 - our own constants
     [row] = await tx.fetch(
@@ -98,7 +102,10 @@ async def resume_halt(tx: Tx, halt_id: UUID, principal: HaltPrincipal) -> Halt:
 async def of_environment(
     tx: Tx, organization_id: OrganizationId, account_ids: Collection[UUID], environment: Environment
 ) -> set[str]:
-    query = "SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[]) AND environment = $3"
+    query = """
+        SELECT id FROM accounts WHERE organization_id = $1 AND id = ANY ($2::uuid[])
+            AND environment = $3
+    """
     rows = await tx.fetch(query, organization_id, list(account_ids), environment)
     return {str(row["id"]) for row in rows}
 

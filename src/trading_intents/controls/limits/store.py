@@ -27,13 +27,16 @@ JUDGING_LOCK = 7469011
 CHECKING_LOCK = 7469012  # advisory locks
 JOINS = """
     LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = '' LIMIT 1
+        SELECT rules::text FROM trading_limits WHERE owner_id = a.organization_id AND symbol = ''
+        LIMIT 1
     ) level_1 ON true
     LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = '' LIMIT 1
+        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = ''
+        LIMIT 1
     ) level_2 ON true
     LEFT JOIN LATERAL (
-        SELECT rules::text FROM trading_limits WHERE owner_id = asked.account_id AND symbol = asked.symbol
+        SELECT rules::text FROM trading_limits
+        WHERE owner_id = asked.account_id AND symbol = asked.symbol
           AND symbol <> '' LIMIT 1
     ) level_3 ON true
 """
@@ -99,7 +102,8 @@ async def delete_limits(tx: Tx, owner_id: UUID, symbol: str) -> None:
 async def make_budget(tx: Tx, organization_id: OrganizationId, key_id: UUID) -> None:
     """The day's sum runs on over changes of the limits."""
     query = """
-        INSERT INTO key_budgets (key_id, organization_id, day) VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date)
+        INSERT INTO key_budgets (key_id, organization_id, day)
+        VALUES ($1, $2, (now() AT TIME ZONE 'UTC')::date)
         ON CONFLICT (key_id) DO NOTHING
     """
     await tx.execute(query, key_id, organization_id)
@@ -181,13 +185,16 @@ async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
     """Adds to the baseline, if it is of the day that is `begun`, else begins it: a row as
     `baseline_rows` has them."""
     query = """
-        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
-        VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric, $6::text::jsonb)
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result,
+            unpriced)
+        VALUES ($1::text::uuid, $2::text::uuid, $3::text::date, $4, $5::text::numeric,
+            $6::text::jsonb)
         ON CONFLICT (account_id) DO UPDATE
         SET day = excluded.day, timezone = excluded.timezone, unpriced = excluded.unpriced,
             recorded_at = clock_timestamp(),
             halted = b.halted AND (b.day, b.timezone) = (excluded.day, excluded.timezone),
-            result = CASE WHEN (b.day, b.timezone) = (excluded.day, excluded.timezone) THEN b.result + $7
+            result = CASE WHEN (b.day, b.timezone) = (excluded.day, excluded.timezone)
+                THEN b.result + $7
                           ELSE excluded.result END
     """
     await tx.execute(query, *begun, added)
@@ -196,7 +203,8 @@ async def add_to_baseline(tx: Tx, begun: Sequence[str], added: Decimal) -> None:
 async def page_accounts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     """Accounts by their ids; none while another process walks through them."""
     query = """
-        SELECT account_id FROM account_heads WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
+        SELECT account_id FROM account_heads
+        WHERE account_id > $1 AND (SELECT pg_try_advisory_xact_lock($3))
         ORDER BY account_id LIMIT $2
     """
     rows = await tx.fetch(query, after, limit, CHECKING_LOCK)
@@ -207,7 +215,8 @@ async def prune_exposures(tx: Tx, account_ids: Sequence[UUID]) -> None:
     query = """
         DELETE FROM exposures WHERE (account_id, symbol) IN (
             SELECT account_id, symbol FROM exposures
-            WHERE account_id = ANY ($1::uuid[]) AND open_orders = 0 AND open_buy = 0 AND open_sell = 0
+            WHERE account_id = ANY ($1::uuid[]) AND open_orders = 0 AND open_buy = 0
+                AND open_sell = 0
             FOR UPDATE SKIP LOCKED
         )
     """
@@ -251,9 +260,11 @@ async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
     exposure before the commit: what is read after this has all that is counted, and nothing that is
     not."""
     query = """
-        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy,
+            open_sell)
         SELECT account_id, symbol, organization_id, 0, 0, 0
-        FROM unnest($1::uuid[], $2::text[]) AS wrong (account_id, symbol) JOIN account_heads USING (account_id)
+        FROM unnest($1::uuid[], $2::text[]) AS wrong (account_id, symbol)
+        JOIN account_heads USING (account_id)
         ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE SET open_orders = e.open_orders
     """
@@ -262,7 +273,8 @@ async def lock_exposures(tx: Tx, keys: Sequence[AccountSymbol[UUID]]) -> None:
 
 async def set_exposure(tx: Tx, account_id: UUID, symbol: str, sums: Sequence[Decimal]) -> None:
     query = """
-        UPDATE exposures SET open_orders = $3, open_buy = $4, open_sell = $5 WHERE account_id = $1 AND symbol = $2
+        UPDATE exposures SET open_orders = $3, open_buy = $4, open_sell = $5
+        WHERE account_id = $1 AND symbol = $2
     """
     await tx.execute(query, account_id, symbol, *sums)
 

@@ -21,23 +21,27 @@ async def unfinished_parts(tx: Tx, account_ids: Sequence[UUID], is_sweep: bool) 
         SELECT h.id AS halt_id, h.organization_id, h.account_id, h.close_positions, h.created_at
         FROM (
             SELECT id, organization_id, account_id, close_positions, created_at FROM halts
-            WHERE resumed_at IS NULL AND cancel_orders AND (state <> 'done' OR $2) AND account_id = ANY ($1::uuid[])
+            WHERE resumed_at IS NULL AND cancel_orders AND (state <> 'done' OR $2)
+                AND account_id = ANY ($1::uuid[])
             UNION ALL
             SELECT h.id, h.organization_id, a.id, h.close_positions, h.created_at
             FROM halts h JOIN accounts a ON a.organization_id = h.organization_id
-            WHERE h.resumed_at IS NULL AND h.cancel_orders AND (h.state <> 'done' OR $2) AND h.account_id IS NULL
+            WHERE h.resumed_at IS NULL AND h.cancel_orders AND (h.state <> 'done' OR $2)
+                AND h.account_id IS NULL
               AND a.id = ANY ($1::uuid[])
         ) AS h
         LEFT JOIN halt_parts p ON p.halt_id = h.id AND p.account_id = h.account_id
         WHERE p.state IS DISTINCT FROM 'done'
-           OR $2 AND EXISTS (SELECT FROM orders o WHERE o.account_id = h.account_id AND o.finished_at IS NULL)
+           OR $2 AND EXISTS (SELECT FROM orders o
+               WHERE o.account_id = h.account_id AND o.finished_at IS NULL)
     """
     return await tx.fetch(query, account_ids, is_sweep)
 
 
 async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     query = """
-        SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1 ORDER BY id LIMIT $2
+        SELECT id FROM halts WHERE resumed_at IS NULL AND state <> 'done' AND id > $1 ORDER BY id
+        LIMIT $2
     """
     rows = await tx.fetch(query, after, limit)
     return [row["id"] for row in rows]
@@ -77,7 +81,8 @@ async def open_orders(tx: Tx, account_id: UUID, halt_at: object, limit: int) -> 
             o.closes AND o.created_at > $2 AS is_left, cancels.count AS cancels,
             coalesce(cancels.seconds, 0)::float8 AS cancelled_seconds
         FROM orders o CROSS JOIN LATERAL (
-            SELECT count(*) AS count, extract(epoch FROM clock_timestamp() - max(a.created_at)) AS seconds
+            SELECT count(*) AS count,
+                extract(epoch FROM clock_timestamp() - max(a.created_at)) AS seconds
             FROM actions a
             WHERE a.intent_id = o.order_id AND a.action_type = 'CANCEL' AND a.created_at >= $2
               AND NOT o.cancel_requested
@@ -102,7 +107,8 @@ async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str,
     query = """
         SELECT symbol, count(*) AS count,
             extract(epoch FROM clock_timestamp() - max(finished_at))::float8 AS seconds
-        FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2 ORDER BY create_seq) AS made
+        FROM (SELECT * FROM orders WHERE account_id = $1 AND create_seq > $2
+            ORDER BY create_seq) AS made
         WHERE closes AND finished_at IS NOT NULL AND order_status <> 'FILLED'
         GROUP BY symbol
     """
@@ -117,12 +123,14 @@ async def write_progress(
     keeps a second call from adding to it in between."""
     query = """
         INSERT INTO halt_parts AS p (
-            halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done, symbols,
+            halt_id, account_id, organization_id, state, base_seq, seen_seq, orders, orders_done,
+                symbols,
             positions_done, waiting
         )
         SELECT h.id, $2, $3, $5, $6, $7, $8, $9, $10, $11, $12::jsonb
         FROM (
-            SELECT id FROM halts WHERE id = $1 AND resumed_at IS NULL AND close_positions = $4 FOR SHARE
+            SELECT id FROM halts WHERE id = $1 AND resumed_at IS NULL AND close_positions = $4
+            FOR SHARE
         ) AS h
         ON CONFLICT (halt_id, account_id) DO UPDATE
         SET state = excluded.state, seen_seq = excluded.seen_seq, orders = excluded.orders,
@@ -160,10 +168,12 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
     """Totals of the halt's parts. A closed account, which nobody can trade on, needs no part."""
     scope = "$3::uuid IS NULL" if halt.scope.account_id is None else "a.id = $3"
     query = f"""
-        SELECT count(*) FILTER (WHERE a.closed_at IS NULL AND coalesce(p.state, 'cancelling') = 'cancelling')
+        SELECT count(*) FILTER (WHERE a.closed_at IS NULL
+            AND coalesce(p.state, 'cancelling') = 'cancelling')
                 AS cancelling,
             count(*) FILTER (WHERE a.closed_at IS NULL AND p.state = 'closing') AS closing,
-            coalesce(sum(p.orders), 0)::bigint AS orders, coalesce(sum(p.orders_done), 0)::bigint AS orders_done,
+            coalesce(sum(p.orders), 0)::bigint AS orders,
+                coalesce(sum(p.orders_done), 0)::bigint AS orders_done,
             coalesce(sum(cardinality(p.symbols)), 0)::bigint AS positions,
             coalesce(sum(p.positions_done), 0)::bigint AS positions_done,
             coalesce((
@@ -184,7 +194,8 @@ async def add_up(tx: Tx, halt: Halt) -> Row:
 async def update_halt(tx: Tx, halt_id: UUID, state: HaltState, totals: Row) -> Halt | None:
     """None: nothing changed."""
     query = f"""
-        UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5, positions_done = $6,
+        UPDATE halts h SET state = $2, orders = $3, orders_done = $4, positions = $5,
+            positions_done = $6,
             waiting = $7::jsonb, updated_at = clock_timestamp()
         WHERE id = $1
           AND (state, orders, orders_done, positions, positions_done, waiting)

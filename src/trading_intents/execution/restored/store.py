@@ -23,7 +23,8 @@ async def is_connected(tx: Tx, account_id: UUID) -> bool:
     """Whether a worker that is alive has a session with the account's broker."""
     query = """
         SELECT EXISTS (
-            SELECT FROM accounts a JOIN leases l ON l.account_id = a.id JOIN workers w ON w.id = l.worker_id
+            SELECT FROM accounts a JOIN leases l ON l.account_id = a.id
+            JOIN workers w ON w.id = l.worker_id
             WHERE a.id = $1 AND a.connection = 'connected' AND w.expires_at > clock_timestamp()
         )
     """
@@ -43,7 +44,8 @@ async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[O
         SELECT g.id FROM organizations g CROSS JOIN LATERAL (
             SELECT * FROM halts WHERE scope_id = g.id AND resumed_at IS NULL LIMIT 1
         ) AS h
-        WHERE h.reason = $1 AND h.principal_type = 'SYSTEM' AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
+        WHERE h.reason = $1 AND h.principal_type = 'SYSTEM'
+            AND ($2::text IS NULL OR $2 IN (g.id::text, g.external_id))
         ORDER BY g.id
     """
     rows = await tx.fetch(query, reason, organization)
@@ -53,7 +55,10 @@ async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[O
 async def forget_absences(tx: Tx) -> None:
     """Clears earlier proofs of absence: an order may have been sent since, so two new look-ups are
     needed."""
-    query = "UPDATE orders SET absent_at = NULL, lookups = 0 WHERE finished_at IS NULL AND absent_at IS NOT NULL"
+    query = """
+        UPDATE orders SET absent_at = NULL, lookups = 0
+        WHERE finished_at IS NULL AND absent_at IS NOT NULL
+    """
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
@@ -62,7 +67,8 @@ async def mark_sent_commands(tx: Tx) -> None:
     sent again."""
     query = """
         UPDATE commands c SET restored_at = clock_timestamp()
-        FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL AND c.action_type <> 'CANCEL'
+        FROM orders o WHERE o.order_id = c.order_id AND o.finished_at IS NULL
+            AND c.action_type <> 'CANCEL'
     """
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
@@ -73,14 +79,16 @@ async def list_queued_commands(tx: Tx) -> list[Row]:
         WITH queued AS MATERIALIZED (
             SELECT lane AS account_id, organization_id, order_key AS order_id, event_type,
                 (payload ->> 'seq')::bigint AS seq
-            FROM outbox WHERE queue = 'intents' AND finished_at IS NULL AND event_type <> 'intent.cancel'
+            FROM outbox WHERE queue = 'intents' AND finished_at IS NULL
+                AND event_type <> 'intent.cancel'
         )
         SELECT q.*, a.action_id
         FROM (
             SELECT * FROM queued
             UNION ALL
             SELECT o.account_id, o.organization_id, o.order_id, q.event_type, o.create_seq
-            FROM queued q JOIN orders o ON o.account_id = q.account_id AND o.parent_order_id = q.order_id
+            FROM queued q JOIN orders o ON o.account_id = q.account_id
+                AND o.parent_order_id = q.order_id
             WHERE q.event_type = 'intent.create'
         ) AS q
         JOIN actions a ON a.account_id = q.account_id AND a.seq = q.seq
@@ -93,7 +101,8 @@ async def mark_queued_commands(tx: Tx, rows: Sequence[Row]) -> None:
     now on is known by their client order ids."""
     query = """
         INSERT INTO commands AS c
-            (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at, restored_at)
+            (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at,
+                restored_at)
         SELECT *, clock_timestamp(), clock_timestamp()
         FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
         ON CONFLICT (account_id, client_order_id) DO UPDATE

@@ -19,7 +19,8 @@ async def enlist(tx: Tx, worker_id: UUID, old_id: UUID) -> None:
     """Enlists the worker, and frees what it had leased under its old id."""
     await retire(tx, old_id)
     query = """
-        INSERT INTO workers (id, expires_at) VALUES ($1, clock_timestamp() + make_interval(secs => $2))
+        INSERT INTO workers (id, expires_at)
+        VALUES ($1, clock_timestamp() + make_interval(secs => $2))
         ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
     """
     await tx.execute(query, worker_id, LEASE_SECONDS)
@@ -81,7 +82,8 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
         ), taken AS (
             INSERT INTO leases AS l (account_id, organization_id, worker_id)
             SELECT id, organization_id, $1 FROM free
-            ON CONFLICT (account_id) DO UPDATE SET worker_id = excluded.worker_id, token = l.token + 1
+            ON CONFLICT (account_id) DO UPDATE
+            SET worker_id = excluded.worker_id, token = l.token + 1
             RETURNING account_id
         )
         SELECT free.id FROM taken JOIN free ON free.id = taken.account_id ORDER BY free.busy DESC
@@ -104,7 +106,8 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
 async def list_held(tx: Tx, worker_id: UUID) -> list[Row]:
     """The worker's leases, with what their sessions are made of."""
     query = """
-        SELECT l.account_id, l.token, a.organization_id, a.environment, a.broker, a.link_generation, a.connection
+        SELECT l.account_id, l.token, a.organization_id, a.environment, a.broker, a.link_generation,
+            a.connection
         FROM leases l JOIN accounts a ON a.id = l.account_id WHERE l.worker_id = $1
     """
     return await tx.fetch(query, worker_id)
@@ -137,7 +140,8 @@ async def show_connections(tx: Tx, worker_id: UUID, states: Mapping[UUID, Connec
     """Writes the states of accounts whose lease this worker holds."""
     query = """
         UPDATE accounts a SET connection = s.connection
-        FROM unnest($2::uuid[], $3::text[]) AS s (account_id, connection) JOIN leases l USING (account_id)
+        FROM unnest($2::uuid[], $3::text[]) AS s (account_id, connection)
+        JOIN leases l USING (account_id)
         WHERE a.id = s.account_id AND l.worker_id = $1 AND a.connection <> s.connection
     """
     await tx.execute(query, worker_id, list(states), list(states.values()))
@@ -159,7 +163,8 @@ async def read_session(tx: Tx, account_id: UUID) -> Row:
 async def read_seen(tx: Tx, account_id: UUID) -> datetime:
     """The time up to which the account's executions are known to be recorded."""
     query = """
-        SELECT coalesce(l.seen_at, a.created_at) FROM accounts a LEFT JOIN leases l ON l.account_id = a.id
+        SELECT coalesce(l.seen_at, a.created_at) FROM accounts a
+        LEFT JOIN leases l ON l.account_id = a.id
         WHERE a.id = $1
     """
     seen_at: datetime = await tx.fetchval(query, account_id)
@@ -167,7 +172,10 @@ async def read_seen(tx: Tx, account_id: UUID) -> datetime:
 
 
 async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
-    query = "UPDATE leases SET seen_at = clock_timestamp() WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])"
+    query = """
+        UPDATE leases SET seen_at = clock_timestamp()
+        WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])
+    """
     await tx.execute(query, worker_id, account_ids)
 
 
@@ -181,7 +189,8 @@ def needs_no_broker(max_age_millis: int) -> str:
                 OR candidate.event_type <> 'intent.cancel' AND (
                     o.cancel_requested
                     OR NOT o.closes AND {was_halted("o", "candidate.created_at")}
-                    OR candidate.created_at < clock_timestamp() - make_interval(secs => least({max_age_millis}, (
+                    OR candidate.created_at < clock_timestamp()
+                        - make_interval(secs => least({max_age_millis}, (
                         SELECT stale_order_millis FROM symbol_times t
                         WHERE t.account_id = o.account_id AND t.symbol = o.symbol
                     )) / 1000.0)
@@ -196,7 +205,8 @@ async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
     """Symbols whose opening has no cost, and of which nothing was closed."""
     query = """
         SELECT symbol FROM positions
-        WHERE account_id = $1 AND uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity ORDER BY symbol
+        WHERE account_id = $1 AND uncosted_quantity <> 0 AND uncosted_quantity = opening_quantity
+        ORDER BY symbol
     """
     rows = await tx.fetch(query, account_id)
     return [row["symbol"] for row in rows]
@@ -205,7 +215,8 @@ async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
     """True once for each account: its opening positions are to be set now."""
     query = """
-        INSERT INTO position_openings (account_id, organization_id, opened_at) VALUES ($1, $2, clock_timestamp())
+        INSERT INTO position_openings (account_id, organization_id, opened_at)
+        VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (account_id) DO NOTHING RETURNING true
     """
     claimed = await tx.fetchval(query, account_id, organization_id)
@@ -227,16 +238,19 @@ async def look_up_missing(
     it can report again."""
     query = """
         WITH missing AS MATERIALIZED (
-            SELECT order_id, (SELECT min(sent_at) FROM commands c WHERE c.order_id = o.order_id) AS sent_at
+            SELECT order_id, (SELECT min(sent_at) FROM commands c
+                WHERE c.order_id = o.order_id) AS sent_at
             FROM orders o
             WHERE account_id = $1 AND finished_at IS NULL AND (
                 $5 AND lookup_due_at > clock_timestamp()
                 OR lookup_due_at IS NULL
-                AND EXISTS (SELECT FROM commands c WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
+                AND EXISTS (SELECT FROM commands c
+                    WHERE c.order_id = o.order_id AND c.sent_at IS NOT NULL OFFSET 0)
                 AND NOT EXISTS (
                     SELECT FROM commands c
                     WHERE c.order_id = o.order_id
-                      AND (c.client_order_id = ANY ($2::text[]) OR c.broker_order_id = ANY ($3::text[]))
+                      AND (c.client_order_id = ANY ($2::text[])
+                          OR c.broker_order_id = ANY ($3::text[]))
                     OFFSET 0
                 )
             )
@@ -247,7 +261,8 @@ async def look_up_missing(
             lookup_due_at, greatest(clock_timestamp(), missing.sent_at + make_interval(secs => $4))
         )
         FROM missing
-        WHERE o.order_id = missing.order_id AND o.order_id = ANY (ARRAY (SELECT order_id FROM missing))
+        WHERE o.order_id = missing.order_id
+            AND o.order_id = ANY (ARRAY (SELECT order_id FROM missing))
     """
     await tx.execute(query, account_id, client_order_ids, numbers, JUST_SENT_SECONDS, is_back)
 
@@ -258,7 +273,8 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[Row]:
     query = """
         SELECT r.order_key FROM outbox r JOIN orders o ON o.order_id = r.order_key
         WHERE r.finished_at IS NULL AND r.lane IS NOT NULL AND r.event_type = 'intent.create'
-          AND r.created_at < clock_timestamp() - make_interval(secs => $1) AND o.order_status = 'PENDING_NEW'
+          AND r.created_at < clock_timestamp() - make_interval(secs => $1)
+              AND o.order_status = 'PENDING_NEW'
         ORDER BY r.id LIMIT $2
     """
     return await tx.fetch(query, seconds, MAX_REPORTED)

@@ -42,7 +42,8 @@ def decide(submission: Submission, state: SubmissionState, now: datetime) -> Dec
         )
         if state.earlier:
             raise errors.IdempotencyConflict(
-                "the Idempotency-Key was used with a different body; use a new key for a new command"
+                "the Idempotency-Key was used with a different body; use a new key for a new "
+                "command"
             )
         _check_account(submission, account, state.broker)
         _check_order(submission, state.order)
@@ -120,7 +121,8 @@ def _check_broker(command: Command, state: SubmissionState) -> None:
     if offered is None:
         raise errors.ValidationFailed.at(
             f"/command/payload/spec/{kind}",
-            f"the broker {broker.name} has no such order kind; use {errors.either(broker.times_in_force)}",
+            f"the broker {broker.name} has no such order kind; use "
+            f"{errors.either(broker.times_in_force)}",
         )
     if (time_in_force or TimeInForce.DAY) not in offered and (
         time_in_force or isinstance(command, Create)

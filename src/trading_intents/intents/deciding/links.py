@@ -70,7 +70,10 @@ def _check_prices(
             for other_name, theirs in _prices(other.spec) if distance else ():
                 if price == theirs or (price > theirs) is not is_above:
                     where = "above" if is_above else "below"
-                    detail = f"must be {where} the {other_name} of {_NAMES[other.leg]}, which is {theirs}"
+                    detail = (
+                        f"must be {where} the {other_name} of {_NAMES[other.leg]}, which is "
+                        f"{theirs}"
+                    )
                     raise ValidationFailed.at(f"{pointer}/{name}", detail)
 
 
@@ -110,9 +113,15 @@ def _find_unoffered(
     time = command.spec.time_in_force or TimeInForce.DAY
     times = [time, *(each.spec.time_in_force or time for each in command.legs)]
     if unoffered := [each for each in times if each not in offered.times_in_force]:
-        return f"does not link orders of time_in_force {unoffered[0]}; use {either(offered.times_in_force)}"
+        return (
+            f"does not link orders of time_in_force {unoffered[0]}; use "
+            f"{either(offered.times_in_force)}"
+        )
     if offered.one_time_in_force and len(set(times)) > 1:
-        return f"has one time_in_force for linked orders; the entry's is {times[0]} and the exits' is {times[-1]}"
+        return (
+            f"has one time_in_force for linked orders; the entry's is {times[0]} and the exits' "
+            f"is {times[-1]}"
+        )
     for each, leg_time in zip(command.legs, times[1:], strict=True):
         if leg_time not in broker.times_in_force.get(each.spec.kind, ()):
             return f"has no {each.spec.kind} order of time_in_force {leg_time}"

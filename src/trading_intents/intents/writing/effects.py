@@ -155,17 +155,22 @@ _values = attrgetter(*(path for _, path in _COLUMNS.values()))
 _APPEND = """
     WITH new ({columns}) AS {kept} (SELECT * FROM {rows}),
     recorded AS (
-        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type, idempotency_key, body_digest,
+        INSERT INTO actions (account_id, seq, intent_id, organization_id, action_type,
+            idempotency_key, body_digest,
                              record, hash, created_at, action_id)
-        SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key, decode(body_digest, 'hex'),
+        SELECT account_id, seq, intent_id, organization_id, action_type, idempotency_key,
+            decode(body_digest, 'hex'),
                record, hash, $1::timestamptz,
                CASE action_type WHEN 'CREATE' THEN intent_id ELSE gen_random_uuid() END
         FROM new
     ),
     ordered AS (
-        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq, command_seq,
-                            symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
-                            stop_price, trail_amount, trail_bps, leg, parent_order_id, active, linked,
+        INSERT INTO orders (order_id, account_id, organization_id, environment, broker, create_seq,
+            command_seq,
+                            symbol, order_type, order_side, time_in_force, route_strategy, quantity,
+                                limit_price,
+                            stop_price, trail_amount, trail_bps, leg, parent_order_id, active,
+                                linked,
                             client_reference_id, received_at, created_at, updated_at, closes)
         SELECT intent_id, account_id, organization_id, environment, broker, seq, seq,
                symbol, order_type, order_side, time_in_force, route_strategy, quantity, limit_price,
@@ -175,20 +180,23 @@ _APPEND = """
         FROM new WHERE action_type = 'CREATE'
     ),
     exposed AS (
-        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy, open_sell)
+        INSERT INTO exposures AS e (account_id, symbol, organization_id, open_orders, open_buy,
+            open_sell)
         SELECT account_id, symbol, organization_id, count(*) FILTER (WHERE action_type = 'CREATE'),
                coalesce(sum(opens) FILTER (WHERE order_side = 'BUY'), 0),
                coalesce(sum(opens) FILTER (WHERE order_side <> 'BUY'), 0)
         FROM new WHERE opens <> 0 OR action_type = 'CREATE'
         GROUP BY account_id, symbol, organization_id ORDER BY account_id, symbol COLLATE "C"
         ON CONFLICT (account_id, symbol) DO UPDATE
-        SET open_orders = e.open_orders + excluded.open_orders, open_buy = e.open_buy + excluded.open_buy,
+        SET open_orders = e.open_orders + excluded.open_orders,
+            open_buy = e.open_buy + excluded.open_buy,
             open_sell = e.open_sell + excluded.open_sell
     ),
     moved AS (
         UPDATE account_heads h SET seq = last.seq, hash = last.hash
         FROM {last} AS last
-        WHERE h.account_id = last.account_id AND h.account_id = ANY (ARRAY (SELECT account_id FROM new))
+        WHERE h.account_id = last.account_id
+            AND h.account_id = ANY (ARRAY (SELECT account_id FROM new))
     )
     INSERT INTO outbox (queue, event_type, organization_id, order_key, lane, payload, urgent)
     SELECT 'intents', 'intent.' || lower(action_type), organization_id, intent_id, account_id,
@@ -209,7 +217,8 @@ _APPEND_MANY = _APPEND.format(
     columns=", ".join(_COLUMNS),
     kept="MATERIALIZED",
     rows=f"unnest({', '.join(f'from_column({parameter})::{kind}[]' for parameter, kind in _PARAMETERS)})",
-    last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq DESC)",
+    last="(SELECT DISTINCT ON (account_id) account_id, seq, hash FROM new ORDER BY account_id, seq "
+    "DESC)",
 )
 
 
@@ -226,13 +235,15 @@ _MARK = f"""
     UPDATE orders o
     SET order_status = c.order_status, pending_replace_seq = c.pending_replace_seq,
         cancel_requested = c.cancel_requested, version = c.version, updated_at = $1::timestamptz
-    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id AND {_MARKED_ROWS.any_of("o", "order_id")}
+    FROM {_MARKED_ROWS.rows} AS c WHERE o.order_id = c.order_id
+        AND {_MARKED_ROWS.any_of("o", "order_id")}
 """  # noqa: S608 - our own constants
 # Makes the waiting rows of cancelled intents due now, before others: an unsent CREATE is settled
 # without delay.
 _MAKE_DUE_NOW = """
     UPDATE outbox SET due_at = least(due_at, clock_timestamp()), urgent = true
-    WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL AND status = 'pending'
+    WHERE queue = 'intents' AND order_key = ANY ($1::uuid[]) AND finished_at IS NULL
+        AND status = 'pending'
 """
 _REFUSED_ROWS = RowParameters(
     dict(

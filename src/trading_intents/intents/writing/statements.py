@@ -50,7 +50,10 @@ def wait_for_budgets(organization_ids: Iterable[str], key_ids: Iterable[str]) ->
 
 def share_halt_locks(organization_ids: Iterable[str]) -> Statement:
     """Until the end of the transaction no halt of these organizations begins or ends."""
-    sql = "SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id ORDER BY id"
+    sql = """
+        SELECT pg_advisory_xact_lock_shared($1::int, hashtext(id)) FROM unnest($2::text[]) AS id
+        ORDER BY id
+    """
     return Statement(sql, (str(HALT_LOCK), array_text(organization_ids)))
 
 
@@ -91,7 +94,8 @@ def read_versions(organization_ids: Iterable[str]) -> Statement:
 _READ_VERSIONS = """
     SELECT 'clock', clock_timestamp()::text, pg_current_xact_id()::text
     UNION ALL
-    SELECT organization_id::text, version::text, NULL FROM rule_versions WHERE organization_id = ANY ($1::uuid[])
+    SELECT organization_id::text, version::text, NULL FROM rule_versions
+    WHERE organization_id = ANY ($1::uuid[])
 """
 # A control's row has its organization or account, and a symbol or an empty text. Switches that are
 # off are not sent.
@@ -103,7 +107,8 @@ _READ_RULES = """
            (closed_at IS NOT NULL)::text, has_credential::text
     FROM accounts WHERE id = ANY ($2::uuid[])
     UNION ALL
-    SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text, g.entitlements::text,
+    SELECT 'key', k.id::text, k.organization_id::text, k.environment, k.permissions::text,
+        g.entitlements::text,
            (k.disabled OR g.disabled)::text, k.expires_at::text
     FROM api_keys k JOIN organizations g ON g.id = k.organization_id WHERE k.id = ANY ($3::uuid[])
     UNION ALL
@@ -117,7 +122,8 @@ _READ_RULES = """
     FROM symbol_controls
     WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4)) AND manually_disabled
     UNION ALL
-    SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text, stale_order_millis::text,
+    SELECT 'window', account_id::text, symbol, trading_start::text, trading_end::text,
+        stale_order_millis::text,
            timezone, NULL
     FROM symbol_times WHERE account_id = ANY ($2::uuid[]) AND symbol = ANY (from_column($4))
     UNION ALL
@@ -133,7 +139,8 @@ _READ_RULES = """
     FROM trading_limits WHERE owner_id = ANY ($1::uuid[] || $3::uuid[]) AND symbol = ''
     UNION ALL
     SELECT 'limit', owner_id::text, symbol, rules::text, NULL, NULL, NULL, NULL
-    FROM trading_limits WHERE owner_id = ANY ($2::uuid[]) AND symbol = ANY (array_prepend('', from_column($4)))
+    FROM trading_limits WHERE owner_id = ANY ($2::uuid[])
+        AND symbol = ANY (array_prepend('', from_column($4)))
 """
 
 
@@ -144,19 +151,24 @@ def read_earlier(keyed: Sequence[tuple[str, str]]) -> Statement:
             SELECT json_agg(placed) FROM (
                 SELECT leg, order_id AS intent_id, create_seq AS seq FROM orders
                 WHERE a.action_type = 'CREATE' AND account_id = a.account_id
-                  AND parent_order_id BETWEEN a.intent_id AND a.intent_id ORDER BY parent_order_id, create_seq LIMIT 2
+                  AND parent_order_id BETWEEN a.intent_id AND a.intent_id
+                  ORDER BY parent_order_id, create_seq LIMIT 2
             ) AS placed
         )::text
         FROM unnest(from_column($1)::uuid[], from_column($2)) AS wanted (account_id, key)
         CROSS JOIN LATERAL (
             SELECT * FROM actions WHERE account_id = wanted.account_id
               AND idempotency_key BETWEEN wanted.key AND wanted.key
-              AND created_at > (SELECT clock_timestamp()) - interval '9600 hours' ORDER BY idempotency_key LIMIT 1
+              AND created_at > (SELECT clock_timestamp()) - interval '9600 hours'
+              ORDER BY idempotency_key LIMIT 1
         ) AS a
     """
     return Statement(sql, tuple(map(pack_array, zip(*keyed, strict=True))))
 
 
 def lock_orders(order_ids: Sequence[str]) -> Statement:
-    sql = "SELECT row_to_json(o)::text FROM orders o WHERE order_id = ANY ($1::uuid[]) ORDER BY order_id FOR UPDATE"
+    sql = """
+        SELECT row_to_json(o)::text FROM orders o WHERE order_id = ANY ($1::uuid[])
+        ORDER BY order_id FOR UPDATE
+    """
     return Statement(sql, (array_text(order_ids),))

@@ -48,7 +48,8 @@ WITH_LINKED = """
         SELECT own.entry_id
         UNION ALL
         (SELECT order_id FROM orders
-         WHERE own.linked AND account_id = own.account_id AND parent_order_id BETWEEN own.entry_id AND own.entry_id
+         WHERE own.linked AND account_id = own.account_id AND parent_order_id BETWEEN own.entry_id
+             AND own.entry_id
          ORDER BY parent_order_id)
     ) AS linked (order_id)
 """
@@ -67,18 +68,21 @@ _NAMED = f"""
             SELECT found.order_id FROM {_SECOND.rows} AS asked
             CROSS JOIN LATERAL (
                 SELECT order_id FROM commands
-                WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name AND asked.name
+                WHERE account_id = asked.account_id AND broker_order_id BETWEEN asked.name
+                    AND asked.name
                 ORDER BY broker_order_id
             ) AS found
             UNION
             SELECT found.order_id FROM {_THIRD.rows} AS asked
             CROSS JOIN LATERAL (
                 SELECT order_id FROM facts
-                WHERE account_id = asked.account_id AND key = asked.name AND order_id IS NOT NULL OFFSET 0
+                WHERE account_id = asked.account_id AND key = asked.name
+                    AND order_id IS NOT NULL OFFSET 0
             ) AS found
 """  # noqa: S608 - our own constants
 _LOCK_ORDERS = f"""
-    SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{{}}')::text, true)
+    SELECT set_config('trading_intents.locked_orders', coalesce(array_agg(order_id), '{{}}')::text,
+        true)
     FROM (
         SELECT order_id FROM orders
         WHERE order_id = ANY (ARRAY ({WITH_LINKED.format(named=_NAMED)}))
@@ -112,10 +116,13 @@ _READ_HISTORIES = f"""
     SELECT json_build_object('row', o,
         'facts', (SELECT coalesce(json_agg(f), '[]') FROM facts f WHERE f.order_id = o.order_id),
         'actions', (SELECT json_agg(a ORDER BY a.seq) FROM (
-            SELECT seq, action_id, action_type, record::json FROM actions WHERE intent_id = o.order_id
+            SELECT seq, action_id, action_type, record::json FROM actions
+            WHERE intent_id = o.order_id
         ) AS a),
-        'commands', (SELECT coalesce(json_agg(c), '[]') FROM commands c WHERE c.order_id = o.order_id),
-        'trades', (SELECT coalesce(json_agg(t ORDER BY t.booking), '[]') FROM trades t WHERE t.order_id = o.order_id)
+        'commands', (SELECT coalesce(json_agg(c), '[]') FROM commands c
+            WHERE c.order_id = o.order_id),
+        'trades', (SELECT coalesce(json_agg(t ORDER BY t.booking), '[]') FROM trades t
+            WHERE t.order_id = o.order_id)
     )::text
     FROM orders o WHERE o.order_id = ANY ({_LOCKED}) ORDER BY o.order_id
 """  # noqa: S608 - our own constants
@@ -130,7 +137,8 @@ _LOCK_POSITIONS = f"""
         ORDER BY account_id, symbol OFFSET 0  -- in this order they are locked
     ) AS asked
     CROSS JOIN LATERAL (
-        SELECT * FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol FOR UPDATE
+        SELECT * FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
+        FOR UPDATE
     ) AS p
 """  # noqa: S608 - our own constants
 

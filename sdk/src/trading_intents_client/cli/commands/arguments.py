@@ -48,7 +48,8 @@ AccountName = Annotated[
     typer.Option(
         "--account",
         metavar="NAME",
-        help="The account's name, id or the first eight characters of it; not needed where there is one.",
+        help="The account's name, id or the first eight characters of it; not needed where there "
+        "is one.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs, one value a line.")]
@@ -162,6 +163,7 @@ def find_order_id(account: Account, given: str) -> str:
         raise NotFound(f"no open order has an id that begins with {given}")
     if len(found) > 1:
         raise NotFound(
-            f"{len(found)} open orders begin with {given}, type more: {', '.join(short_ids(found).values())}"
+            f"{len(found)} open orders begin with {given}, type more: "
+            f"{', '.join(short_ids(found).values())}"
         )
     return found[0]

@@ -59,7 +59,10 @@ def halt(
             made = chosen.controls.halt(
                 reason, cancel_orders=not keep_orders, close_positions=close_positions
             )
-            line = f"halted: account {chosen.id}, {made.state}, {made.orders} orders, {made.positions} positions"
+            line = (
+                f"halted: account {chosen.id}, {made.state}, {made.orders} orders, "
+                f"{made.positions} positions"
+            )
             print_json(made) if as_json else typer.echo(line)
 
         _for_accounts(client, account, all_accounts, halt_one)

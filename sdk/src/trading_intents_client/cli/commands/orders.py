@@ -61,7 +61,10 @@ class Terms(TypedDict):
 
 def add_order_commands(cli: typer.Typer, panel: str) -> None:
     for name, verb in (("buy", "Buy"), ("sell", "Sell"), ("short", "Sell short")):
-        text = f"{verb}: at the market, with --limit and --stop, or with a stop that follows (--trail)."
+        text = (
+            f"{verb}: at the market, with --limit and --stop, or with a stop that follows "
+            "(--trail)."
+        )
         cli.command(name=name, help=text, rich_help_panel=panel)(_placing(name))
     for command in (cancel, replace):
         cli.command(rich_help_panel=panel)(command)

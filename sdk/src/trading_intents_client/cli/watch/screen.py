@@ -203,7 +203,10 @@ def _results(values: Sequence[Decimal | None]) -> list[Text]:
 def _fills(blotter: Blotter, rows: int) -> Panel:
     found = blotter.fills()[: max(rows, 0)]
     lines = [
-        f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at {amount(fill.price)}"
+        (
+            f"{_clock(fill.at)} {fill.side} {amount(fill.quantity)} {fill.symbol} at "
+            f"{amount(fill.price)}"
+        )
         for fill in found
     ]
     return _panel(Text("\n".join(lines) or "no fills", no_wrap=True, overflow="ellipsis"), "fills")

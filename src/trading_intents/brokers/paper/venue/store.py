@@ -40,7 +40,8 @@ class Arrival(msgspec.Struct, kw_only=True):
 
 def insert_account(account_id: UUID, organization_id: UUID, cash: Decimal) -> Statement:
     sql = """
-        INSERT INTO paper_accounts (account_id, organization_id, cash) VALUES ($1::uuid, $2::uuid, $3::numeric)
+        INSERT INTO paper_accounts (account_id, organization_id, cash)
+        VALUES ($1::uuid, $2::uuid, $3::numeric)
         ON CONFLICT DO NOTHING
     """
     return Statement(sql, (str(account_id), str(organization_id), str(cash)))
@@ -127,8 +128,10 @@ def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
     sql = """
-        SELECT o.account_id, to_json(o) FROM unnest($1::uuid[]) AS asked (account_id) CROSS JOIN LATERAL (
-            SELECT * FROM paper_orders WHERE account_id = asked.account_id AND status = 'WORKING' ORDER BY symbol
+        SELECT o.account_id, to_json(o) FROM unnest($1::uuid[]) AS asked (account_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM paper_orders WHERE account_id = asked.account_id AND status = 'WORKING'
+            ORDER BY symbol
         ) AS o
         ORDER BY o.account_id, o.number
     """
@@ -147,7 +150,8 @@ def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
         SELECT h.account_id, h.symbol, to_json(h)
         FROM json_populate_recordset(NULL::paper_holdings, $1::text::json) AS asked
         CROSS JOIN LATERAL (
-            SELECT * FROM paper_holdings WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+            SELECT * FROM paper_holdings
+            WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
         ) AS h
     """
     return Statement(
@@ -215,7 +219,8 @@ def save_accounts(accounts: Mapping[UUID, PaperAccount]) -> Statement:
     ]
     sql = """
         UPDATE paper_accounts a
-        SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders, events = n.events,
+        SET cash = n.cash, reserved = n.reserved, short_value = n.short_value, orders = n.orders,
+            events = n.events,
             places = n.places, commands = n.commands
         FROM json_populate_recordset(NULL::paper_accounts, $1::text::json) AS n
         WHERE a.account_id = n.account_id AND a.account_id = ANY ($2::uuid[])
@@ -233,7 +238,8 @@ def save_holdings(holdings: Mapping[AccountSymbol[UUID], PaperHolding]) -> State
         INSERT INTO paper_holdings ({columns})
         SELECT {columns} FROM json_populate_recordset(NULL::paper_holdings, $1::text::json)
         ON CONFLICT (account_id, symbol) DO UPDATE
-        SET position = excluded.position, short_value = excluded.short_value, source = excluded.source,
+        SET position = excluded.position, short_value = excluded.short_value,
+            source = excluded.source,
             number = excluded.number, bid_taken = excluded.bid_taken, ask_taken = excluded.ask_taken
     """  # noqa: S608 - our own constants
     return Statement(sql, (json_text(rows),))

@@ -19,7 +19,8 @@ from trading_intents.trading import AccountSymbol
 # thousands, and other accounts' commands wait meanwhile.
 _POSITION = """
     LEFT JOIN LATERAL (
-        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT quantity FROM positions WHERE account_id = asked.account_id AND symbol = asked.symbol
+        LIMIT 1
     ) AS p ON true
     LEFT JOIN LATERAL (
         SELECT true AS is_set FROM position_openings WHERE account_id = asked.account_id LIMIT 1
@@ -27,29 +28,34 @@ _POSITION = """
 """
 _READ = f"""
     WITH asked AS MATERIALIZED (
-        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS symbols (account_id, symbol)
+        SELECT * FROM unnest(from_column($1)::uuid[], from_column($2)) AS symbols (account_id,
+            symbol)
     ), totals AS MATERIALIZED (
         SELECT account_id, (
             SELECT sum(open_orders) FROM exposures WHERE account_id = accounts.account_id
         ) AS open_orders
         FROM (SELECT DISTINCT account_id FROM asked) AS accounts
     )
-    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text, e.open_buy::text,
+    SELECT asked.account_id::text, asked.symbol, total.open_orders::text, e.open_orders::text,
+        e.open_buy::text,
            e.open_sell::text, p.quantity::text, opening.is_set::text
     FROM asked JOIN totals AS total ON total.account_id = asked.account_id
     LEFT JOIN LATERAL (
-        SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol LIMIT 1
+        SELECT * FROM exposures WHERE account_id = asked.account_id AND symbol = asked.symbol
+        LIMIT 1
     ) AS e ON true
     {_POSITION}
 """  # noqa: S608 - our own constants
 # Of accounts that are asked for one symbol each, as most are: in one pass, which takes a fifth
 # less.
 _READ_SINGLE = f"""
-    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text, e.open_buy::text,
+    SELECT asked.account_id::text, asked.symbol, e.total::text, e.open_orders::text,
+        e.open_buy::text,
            e.open_sell::text, p.quantity::text, opening.is_set::text
     FROM unnest(from_column($1)::uuid[], from_column($2)) AS asked (account_id, symbol)
     CROSS JOIN LATERAL (
-        SELECT sum(open_orders) AS total, sum(open_orders) FILTER (WHERE symbol = asked.symbol) AS open_orders,
+        SELECT sum(open_orders) AS total, sum(open_orders)
+            FILTER (WHERE symbol = asked.symbol) AS open_orders,
                sum(open_buy) FILTER (WHERE symbol = asked.symbol) AS open_buy,
                sum(open_sell) FILTER (WHERE symbol = asked.symbol) AS open_sell
         FROM exposures WHERE account_id = asked.account_id
@@ -79,36 +85,44 @@ MAX_DOUBLINGS = 30
 _READ_RECENT = f"""
     WITH asked AS MATERIALIZED (
         SELECT wanted.*, head.seq AS head, EXISTS (
-            SELECT FROM actions a WHERE a.account_id = wanted.account_id AND a.seq = wanted.seq AND a.hash = wanted.hash
+            SELECT FROM actions a WHERE a.account_id = wanted.account_id AND a.seq = wanted.seq
+                AND a.hash = wanted.hash
         ) AS is_known
-        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3), from_column($4)::bigint[])
+        FROM unnest(from_column($1)::uuid[], from_column($2)::bigint[], from_column($3),
+            from_column($4)::bigint[])
              AS wanted (account_id, seq, hash, window_millis)
-        CROSS JOIN LATERAL (SELECT seq FROM account_heads WHERE account_id = wanted.account_id LIMIT 1) AS head
+        CROSS JOIN LATERAL (SELECT seq FROM account_heads WHERE account_id = wanted.account_id
+            LIMIT 1) AS head
     ), sized AS MATERIALIZED (
-        SELECT asked.*, greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq ELSE 0 END) AS after
+        SELECT asked.*, greatest(old.seq, CASE WHEN asked.is_known THEN asked.seq
+            ELSE 0 END) AS after
         FROM asked CROSS JOIN LATERAL (
             SELECT coalesce(max(a.seq), 0) AS seq
             FROM generate_series(0, {MAX_DOUBLINGS}) AS doubling
             CROSS JOIN LATERAL (
-                SELECT * FROM actions WHERE account_id = asked.account_id AND seq = asked.head - (1 << doubling) LIMIT 1
+                SELECT * FROM actions WHERE account_id = asked.account_id
+                    AND seq = asked.head - (1 << doubling) LIMIT 1
             ) AS a
             WHERE 1 << doubling < asked.head
               AND a.created_at < clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
         ) AS old
     ), chosen AS MATERIALIZED (
-        SELECT sized.*, sum(head - after) OVER (ORDER BY head - after, account_id) <= $5::text::bigint AS is_read
+        SELECT sized.*, sum(head - after) OVER (ORDER BY head - after,
+            account_id) <= $5::text::bigint AS is_read
         FROM sized
     ), recent AS MATERIALIZED (
         SELECT a.account_id, a.action_type, a.created_at, a.record, chosen.window_millis
         FROM chosen CROSS JOIN LATERAL (
-            SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after ORDER BY seq
+            SELECT * FROM actions WHERE account_id = chosen.account_id AND seq > chosen.after
+            ORDER BY seq
         ) AS a
         WHERE chosen.is_read AND a.action_type <> 'CANCEL' AND a.record NOT LIKE '%"leg":"%'  -- legs never count
           AND a.created_at >= clock_timestamp() - interval '{RATE_SECONDS + 1} seconds'
     )
     SELECT 'account', account_id::text, is_known::text, is_read::text FROM chosen
     UNION ALL
-    SELECT 'second', account_id::text, floor(extract(epoch FROM created_at))::bigint::text, count(*)::text
+    SELECT 'second', account_id::text, floor(extract(epoch FROM created_at))::bigint::text,
+        count(*)::text
     FROM recent GROUP BY 2, 3
     UNION ALL
     SELECT 'create', account_id::text, {_TERMS}, max(created_at)::text
@@ -136,13 +150,15 @@ def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statemen
 
 _RESULTS = f"""
     SELECT 'result', asked.account_id::text, json_build_object(
-        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost', asked.open_cost,
+        'quantity', asked.quantity, 'uncosted_quantity', asked.uncosted_quantity, 'open_cost',
+            asked.open_cost,
         'realized_pnl', asked.realized_pnl, 'opening_quantity', asked.opening_quantity,
         'opening_price', asked.opening_price
     )::text, {KNOWN_PRICES}
     FROM (
         SELECT p.*, a.market FROM positions p
-        CROSS JOIN LATERAL (SELECT {MARKET} AS market FROM accounts WHERE id = p.account_id LIMIT 1) AS a
+        CROSS JOIN LATERAL (SELECT {MARKET} AS market FROM accounts WHERE id = p.account_id
+            LIMIT 1) AS a
         WHERE p.account_id = ANY (from_column($1)::uuid[])
     ) AS asked {PRICE_JOINS}
     UNION ALL
@@ -187,13 +203,16 @@ def keep_budgets(used: Iterable[KeyUse]) -> Statement:
 def record_baselines(rows: Sequence[tuple[str, ...]]) -> Statement:
     """Rows of `baseline_rows`. The first of a day stays."""
     sql = """
-        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result, unpriced)
+        INSERT INTO daily_baselines AS b (account_id, organization_id, day, timezone, result,
+            unpriced)
         SELECT * FROM unnest(
-            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[], from_column($4),
+            from_column($1)::uuid[], from_column($2)::uuid[], from_column($3)::date[],
+                from_column($4),
             from_column($5)::numeric[], from_column($6)::jsonb[]
         )
         ON CONFLICT (account_id) DO UPDATE
-        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result, unpriced = excluded.unpriced,
+        SET day = excluded.day, timezone = excluded.timezone, result = excluded.result,
+            unpriced = excluded.unpriced,
             halted = false, recorded_at = clock_timestamp()
         WHERE (b.day, b.timezone) IS DISTINCT FROM (excluded.day, excluded.timezone)
     """
