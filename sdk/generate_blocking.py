@@ -44,7 +44,8 @@ CLIENT = '''
 '''
 OBJECT = """
     def __init__(self, loop: LoopThread, wrapped: {wrapped}) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return f"{{type(self).__name__}}{{repr(self._wrapped).removeprefix(type(self._wrapped).__name__)}}"

@@ -83,7 +83,7 @@ OLD_WORDS = {
         # The paper broker's columns; a function that places an order.
         r"account\.places|places=place\b|places = (?:n\.|{BASE})|places?: "
         r"int|place=(?:n|place|self)\b|"
-        r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places, replaces",
+        r"def place\b|await place\(|\*place\(|[Dd]ecimals?\b|MIN_(?:PRICE_)?PLACES|places=9|places, replaces",
         ordinary=("sdk/src/trading_intents_client/cli/tables.py", "tests/web/"),
     ),
     # An account, callers at once, a fixture that opens a client.

@@ -36,7 +36,8 @@ class Account:
     """One trading account, by its id. Making it asks the platform nothing."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncAccount) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return (

@@ -23,7 +23,8 @@ class AccountControls:
     """Controls, limits and halts of an account."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncAccountControls) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return (

@@ -13,7 +13,8 @@ class Market:
     """Quotes of the paper broker, and reference prices."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncMarket) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return (

@@ -34,7 +34,8 @@ class Organization:
     """Controls, limits and keys that concern all accounts of the organization."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncOrganization) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return (

@@ -16,7 +16,8 @@ class Platform:
     """Requests of operators: health, brokers, tokens."""
 
     def __init__(self, loop: LoopThread, wrapped: AsyncPlatform) -> None:
-        self._loop, self._wrapped = loop, wrapped
+        self._loop = loop
+        self._wrapped = wrapped
 
     def __repr__(self) -> str:
         return (
