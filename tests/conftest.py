@@ -30,7 +30,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 from trading_intents.telemetry import Metrics
 
-pytest_plugins = ["tests.tenants", "tests.stalls", "tests.workers"]
+pytest_plugins = ["tests.tenants", "tests.workers"]
 __all__ = ["Databases", "Urls"]  # which tests import from here
 
 TEMPLATE = "ti_template"
