@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,18 @@ import pytest
 def test_waits(n): pass
 def test_does_not_wait(): pass
 """,
+    "shown_signals.py": "import signal\nprint([signal.getsignal(each).name for each in (1, 15)])\n",
+    "test_programs.py": """
+import os, subprocess
+from tests.fork_server import Fork
+def test_a_program_hears_what_the_tests_do_not(request):
+    environ = os.environ | {"PYTHONPATH": str(request.path.parent)}
+    program = Fork("shown_signals", environ=environ, stdout=subprocess.PIPE)
+    with program.stdout:
+        assert program.stdout.read() == "['SIG_DFL', 'SIG_DFL']\\n"
+""",
 }
+IGNORED = (signal.SIGHUP, signal.SIGTERM)
 
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -70,7 +82,13 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=LIMIT_SECONDS,
+        preexec_fn=ignore_signals,  # as nohup
     )
+
+
+def ignore_signals() -> None:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
@@ -86,11 +104,11 @@ def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
     assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), (
         done.stdout
     )
-    assert re.search(r"^2 failed, 27 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^2 failed, 28 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
     order = (tmp_path / "order").read_text().split()[::2]
     assert order.pop() == "test_waits", (
         "its deadlines are the last of all, and share what their file makes once"
     )
     assert sorted(order) == sorted(
-        name.removesuffix(".py") for name in FILES if name != "conftest.py"
+        name.removesuffix(".py") for name in FILES if name.startswith("test_")
     )
