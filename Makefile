@@ -31,7 +31,7 @@ else
 	@$(SIDE_BY_SIDE) -m "not slow and not chaos"
 endif
 
-test-slow: $(VENV)/dev.stamp ## test packages, and beside browsers and other people's programs, if installed
+test-slow: $(VENV)/dev.stamp ## test what is killed, restarted or waits, packages, and beside other people's programs, if installed
 	@$(SIDE_BY_SIDE) -m "slow and not chaos"
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
