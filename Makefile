@@ -49,8 +49,11 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 	else echo "bench/console.py needs: make browser"; fi; \
 	exit $$missed
 
+# With every example of the properties, of which the other targets try a fifth.
+LONG := chaos or hypothesis and not slow
+
 chaos: $(VENV)/dev.stamp ## run the long fault tests and report them; CHAOS_SEED=2, CHAOS_SECONDS=600
-	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m chaos --timeout 1800 tests
+	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m "$(LONG)" --timeout 1800 tests
 
 soak: $(VENV)/dev.stamp ## trade through a cluster for two hours, with failovers, and draw what must stay flat; SOAK_SECONDS=600
 	@$(BIN)/python -m tests.deploy.soak bench/out/soak.png

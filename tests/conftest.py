@@ -20,11 +20,11 @@ from pathlib import Path
 import psycopg
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
 
 from tests.fork_server import IGNORED_BY_PYTHON, Fork
 from tests.kept_connections import open_pools
 from tests.kept_database import Databases, KeptDatabase
+from tests.property_sizes import load_profile
 from tests.server_process import Urls
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
@@ -39,9 +39,6 @@ MEMORY = Path("/dev/shm")
 AUTHORITIES = "/etc/ssl/certs"
 ROOM_BYTES = 4 << 30
 GARBAGE_OBJECTS = 50_000
-EXAMPLES = 50  # that hypothesis makes up for a test which does not say how many
-# What these find depends on how busy the machine is, and on the examples that chance made.
-BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 CLUSTER = "cluster"
@@ -49,14 +46,12 @@ MAKING = pytest.StashKey[threading.Thread]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before anything is forked
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make
     chaos` uses disks."""
     leave_callers_habits()
-    settings.register_profile(
-        "busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE
-    )
-    settings.load_profile("busy machine")
+    # `make chaos` asks for the properties, which Hypothesis marks.
+    load_profile(is_whole="hypothesis" in config.option.markexpr)
     gc.disable()
     # As the programs do; it takes less of the processor.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
