@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ STOP_LIMIT_SECONDS = 30
 MEMORY = Path("/dev/shm")
 AUTHORITIES = "/etc/ssl/certs"
 ROOM_BYTES = 4 << 30
+OF_A_TERMINAL = ("LC_", "LANG", "TZ", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PAGER")
 GARBAGE_OBJECTS = 50_000
 
 Once = Callable[[str, Callable[[Path], None]], Path]
@@ -72,6 +74,10 @@ def leave_callers_habits() -> None:
             signal.signal(number, lambda *_: None)  # which programs do not inherit
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
+    for name in [name for name in os.environ if name.startswith(OF_A_TERMINAL)]:
+        del os.environ[name]
+    os.environ["LC_ALL"] = "C.UTF-8"
+    time.tzset()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -4,14 +4,13 @@ be."""
 import contextlib
 import os
 import pwd
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.open_folder import open_folder
 from tests.waiting import eventually
 
 BINARIES = Path("/usr/lib/postgresql/15/bin")
@@ -23,35 +22,34 @@ def postgres_15() -> Iterator[str]:
     if not BINARIES.exists():
         pytest.skip("needs PostgreSQL 15: apt-get install postgresql-15")
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    folder = Path(tempfile.mkdtemp())
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    initdb = [
-        f"{BINARIES}/initdb",
-        "-D",
-        f"{folder}/data",
-        "-U",
-        "postgres",
-        "--auth=trust",
-        "--no-sync",
-    ]
-    subprocess.run(
-        initdb,
-        check=True,
-        user=user.pw_uid,
-        group=user.pw_gid,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-    )
-    command = [f"{BINARIES}/postgres", "-D", f"{folder}/data", "-k", str(folder), "-h", ""]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(
-            command, user=user.pw_uid, group=user.pw_gid, cwd=folder, stderr=log
-        ) as server,
-    ):
-        eventually(lambda: "ready to accept" in (folder / "log").read_text(), 60)
-        try:
-            yield f"postgresql://postgres@/postgres?host={folder}"
-        finally:
-            server.terminate()
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        initdb = [
+            f"{BINARIES}/initdb",
+            "-D",
+            f"{folder}/data",
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--no-sync",
+        ]
+        subprocess.run(
+            initdb,
+            check=True,
+            user=user.pw_uid,
+            group=user.pw_gid,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+        )
+        command = [f"{BINARIES}/postgres", "-D", f"{folder}/data", "-k", str(folder), "-h", ""]
+        with (
+            (folder / "log").open("wb") as log,
+            subprocess.Popen(
+                command, user=user.pw_uid, group=user.pw_gid, cwd=folder, stderr=log
+            ) as server,
+        ):
+            eventually(lambda: "ready to accept" in (folder / "log").read_text(), 60)
+            try:
+                yield f"postgresql://postgres@/postgres?host={folder}"
+            finally:
+                server.terminate()

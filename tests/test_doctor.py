@@ -4,8 +4,6 @@ with some of them."""
 import json
 import os
 import pwd
-import shutil
-import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from typer.testing import CliRunner
 from tests.accounts.test_credentials import SECRETS
 from tests.accounts.test_operators import DOCUMENT, settings_of
 from tests.conftest import Urls
+from tests.open_folder import open_folder
 from tests.platform import environment, run_command, serving
 from tests.test_cli import lines_of
 from trading_intents.cli import cli
@@ -23,12 +22,11 @@ from trading_intents.cli import cli
 
 @pytest.fixture
 def above() -> Iterator[Path]:
-    """A folder that others may enter and not write to, unlike those that tests usually have."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o555)
-    yield folder
-    folder.chmod(0o755)
-    shutil.rmtree(folder)
+    """A folder that others may enter and not write to."""
+    with open_folder() as folder:
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
 
 
 def doctor_as_another(environ: Mapping[str, str]) -> tuple[int, str]:

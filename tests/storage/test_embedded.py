@@ -8,7 +8,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tests.open_folder import open_folder
 from tests.server_process import LOGIN
 from tests.storage.conftest import Start, all_gone, kill_postgres, postmaster, query
 from tests.waiting import eventually, eventually_async
@@ -112,11 +112,9 @@ async def test_root_can_run_it_where_namespaces_are_forbidden(tmp_path: Path, st
 
 @pytest.fixture
 def nobodys_folder() -> Iterator[Path]:
-    # Others may not enter the folders that tests have.
-    folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
-    shutil.chown(folder, "nobody", "nogroup")
-    yield folder
-    shutil.rmtree(folder)
+    with open_folder() as folder:
+        shutil.chown(folder, "nobody", "nogroup")
+        yield folder
 
 
 def nobodys_python() -> list[str]:
