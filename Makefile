@@ -22,17 +22,17 @@ run: $(VENV)/run.stamp ## start everything: PostgreSQL, REST, gRPC, worker
 	@exec $(BIN)/trading-intents serve
 
 # A file's tests stay on one worker. Tests with a deadline run when the others are done: they wait most of the time.
-SIDE_BY_SIDE := $(BIN)/python -m pytest --durations 20 --workers 5 --waiters 3
+SIDE_BY_SIDE := $(BIN)/python -m pytest --durations 20 --waiters 3
 
 test: $(VENV)/dev.stamp ## run the test suite, or a part of it, slow ones too: TESTS=tests/web
 ifdef TESTS
 	@$(BIN)/python -m pytest $(TESTS)
 else
-	@$(SIDE_BY_SIDE) -m "not slow and not chaos"
+	@$(SIDE_BY_SIDE) --workers 4 -m "not slow and not chaos"
 endif
 
 test-slow: $(VENV)/dev.stamp ## test what is killed, restarted or waits, packages, and beside other people's programs, if installed
-	@$(SIDE_BY_SIDE) -m "slow and not chaos"
+	@$(SIDE_BY_SIDE) --workers 5 -m "slow and not chaos"
 
 check: $(VENV)/dev.stamp ## lint, types, import rules, migrations
 	@$(BIN)/ruff check .
