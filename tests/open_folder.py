@@ -6,13 +6,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-PLACES = (tempfile.gettempdir(), "/tmp", "/var/tmp")
+PARENTS = (tempfile.gettempdir(), "/tmp", "/var/tmp")
 
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
     """A new one, which is still ours alone: only the way to it is open."""
-    parent = next(place for place in map(Path, PLACES) if _is_open(place))
+    parent = next(folder for folder in map(Path, PARENTS) if _is_open(folder))
     folder = Path(tempfile.mkdtemp(dir=parent))
     try:
         yield folder
