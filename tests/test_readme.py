@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -213,17 +214,22 @@ def run(script: str, folder: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     for file in folder.glob("terminal.*"):
         file.unlink()
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-euo", "pipefail", "-x", "-c", script],
         cwd=folder,
         env=environ,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=RUN_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "wrong " not in done.stdout
+        start_new_session=True,
+    ) as shell:
+        try:
+            shown, traced = shell.communicate(timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGTERM)  # what goes on until Ctrl-C would go on for ever
+            shown, traced = shell.communicate()
+    assert shell.returncode == 0, shown + traced
+    assert "wrong " not in shown
 
 
 def test_the_make_targets_in_the_documents_exist() -> None:
