@@ -196,14 +196,16 @@ async def counterpart(
         server = await asyncio.start_server(relay, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         profile = f"generic{version.removeprefix('fix')}"
-        async with connecting(urls, folder, client, port, profile) as connector:
-            made = Counterpart(program, folder, connector, socket)
-            await made.start()
-            try:
-                yield made
-            finally:
-                await made.kill()
-                server.close()
+        try:
+            async with connecting(urls, folder, client, port, profile) as connector:
+                made = Counterpart(program, folder, connector, socket)
+                try:
+                    await made.start()
+                    yield made
+                finally:
+                    await made.kill()
+        finally:
+            server.close()
 
 
 def fills(reported: list[BrokerEvent]) -> list[tuple[str | None, Decimal | None, Decimal | None]]:
