@@ -1,6 +1,7 @@
 """`make` and the interpreter: says which one it needs, and makes the environment anew with another
 one."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -69,3 +70,41 @@ def test_make_makes_the_environment_anew_when_the_interpreter_changes(tmp_path: 
         assert make(python, venv).returncode == 0
         assert made_by.stat().st_mtime_ns == made_at, "nothing has changed"
         assert (venv / "run.stamp").exists()
+
+
+def test_a_commit_that_the_quick_checks_refuse_is_not_made(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    run(tmp_path, "git", "clone", "-q", "--shared", str(ROOT), str(clone))
+    (clone / ".venv").symlink_to(ROOT / ".venv")
+    untidy = clone / "tests" / "untidy.py"
+    untidy.write_text('"""A file."""\n\nimport os\n')
+    assert run(clone, "make", "--silent", *INSTALLED, "hooks").returncode == 0
+    run(clone, "git", "add", "-f", str(untidy))
+    refused = commit(clone)
+    assert refused.returncode != 0
+    assert "`os` imported but unused" in refused.stdout + refused.stderr
+    untidy.write_text('"""A file."""\n')
+    run(clone, "git", "add", "-f", str(untidy))
+    made = commit(clone)
+    assert made.returncode == 0, made.stdout + made.stderr
+
+
+# The environment of this checkout serves the clone: its locks are of another time.
+INSTALLED = ("-o", ".venv/dev.stamp")
+
+
+def commit(clone: Path) -> subprocess.CompletedProcess[str]:
+    author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+    return run(clone, "git", *author, "commit", "-q", "-m", "change", MAKEFLAGS=" ".join(INSTALLED))
+
+
+def run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
