@@ -51,22 +51,8 @@ MUTABLE_MAKERS = {
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
 LAYOUT |= {tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
-METAPHORS = set(
-    [
-        "desk",
-        "shop",
-        "house",
-        "crew",
-        "flight",
-        "door",
-        "audience",
-        "knock",
-        "stir",
-        "mighty",
-        "bones",
-        "scene",
-    ]
-)
+METAPHORS = {"desk", "shop", "house", "crew", "flight", "door", "audience", "knock", "stir"}
+METAPHORS |= {"mighty", "bones", "scene"}
 METAPHORS |= {"doors", "audiences", "stirred", "crowded"}
 # Terms of the field that hold such a word: a token's audience (RFC 7519), what is in flight.
 TERMS = {
