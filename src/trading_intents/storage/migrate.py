@@ -35,6 +35,7 @@ ANSWER_LIMIT_SECONDS = 310.0
 PREPARE_ATTEMPTS = 5
 ADVISORY_LOCK = 7_469_001
 TABLE = ("public", "schema_migrations")
+BASELINE = 1
 STEPS = "-- In steps"  # begins a file that is applied step by step
 
 _CHANGED_ROWS = re.compile(r"(INSERT 0|UPDATE|DELETE) [1-9]")  # in the answer to a statement
@@ -173,7 +174,7 @@ def read_files(folder: Path) -> list[Migration]:
 def _version(path: Path) -> int:
     match = re.match(r"(\d{4})_[a-z0-9_]+\.sql\Z", path.name)
     if match is None:
-        raise StartupRefused(f"migration {path.name}: name it like 0001_foundation.sql")
+        raise StartupRefused(f"migration {path.name}: name it like 0001_baseline.sql")
     return int(match[1])
 
 
@@ -185,11 +186,18 @@ async def _missing(connection: Any, files: Sequence[Migration]) -> Sequence[Migr
                 f"the database lacks migration {file.name} but has later ones: restore it"
             )
         if row.sha256 != file.sha256:
-            raise StartupRefused(
-                f"migration {file.name} was changed after it was applied: put it back, add a "
-                "new one"
-            )
+            raise StartupRefused(_explain_change(file))
     return files[len(applied) :]
+
+
+def _explain_change(file: Migration) -> str:
+    if file.version == BASELINE:
+        return (
+            f"the database was made by a build with another {file.name}, and nothing brings it up "
+            "to date: export what you need with that build, then drop the database (if it is "
+            "embedded, remove the folder TRADING_INTENTS_DATA_DIR names) and start anew"
+        )
+    return f"migration {file.name} was changed after it was applied: put it back, add a new one"
 
 
 async def _applied(connection: Any) -> list[AppliedMigration]:
