@@ -118,7 +118,8 @@ class Submits:
             ) as connection:
                 for count in range(sys.maxsize):
                     key = {"idempotency-key": f"{id(self)}-{number}-{count}"} if count % 2 else {}
-                    path = f"/v1/accounts/{accounts[(count * CALLERS + number) % len(accounts)]}/intents"
+                    account = accounts[(count * CALLERS + number) % len(accounts)]
+                    path = f"/v1/accounts/{account}/intents"
                     began = time.perf_counter()
                     connection.request(
                         "POST", path, body, headers | key | {"content-type": "application/json"}
