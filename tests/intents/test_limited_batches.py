@@ -34,8 +34,8 @@ async def local(urls: Urls) -> AsyncIterator[InProcessWriter]:
 async def set_limits(local: InProcessWriter, account: UUID, organization: UUID) -> None:
     await local.owner.execute(
         """
-            INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)
-            VALUES ($1, $2, $3, true)
+            INSERT INTO trading_limits (owner_id, organization_id, rules)
+            VALUES ($1, $2, $3)
         """,
         account,
         organization,

@@ -38,8 +38,8 @@ async def pair(urls: Urls) -> AsyncIterator[tuple[InProcessWriter, InProcessWrit
         open_in_process_writer(urls.login, urls.owner) as second,
     ):
         await first.owner.execute(
-            "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-            """ VALUES ($1, $2, '{"max_orders_per_minute": 25, "duplicate_window_millis": 60000}', false)""",
+            "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+            """ VALUES ($1, $2, '{"max_orders_per_minute": 25, "duplicate_window_millis": 60000}')""",
             first.accounts[0],
             first.organization,
         )
@@ -123,8 +123,8 @@ async def test_logs_that_are_long_together_are_not_all_read_with_other_commands(
 ) -> None:
     first, second = pair
     await first.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_orders_per_minute": 9}', false)""",
+        "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 9}')""",
         first.accounts[1],
         first.organization,
     )
@@ -143,8 +143,8 @@ async def test_reading_one_account_forgets_none_of_the_same_batch(
 ) -> None:
     first, _ = pair
     await first.owner.execute(
-        "INSERT INTO trading_limits (owner_id, organization_id, rules, needs_tracking)"
-        """ VALUES ($1, $2, '{"max_orders_per_minute": 1}', false)""",
+        "INSERT INTO trading_limits (owner_id, organization_id, rules)"
+        """ VALUES ($1, $2, '{"max_orders_per_minute": 1}')""",
         first.accounts[1],
         first.organization,
     )

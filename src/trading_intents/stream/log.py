@@ -264,9 +264,9 @@ def open_cursor(text: str) -> Cursor:
 
 async def make_partitions(tx: Tx) -> bool:
     """Makes the coming days' partitions. False: something was left to the next call."""
-    query = "SELECT late FROM stream_keep_partitions($1, $2)"
-    late = await tx.fetchval(query, DAYS_AHEAD, KEEP_DAYS, timeout=KEEP_LIMIT_SECONDS)
-    return not late
+    return not await tx.fetchval(
+        "SELECT late FROM stream_make_partitions($1)", DAYS_AHEAD, timeout=KEEP_LIMIT_SECONDS
+    )
 
 
 async def drop_partitions(tx: Tx) -> bool:
