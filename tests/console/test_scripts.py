@@ -1,5 +1,5 @@
-"""The console's scripts: types by TypeScript's checker, habits by ESLint, and what can be tested
-without a browser."""
+"""The console's scripts: types by TypeScript's checker, habits by ESLint, form by Prettier, and what
+can be tested without a browser."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 STATIC = ROOT / "src" / "trading_intents" / "console" / "static"
+STYLES = ROOT / "src" / "trading_intents" / "web" / "description"
 PROGRAMS = ROOT / ".venv" / "npm" / "node_modules" / ".bin"
 
 
@@ -44,6 +45,19 @@ def test_eslint_finds_nothing() -> None:
         str(HERE / "eslint.config.mjs"),
         str(STATIC),
     ]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prettier_finds_nothing() -> None:
+    files = [
+        *STATIC.glob("*.js"),
+        *STATIC.glob("*.css"),
+        *HERE.glob("*.mjs"),
+        *HERE.glob("*.ts"),
+        *STYLES.glob("*.css"),
+    ]
+    command = [program("prettier"), "--check", "--print-width", "100", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
