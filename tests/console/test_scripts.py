@@ -1,5 +1,5 @@
-"""The console's scripts: types by TypeScript's checker, habits by ESLint, form by Prettier, and what
-can be tested without a browser."""
+"""The console's scripts: types by TypeScript's checker, habits by ESLint, form by Prettier, and
+what can be tested without a browser."""
 
 import json
 import shutil

@@ -15,7 +15,7 @@ from trading_intents.errors import (
     RateLimited,
     Unavailable,
 )
-from trading_intents.web.request import JSON, Answer
+from trading_intents.web.request import JSON, Answer, Headers
 
 
 class TriggeredControl(msgspec.Struct):
@@ -58,7 +58,9 @@ class ErrorShape:
     unavailable_status: int = Unavailable.status
 
     def answer(self, error: PlatformError, request_id: str) -> Answer:
-        headers = [(name.encode(), value.encode()) for name, value in error.headers.items()]
+        headers: Headers = []
+        for name, value in error.headers.items():
+            headers.append((name.encode(), value.encode()))
         failure = (request_id, error) if error.status >= InternalError.status else None
         status = self.status_of(type(error))
         return Answer(
@@ -103,11 +105,9 @@ def _encode_token_error(error: PlatformError, request_id: str) -> bytes:
         500: "server_error",
         503: "server_error",
     }
-    code = (
-        error.code
-        if error.code in TOKEN_ERROR_CODES
-        else by_status.get(error.status, "invalid_request")
-    )
+    code = error.code
+    if code not in TOKEN_ERROR_CODES:
+        code = by_status.get(error.status, "invalid_request")
     return msgspec.json.encode(TokenError(code, error.detail))
 
 

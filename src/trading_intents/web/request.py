@@ -56,6 +56,10 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     # It could not be read as a request; this is its answer.
     refusal: errors.PlatformError | None = None
 
+    def join_header(self, name: bytes) -> bytes:
+        """A header whose values, if it is sent several times, are one list."""
+        return b",".join([value for each, value in self.headers if each == name])
+
     def check_target(self) -> None:
         """Runs before anything is looked for in the path or the query."""
         for what, size, limit in (
@@ -132,22 +136,18 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
 def render(kind: type[S], source: object = None, **values: object) -> S:
     """The struct that shows `source`: its attributes of the fields' names, or the `values` that are
     given, each in the form in which the platform sends it."""
-    shown = {
-        name: values[name] if name in values else getattr(source, name)
-        for name in kind.__struct_fields__
-    }
-    return kind(
-        **{
-            name: form(each) if (form := _FORMS.get(type(each))) else each
-            for name, each in shown.items()
-        }
-    )
+    shown = {}
+    for name in kind.__struct_fields__:
+        value = values[name] if name in values else getattr(source, name)
+        form = _FORMS.get(type(value))
+        shown[name] = form(value) if form else value
+    return kind(**shown)
 
 
 def request_id(given: bytes | None) -> str:
-    return (
-        given.decode() if given and _REQUEST_ID.match(given) else f"{random.getrandbits(96):024x}"
-    )
+    if given and _REQUEST_ID.match(given):
+        return given.decode()
+    return f"{random.getrandbits(96):024x}"
 
 
 Expected = frozenset[int] | None  # the versions that If-Match accepts
@@ -212,7 +212,9 @@ class Request:
         return max(1, -(-size // TOKEN_BYTES))
 
     def parameter(self, where: str, name: str) -> str | None:
-        return self.header(name.encode()) if where == "header" else self.query.get(name)
+        if where == "header":
+            return self.header(name.encode())
+        return self.query.get(name)
 
     @property
     def query(self) -> dict[str, str]:
@@ -230,10 +232,8 @@ class Request:
                 raise errors.UnsupportedMediaType(
                     f"found content-type {shown}; send {content_type.decode()}"
                 )
-        if (
-            b"content-encoding" in self._headers
-            and (self.header(b"content-encoding") or "").lower() != "identity"
-        ):
+        encoding = self.header(b"content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             raise errors.UnsupportedMediaType(
                 "the body is compressed; send it without content-encoding"
             )

@@ -54,12 +54,12 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
         if named["how"] == "missing required":
             detail = "is required"
         else:
-            near, detail = _unknown_field(named["field"], _fields(_types_at(kind, tree, steps)))
+            known = _fields(_types_at(kind, tree, steps))
+            near, detail = _unknown_field(named["field"], known)
         steps.append(named["field"])
     elif value := _VALUE.match(what):
-        allowed = _values(
-            _types_at(kind, tree, steps), _types_at(kind, tree, steps[:-1]), steps[-1:]
-        )
+        types = _types_at(kind, tree, steps)
+        allowed = _values(types, _types_at(kind, tree, steps[:-1]), steps[-1:])
         detail = f"found {_short(value['found'])}; use {either(allowed)}"
     else:
         detail = _rule(what)
@@ -131,12 +131,11 @@ def _types_at(kind: Any, tree: Any, steps: Sequence[str]) -> list[inspect.Type]:
     found = _alternatives(_type_of(kind), tree)
     for step in steps:
         tree = tree.get(step) if isinstance(tree, dict) else None
-        found = [
-            choice
-            for parent in found
-            for child in _children(parent, step)
-            for choice in _alternatives(child, tree)
-        ]
+        parents = found
+        found = []
+        for parent in parents:
+            for child in _children(parent, step):
+                found += _alternatives(child, tree)
     return found
 
 
@@ -145,12 +144,16 @@ def _alternatives(kind: inspect.Type, tree: Any) -> list[inspect.Type]:
         return _alternatives(kind.type, tree)
     if not isinstance(kind, inspect.UnionType):
         return [kind]
-    choices = [choice for each in kind.types for choice in _alternatives(each, tree)]
-    tagged = [each for each in choices if isinstance(each, inspect.StructType) and each.tag_field]
-    meant: list[inspect.Type] = [
-        each for each in tagged if isinstance(tree, dict) and tree.get(each.tag_field) == each.tag
-    ]
-    return meant or choices
+    choices = list[inspect.Type]()
+    for each in kind.types:
+        choices += _alternatives(each, tree)
+    return [each for each in choices if _has_tag(each, tree)] or choices
+
+
+def _has_tag(kind: inspect.Type, tree: Any) -> bool:
+    if not isinstance(kind, inspect.StructType) or not kind.tag_field:
+        return False
+    return isinstance(tree, dict) and bool(tree.get(kind.tag_field) == kind.tag)
 
 
 def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:
@@ -166,22 +169,22 @@ def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:
 
 
 def _fields(types: Sequence[inspect.Type]) -> list[str]:
-    structs = [each for each in types if isinstance(each, inspect.StructType)]
-    return [field.encode_name for struct in structs for field in struct.fields]
+    names = list[str]()
+    for each in types:
+        if isinstance(each, inspect.StructType):
+            names += [field.encode_name for field in each.fields]
+    return names
 
 
 def _values(
     types: Sequence[inspect.Type], parents: Sequence[inspect.Type], step: Sequence[str]
 ) -> list[str]:
-    members = [
-        str(member.value)
-        for each in types
-        if isinstance(each, inspect.EnumType)
-        for member in each.cls
-    ]
-    structs = [each for each in parents if isinstance(each, inspect.StructType)]
-    return (
-        members
-        or [str(struct.tag) for struct in structs if [struct.tag_field] == list(step)]
-        or ["another value"]
-    )
+    members = list[str]()
+    for each in types:
+        if isinstance(each, inspect.EnumType):
+            members += [str(member.value) for member in each.cls]
+    tags = list[str]()
+    for parent in parents:
+        if isinstance(parent, inspect.StructType) and [parent.tag_field] == list(step):
+            tags.append(str(parent.tag))
+    return members or tags or ["another value"]

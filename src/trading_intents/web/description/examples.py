@@ -90,10 +90,9 @@ def _fits(value: Any, schema: Schema) -> bool:
         return value in schema["enum"]
     if kind == "array" and value and "enum" in schema.get("items", {}):
         return all(item in schema["items"]["enum"] for item in value)
-    return (
-        schema.get("type") == kind
-        and re.search(schema.get("pattern", ""), value if kind == "string" else "") is not None
-    )
+    if schema.get("type") != kind:
+        return False
+    return kind != "string" or re.search(schema.get("pattern", ""), value) is not None
 
 
 _JSON_TYPES = {

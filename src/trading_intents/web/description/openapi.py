@@ -218,7 +218,9 @@ def _has_version(example: Any) -> bool:
     """Whether a thing has a version, or consists of parts that have one each."""
     if not isinstance(example, dict):
         return False
-    return "version" in example or (bool(example) and all(map(_has_version, example.values())))
+    if "version" in example:
+        return True
+    return bool(example) and all(map(_has_version, example.values()))
 
 
 def _media(content_type: bytes) -> str:
