@@ -48,12 +48,13 @@ def event_text(message: bytes) -> bytes:
 
 def _fields(message: ProtobufMessage) -> dict[str, Any]:
     """Leaves absent fields out: absent means unknown."""
-    return {
-        field.name: [_value(field, item) for item in value]
-        if field.is_repeated
-        else _value(field, value)
-        for field, value in message.ListFields()
-    }
+    shown = {}
+    for field, value in message.ListFields():
+        if field.is_repeated:
+            shown[field.name] = [_value(field, item) for item in value]
+        else:
+            shown[field.name] = _value(field, value)
+    return shown
 
 
 def _value(field: FieldDescriptor, value: Any) -> Any:

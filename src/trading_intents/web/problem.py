@@ -76,20 +76,19 @@ class ErrorShape:
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:
-    triggered = list(error.triggered) if isinstance(error, ControlRejected) else []
-    limit = error.limit if isinstance(error, RateLimited) else ""
-    kind = f"/docs#{error.code}"
     problem = Problem(
-        type=kind,
+        type=f"/docs#{error.code}",
         title=error.title,
         status=error.status,
         detail=error.detail,
         code=error.code,
         request_id=request_id,
         errors=list(error.errors),
-        triggered=triggered,
-        limit=limit,
     )
+    if isinstance(error, ControlRejected):
+        problem.triggered = list(error.triggered)
+    if isinstance(error, RateLimited):
+        problem.limit = error.limit
     return msgspec.json.encode(problem)
 
 

@@ -151,9 +151,9 @@ def _alternatives(kind: inspect.Type, tree: Any) -> list[inspect.Type]:
 
 
 def _has_tag(kind: inspect.Type, tree: Any) -> bool:
-    if not isinstance(kind, inspect.StructType) or not kind.tag_field:
+    if not isinstance(kind, inspect.StructType) or not isinstance(tree, dict):
         return False
-    return isinstance(tree, dict) and bool(tree.get(kind.tag_field) == kind.tag)
+    return kind.tag_field in tree and kind.tag == tree[kind.tag_field]
 
 
 def _children(parent: inspect.Type, step: str) -> list[inspect.Type]:

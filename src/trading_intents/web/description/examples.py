@@ -79,9 +79,8 @@ class Examples:
 
 
 def _text(name: str, schema: Schema) -> str:
-    if name.endswith("_at") or name in ("from", "to"):
-        return _TIME
-    return _TIME if schema.get("format") == "date-time" else "text"
+    is_time = name.endswith("_at") or name in ("from", "to") or schema.get("format") == "date-time"
+    return _TIME if is_time else "text"
 
 
 def _fits(value: Any, schema: Schema) -> bool:
@@ -89,7 +88,7 @@ def _fits(value: Any, schema: Schema) -> bool:
     if "enum" in schema:
         return value in schema["enum"]
     if kind == "array" and value and "enum" in schema.get("items", {}):
-        return all(item in schema["items"]["enum"] for item in value)
+        return set(value) <= set(schema["items"]["enum"])
     if schema.get("type") != kind:
         return False
     return kind != "string" or re.search(schema.get("pattern", ""), value) is not None
