@@ -222,7 +222,7 @@ def test_a_cancel_is_confirmed_and_only_of_an_open_order() -> None:
 def test_the_time_without_a_connection_begins_with_its_end() -> None:
     state = blotter()
     state.connected_at -= 3600  # an hour in which nothing happened
-    state.mark_connected()
+    state.note_connected()
     assert "DISCONNECTED for 0 s" in shown(state, 80, 24, is_connected=False)[0]
 
 
