@@ -133,7 +133,7 @@ def answer_json(value: Any, status: int = 200, version: int | None = None) -> An
     )
 
 
-def render(kind: type[S], source: object = None, **values: object) -> S:
+def show_as(kind: type[S], source: object = None, **values: object) -> S:
     """The struct that shows `source`: its attributes of the fields' names, or the `values` that are
     given, each in the form in which the platform sends it."""
     shown = {}
