@@ -202,8 +202,10 @@ class Streams:
 
     async def _wanted(self, request: Request, requested: SubscribeRequest) -> Subscription:
         if requested.account is None:
+            environment = None
             principal = caller_of(request).principal
-            environment = principal.environment if isinstance(principal, ApiKeyPrincipal) else None
+            if isinstance(principal, ApiKeyPrincipal):
+                environment = principal.environment
             return Subscription(None, environment, requested.kinds, None)
         symbol = parse_symbol(requested.symbol) if requested.symbol else None
         account = await self.find_account(request, requested.account)

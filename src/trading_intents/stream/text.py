@@ -66,4 +66,6 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
         named = field.enum_type.values_by_number.get(value)
         return named.name if named else value
     # A JSON number is a double in many clients, which loses digits of 64 bits.
-    return str(value) if field.type == FieldDescriptor.TYPE_INT64 else value
+    if field.type == FieldDescriptor.TYPE_INT64:
+        return str(value)
+    return value

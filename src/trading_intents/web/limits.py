@@ -199,8 +199,9 @@ class TokenBuckets:
         full_at = self._full_at.get(key)
         if full_at is None and len(self._full_at) >= MAX_CALLERS:
             self._forget(now)
-        begin = now if full_at is None or full_at < now else full_at
-        self._full_at[key] = begin + tokens * self._token_seconds
+        if full_at is None or full_at < now:
+            full_at = now
+        self._full_at[key] = full_at + tokens * self._token_seconds
 
     def give_back(self, key: str) -> None:
         if key in self._full_at:

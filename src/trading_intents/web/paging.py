@@ -143,7 +143,9 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     text = " ".join(value) if isinstance(value, list) else str(value)
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.match(text) else text
+    if text.startswith(_FORMULA) and not _NUMBER.match(text):
+        return f"'{text}"
+    return text
 
 
 def parse_seq(text: str) -> int | None:
@@ -164,12 +166,15 @@ def name_times(times: TimeRange) -> str:
     """For the list's name: a cursor fits no other times."""
     if times == TimeRange():
         return ""
-    return ":" + "/".join("" if time is None else rfc3339(time) for time in times)
+    bounds = ["" if time is None else rfc3339(time) for time in times]
+    return ":" + "/".join(bounds)
 
 
 def query_time(request: Request, name: str) -> datetime | None:
     text = request.query.get(name)
-    return None if text is None else read_time(f"?{name}", text)
+    if text is None:
+        return None
+    return read_time(f"?{name}", text)
 
 
 def read_time(pointer: str, text: str) -> datetime:

@@ -72,7 +72,9 @@ class ErrorShape:
         )
 
     def status_of(self, error: type[PlatformError]) -> int:
-        return self.unavailable_status if error.status == Unavailable.status else error.status
+        if error.status == Unavailable.status:
+            return self.unavailable_status
+        return error.status
 
 
 def _encode_problem(error: PlatformError, request_id: str) -> bytes:

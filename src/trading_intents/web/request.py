@@ -226,7 +226,8 @@ class Request:
     def read_body(self, content_type: bytes, max_bytes: int = MAX_BODY_BYTES) -> bytes:
         """Reads the whole body; it must have the media type that the endpoint takes."""
         if self._headers.get(b"content-type") != content_type:
-            given = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
+            header = self.header(b"content-type") or ""
+            given = header.partition(";")[0].strip().lower()
             if given.encode("latin-1") != content_type:
                 shown = given[:MAX_SHOWN_CHARACTERS] or "none"
                 raise errors.UnsupportedMediaType(
@@ -247,8 +248,10 @@ class Request:
     def read_json(self, max_bytes: int = MAX_BODY_BYTES, is_optional: bool = False) -> None:
         """Reads the body as JSON. Its rules are checked later by `body`, after the 403s and 404s.
         An optional body that is left out is an empty object."""
-        is_left_out = is_optional and self.incoming.body == b""
-        self.json = {} if is_left_out else read_json(self.read_body(JSON, max_bytes))
+        if is_optional and self.incoming.body == b"":
+            self.json = {}
+        else:
+            self.json = read_json(self.read_body(JSON, max_bytes))
 
     def read_form(self, max_bytes: int) -> None:
         self.form = _read_fields(self.read_body(FORM, max_bytes), is_form=True)

@@ -260,7 +260,9 @@ class App:
 
 
 def _slot_of(caller: LimitedCaller | None) -> str | None:
-    return None if caller is None else caller.organization_limit_key or caller.limit_key
+    if caller is None:
+        return None
+    return caller.organization_limit_key or caller.limit_key
 
 
 class _PerSecond:
@@ -342,7 +344,10 @@ class _Table:
 def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
     found = methods.get("GET" if method == "HEAD" else method)
     if found is None:
-        allowed = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        takes = set(methods)
+        if "GET" in takes:
+            takes.add("HEAD")
+        allowed = ", ".join(sorted(takes))
         raise errors.MethodNotAllowed(
             f"this path does not take {method}; use {allowed}", headers={"allow": allowed}
         )
@@ -351,7 +356,8 @@ def _pick(methods: Methods, method: str) -> tuple[Route, tuple[str, ...]]:
 
 def _decode(part: bytes) -> str:
     try:
-        text = unquote_to_bytes(part).decode() if b"%" in part else part.decode()
+        unquoted = unquote_to_bytes(part) if b"%" in part else part
+        text = unquoted.decode()
     except UnicodeDecodeError:
         raise errors.NotFound("no such path; /docs lists the paths") from None
     if "\x00" in text:  # there can be no such object: PostgreSQL's text has no NUL

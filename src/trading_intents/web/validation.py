@@ -48,7 +48,8 @@ def explain(message: str, tree: Any, kind: Any) -> ValidationFailed:
     found = _AT_PATH.match(_cut(message))
     assert found
     what = found["what"]
-    steps = [step["key"] or step["index"] for step in _STEP.finditer(found["path"] or "")]
+    path = found["path"] or ""
+    steps = [step["key"] or step["index"] for step in _STEP.finditer(path)]
     near = ""
     if named := _NAMED.match(what):
         if named["how"] == "missing required":
@@ -73,29 +74,35 @@ def unknown_parameters(given: Iterable[str], known: Sequence[str]) -> Validation
     for name in given:
         if name not in known:
             near = nearest(name, known)
-            allowed = f"use {either(known)}" if known else "this path takes none"
-            detail = f"unknown query parameter; {f'did you mean {near}?' if near else allowed}"
-            found.append(FieldProblem(f"?{name}", detail, near))
+            hint = f"use {either(known)}" if known else "this path takes none"
+            if near:
+                hint = f"did you mean {near}?"
+            found.append(FieldProblem(f"?{name}", f"unknown query parameter; {hint}", near))
     return ValidationFailed.listing(found) if found else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     if len(name) > MAX_SUGGESTED_CHARACTERS:
         return ""
-    return (difflib.get_close_matches(name, list(known), n=1) or [""])[0]
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return found[0] if found else ""
 
 
 def _unknown_field(name: str, known: Sequence[str]) -> tuple[str, str]:
     near = nearest(name, known)
     if near:
         return near, f"unknown field; did you mean {near}?"
-    return "", f"unknown field; use {either(known)}" if known else "unknown field"
+    if known:
+        return "", f"unknown field; use {either(known)}"
+    return "", "unknown field"
 
 
 def _rule(what: str) -> str:
     if found := _KIND.match(what):
-        wanted = either(_NOUNS.get(kind, kind) for kind in found["wanted"].split(" | "))
-        return f"must be {wanted}, found {_FOUND.get(found['found'], found['found'])}"
+        kinds = found["wanted"].split(" | ")
+        wanted = either(_NOUNS.get(kind, kind) for kind in kinds)
+        given = found["found"]
+        return f"must be {wanted}, found {_FOUND.get(given, given)}"
     if what == "Expected `str` of length >= 1":
         return "must not be empty"
     if found := _LENGTH.match(what):
@@ -117,7 +124,9 @@ def _cut(message: str) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MAX_FOUND_CHARACTERS else f"{text[:MAX_FOUND_CHARACTERS]}…"
+    if len(text) <= MAX_FOUND_CHARACTERS:
+        return text
+    return f"{text[:MAX_FOUND_CHARACTERS]}…"
 
 
 @functools.lru_cache

@@ -62,7 +62,9 @@ class Examples:
             case "object":
                 return self._object(chosen, shown)
             case "array":
-                return [self._value("", chosen["items"], shown)] if "items" in chosen else []
+                if "items" not in chosen:
+                    return []
+                return [self._value("", chosen["items"], shown)]
             case "integer" | "number":
                 return max(1, chosen.get("minimum", 1))
             case "boolean":

@@ -97,11 +97,16 @@ def _add_formats(components: dict[str, Any]) -> None:
             if schema.get("default", ...) is None:
                 # Generators of types take a field with a default for one that is always there.
                 del schema["default"]
-            is_time = name.endswith("_at") or name in TIME_FIELDS
-            kind = "uuid" if name in UUID_FIELDS else "date-time" if is_time else None
-            for choice in schema.get("anyOf", [schema]) if kind else ():
-                if choice.get("type") == "string":
-                    choice["format"] = kind
+            if name in UUID_FIELDS:
+                _set_format(schema, "uuid")
+            elif name.endswith("_at") or name in TIME_FIELDS:
+                _set_format(schema, "date-time")
+
+
+def _set_format(schema: dict[str, Any], name: str) -> None:
+    for choice in schema.get("anyOf", [schema]):
+        if choice.get("type") == "string":
+            choice["format"] = name
 
 
 def _operation(route: Route, shapes: dict[Any, Any], examples: Examples) -> dict[str, Any]:

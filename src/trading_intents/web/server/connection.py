@@ -76,7 +76,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._peer = str((transport.get_extra_info("peername") or ("unknown",))[0])
+        address = transport.get_extra_info("peername")
+        self._peer = str(address[0]) if address else "unknown"
         if refusal := self._table.add(self, self._peer):
             self._refuse(refusal)
 

@@ -27,8 +27,10 @@ def check_head(
     if len(headers) > MAX_HEADERS:
         raise InvalidRequest(f"the request has more than {MAX_HEADERS} headers")
     coding = named.get(b"transfer-encoding")
-    if coding is not None and (coding.strip(b" \t").lower() != b"chunked" or version == "1.0"):
-        raise InvalidRequest("Transfer-Encoding must be chunked")
+    if coding is not None:
+        is_chunked = coding.strip(b" \t").lower() == b"chunked"
+        if not is_chunked or version == "1.0":
+            raise InvalidRequest("Transfer-Encoding must be chunked")
     if parser.should_upgrade() and (coding is not None or b"content-length" in named):
         raise InvalidRequest("a request with a body cannot ask for another protocol")
 

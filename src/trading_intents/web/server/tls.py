@@ -79,7 +79,8 @@ def certificate_files(
     key: str = getattr(settings, f"{setting.lower()}_key_file")
     if not certificate:
         return None
-    on_read = metrics.certificate_expires.labels("http" if setting == "HTTP_TLS" else "grpc").set
+    port = "http" if setting == "HTTP_TLS" else "grpc"
+    on_read = metrics.certificate_expires.labels(port).set
     return CertificateFiles(certificate, key, setting, on_read, log)
 
 
