@@ -39,7 +39,7 @@ from trading_intents.storage.database import Tx, show_organizations
 from trading_intents.trading import Environment, FrozenStruct
 from trading_intents.web.body import Name, convert, read_json
 from trading_intents.web.paging import read_time
-from trading_intents.web.request import render
+from trading_intents.web.request import show_as
 
 # Beside the demo's key: where the platform listens, for the Python client.
 DEMO_URL_FILE = "demo-url"
@@ -197,7 +197,7 @@ async def _organization(
         for n, key in enumerate(item.api_keys)
     ]
     entitled = sorted(made.entitlements)
-    return render(
+    return show_as(
         ProvisionedOrganization,
         made,
         entitlements=entitled,
@@ -241,7 +241,7 @@ async def _account(
     account = await apply_change(
         tx, account, ChangedAccount(None, item.external_account_id, item.disabled)
     )
-    return render(ProvisionedAccount, account)
+    return show_as(ProvisionedAccount, account)
 
 
 async def _key(
@@ -286,7 +286,7 @@ async def _key(
         await show_organizations(tx, [organization.id])
         with _pointing_into(f"{at}/limits"):
             await put_key_limits(tx, organization.id, key.id, read_limits(item.limits))
-    return render(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)
+    return show_as(ProvisionedKey, key, permissions=sorted(key.permissions), api_key=shown)
 
 
 async def _service_account(tx: Tx, item: WantedServiceAccount) -> ProvisionedServiceAccount:

@@ -13,7 +13,7 @@ from trading_intents.errors import ValidationFailed, either
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import Symbol
 from trading_intents.web.body import INVISIBLE
-from trading_intents.web.request import render
+from trading_intents.web.request import show_as
 
 MAX_REASON_CHARACTERS = 500
 NO_ZONES = {"Factory"}  # a placeholder for "not set up yet", at UTC
@@ -150,7 +150,7 @@ def show_switch(
 ) -> Manual:
     disabled = control.switch.disabled
     reason = _set(control.switch.reason)
-    return render(
+    return show_as(
         kind,
         control,
         **owner._asdict(),
@@ -162,7 +162,7 @@ def show_switch(
 
 def show_time(owner: Owner, symbol: Symbol, control: model.TimeControl) -> SymbolTimeControl:
     rule = control.rule
-    return render(
+    return show_as(
         SymbolTimeControl,
         control,
         **owner._asdict(),
@@ -181,7 +181,7 @@ def show_symbol(kind: type[Shown], owner: Owner, control: model.SymbolControl) -
         else None
     )
     time_control = show_time(owner, control.symbol, control.time) if control.time else None
-    return render(kind, control, manual=manual, time=time_control)
+    return show_as(kind, control, manual=manual, time=time_control)
 
 
 def _set(value: object) -> object:

@@ -30,7 +30,7 @@ from trading_intents.web.request import (
     Answer,
     Request,
     answer_json,
-    render,
+    show_as,
 )
 from trading_intents.web.routes import IF_MATCH, Operation, Route, Tag
 
@@ -179,7 +179,7 @@ def key_routes(gates: dict[str, Gate], keys: ApiKeys) -> tuple[Route, ...]:
     async def validate_api_key(request: Request) -> Answer:
         """Read to whom an API key belongs."""
         key, disabled = await keys.validate(request.body(KeyToValidate).api_key)
-        return answer_json(render(KeyValidation, key, disabled=disabled))
+        return answer_json(show_as(KeyValidation, key, disabled=disabled))
 
     gate = gates["api_keys"]
     return (
@@ -200,7 +200,7 @@ def organization_route(gate: Gate, organizations: Organizations) -> Route:
         found = await organizations.by_provider(
             caller_of(request), request.params["provider"], request.params["provider_id"]
         )
-        return answer_json(render(Organization, found))
+        return answer_json(show_as(Organization, found))
 
     return Route(
         "GET", "/v1/organizations/by-provider/{provider}/{provider_id}", gate, find_organization
@@ -263,12 +263,12 @@ def provider_routes(
 
 
 def _show_key(key: model.ApiKeyRecord) -> ApiKey:
-    return render(ApiKey, key, permissions=sorted(key.permissions), user=key.user_subject)
+    return show_as(ApiKey, key, permissions=sorted(key.permissions), user=key.user_subject)
 
 
 def _show_new_key(key: model.ApiKeyRecord, secret: Secret) -> Answer:
     answer = answer_json(
-        render(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version
+        show_as(CreatedApiKey, _show_key(key), api_key=secret.reveal()), 201, key.version
     )
     answer.headers.append(NO_STORE)
     return answer

@@ -32,7 +32,7 @@ from trading_intents.web.body import (
     read_reference,
     read_symbol,
 )
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
 FILTERS = (
@@ -263,7 +263,7 @@ def _position(priced: PricedPosition) -> Position:
         "average_cost": position.average_cost,
         "daily_pnl": position.daily_pnl(day_of(priced.row["now"])),
     }
-    return render(Position, **{**priced.row, **derived, **_market(position, priced.price)})
+    return show_as(Position, **{**priced.row, **derived, **_market(position, priced.price)})
 
 
 def _market(position: NetPosition, price: ReferencePrice | None) -> dict[str, object]:

@@ -11,7 +11,7 @@ from trading_intents.outbox.model import OutboxEventType, Status
 from trading_intents.outbox.operators import read_health
 from trading_intents.storage.database import Pool, Row
 from trading_intents.web.problem import PLAIN_500
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Policy, Route, Tag
 
 Int32 = Annotated[int, msgspec.Meta(extra_json_schema={"format": "int32"})]
@@ -55,9 +55,9 @@ def _show(rows: Sequence[Row]) -> OutboxHealthResponse:
     def oldest(status: Status, moment: str) -> datetime | None:
         return min((row[moment] for row in rows if row["status"] == status), default=None)
 
-    return render(
+    return show_as(
         OutboxHealthResponse,
-        entries=[render(OutboxHealthEntry, **row) for row in rows],
+        entries=[show_as(OutboxHealthEntry, **row) for row in rows],
         **{
             status.value: sum(row["count"] for row in rows if row["status"] == status)
             for status in Status

@@ -11,7 +11,7 @@ from trading_intents.ids import OrganizationId
 from trading_intents.trading import parse_symbol
 from trading_intents.web.body import Amount, read_amount, read_symbol
 from trading_intents.web.paging import PAGE_PARAMETERS, Listing, read_page
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import IF_MATCH, Operation, Policy, Route, Tag
 
 
@@ -92,7 +92,7 @@ def quote_routes(
         organization_id = organization_of(request)
         symbol = read_symbol("", request.params["symbol"])
         posted = await quotes.post(organization_id, symbol, _read(request), request.if_match())
-        shown = render(
+        shown = show_as(
             PaperQuote,
             posted,
             organization_id=organization_id,
@@ -123,4 +123,4 @@ def _read(request: Request) -> Prices:
 
 
 def _show_present(symbol: str, quote: Quote) -> PresentQuote:
-    return render(PresentQuote, quote, symbol=symbol, as_of=quote.at)
+    return show_as(PresentQuote, quote, symbol=symbol, as_of=quote.at)

@@ -23,7 +23,7 @@ from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
 from trading_intents.web.body import INVISIBLE
 from trading_intents.web.limits import Bucket
-from trading_intents.web.request import Answer, Request, answer_json, render
+from trading_intents.web.request import Answer, Request, answer_json, show_as
 from trading_intents.web.routes import Operation, Route, Tag
 
 HaltReason = Annotated[
@@ -178,7 +178,7 @@ def _answer_started(halt: Halt, is_new: bool) -> Answer:
 def _show(halt: Halt) -> HaltRecord:
     organization_id = halt.scope.organization_id
     account_id = halt.scope.account_id
-    return render(
+    return show_as(
         HaltRecord,
         halt,
         scope={"Account": str(account_id)}

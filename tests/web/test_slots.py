@@ -1,4 +1,4 @@
-"""Requests take turns of the event loop: many of one organization, or of no caller, delay no other
+"""Requests share the event loop by slots: many of one organization, or of no caller, delay no other
 caller's."""
 
 import asyncio
@@ -51,7 +51,7 @@ async def test_a_flood_of_requests_delays_no_other_caller(
     assert answered.index(("other", 200)) <= MAX_BEFORE
 
 
-async def test_few_connections_are_accepted_in_each_turn_of_the_loop(site: Site) -> None:
+async def test_few_connections_are_accepted_in_each_round_of_the_loop(site: Site) -> None:
     """All are made before the loop runs: the kernel completes them, as many as a backlog holds."""
     with contextlib.ExitStack() as stack:
         for _ in range(FLOOD):
