@@ -125,17 +125,8 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
     raw: str = ""  # scrubbed
 
     def __post_init__(self) -> None:
-        amounts = (
-            self.quantity,
-            self.price,
-            self.fee,
-            self.cum_quantity,
-            self.leaves_quantity,
-            self.average_price,
-        )
-        assert all(amount is None or is_sane(amount) for amount in amounts), (
-            "a number that no venue means"
-        )
+        _check_amounts(self.quantity, self.price, self.fee)
+        _check_amounts(self.cum_quantity, self.leaves_quantity, self.average_price)
         match self.kind:
             case EventKind.FILL:
                 assert self.exec_id
@@ -152,6 +143,11 @@ class BrokerEvent(trading.FrozenStruct, frozen=True, kw_only=True):
             case EventKind.POSITION | EventKind.FEE:
                 assert self.symbol
                 assert self.quantity is not None
+
+
+def _check_amounts(*amounts: Decimal | None) -> None:
+    for amount in amounts:
+        assert amount is None or is_sane(amount), "a number that no venue means"
 
 
 def is_sane(amount: Decimal) -> bool:
@@ -173,10 +169,7 @@ class BrokerBalance(trading.FrozenStruct, frozen=True, kw_only=True):
     as_of: datetime  # by the venue's clock, else when it was reported
 
     def __post_init__(self) -> None:
-        amounts = (self.cash, self.buying_power, self.equity)
-        assert all(amount is None or is_sane(amount) for amount in amounts), (
-            "a number that no venue means"
-        )
+        _check_amounts(self.cash, self.buying_power, self.equity)
 
 
 @dataclass(frozen=True, slots=True)

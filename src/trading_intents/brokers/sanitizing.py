@@ -16,6 +16,7 @@ MAX_TEXT_CHARACTERS = 500
 MAX_CURRENCY_CHARACTERS = 16
 _DIGEST_BYTES = 16
 _IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id")
+_TEXTS = ("reason", "detail")
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
@@ -25,10 +26,8 @@ def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[st
     left_out = []
     for event in events:
         clean = _sanitize_event(event)
-        if (
-            clean.kind in (EventKind.POSITION, EventKind.FEE)
-            and parse_symbol(clean.symbol or "") is None
-        ):
+        needs_symbol = clean.kind in (EventKind.POSITION, EventKind.FEE)
+        if needs_symbol and parse_symbol(clean.symbol or "") is None:
             left_out.append(clean.dedupe_key)
         else:
             legible.append(clean)
@@ -54,11 +53,9 @@ def sanitize_text(text: str) -> str:
     """Replaces control characters, lone surrogates and all else that cannot be printed by question
     marks."""
     clipped = text[:MAX_TEXT_CHARACTERS]
-    return (
-        clipped
-        if clipped.isprintable()
-        else "".join([each if each.isprintable() else "?" for each in clipped])
-    )
+    if clipped.isprintable():
+        return clipped
+    return "".join([each if each.isprintable() else "?" for each in clipped])
 
 
 def host_of(url: str) -> str:
@@ -80,13 +77,12 @@ def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
         text = getattr(event, name)
         if text is not None and (clean := sanitize_id(text)) != text:
             changed[name] = clean
-    for name in ("reason", "detail"):
+    for name in _TEXTS:
         text = getattr(event, name)
         if text is not None and (clean := sanitize_text(text)) != text:
             changed[name] = clean
-    symbol = (
-        None if event.symbol is None else parse_symbol(event.symbol) or sanitize_text(event.symbol)
-    )
-    if symbol != event.symbol:
-        changed["symbol"] = symbol
+    if event.symbol is not None:
+        symbol = parse_symbol(event.symbol) or sanitize_text(event.symbol)
+        if symbol != event.symbol:
+            changed["symbol"] = symbol
     return replace(event, **changed) if changed else event
