@@ -251,39 +251,42 @@ class AlpacaBroker(StreamedSession):
         self._follow(read)
         return [*wire.list_events(read), *executions]
 
-    async def _parse(self, text: str | bytes) -> "list[BrokerEvent | port.StreamGap]":
+    async def _parse(self, text: str | bytes) -> Sequence[BrokerEvent | port.StreamGap]:
         try:
             frame = wire.frame_of(text)
             if frame.stream != "trade_updates":
-                return []
-            update = msgspec.json.decode(frame.data, type=wire.TradeUpdate)
-            version_id = update.order.replaced_by or ""  # an update of its own is not promised
-            counted = wire.fill_key(update.order.id, update.order.filled_qty)
-            for reported in (update.order.id, f"alpaca:{update.execution_id}", counted, version_id):
-                remember(self._reported, reported, update.event)
-            if not update.order.symbol:
-                return []
-            if update.event in wire.COMMAND_REFUSALS:
-                command = self._commands.get(f"{update.event} {update.order.id}")
-                return [wire.refusal_event(update, command)] if command else []
-            order = await self._rest.adopt(update.order, self._rest.deadline())
-            first_id = self._rest.first_of(order)
-            is_filled_entry = order.role == "entry" and order.status == "filled"
-            if first_id and order.status in OVER and not is_filled_entry:
-                remember(self._unread, first_id, order)
-            if update.event == "replaced" and version_id:
-                remember(self._unread, version_id, order)
-                return []
-            before = None
-            # Then the next list of fills counts it.
-            with contextlib.suppress(BrokerUnavailable, AuthFailed):
-                if not self._rest.has_execution_ids:
-                    before = await self._rest.count_before(order, self._rest.deadline())
-            return [*wire.update_events(replace(update, order=order), before)]
+                return ()
+            return await self._read_update(msgspec.json.decode(frame.data, type=wire.TradeUpdate))
         except (BrokerUnavailable, AuthFailed) as error:
             return [port.StreamGap(f"an order that Alpaca made cannot be read: {error}")]
         except (msgspec.MsgspecError, ValueError) as error:
             return [port.UnreadableEvent(f"an update: {error}")]
+
+    async def _read_update(self, update: wire.TradeUpdate) -> Sequence[BrokerEvent]:
+        order = update.order
+        version_id = order.replaced_by or ""  # an update of its own is not promised
+        counted = wire.fill_key(order.id, order.filled_qty)
+        for reported in (order.id, f"alpaca:{update.execution_id}", counted, version_id):
+            remember(self._reported, reported, update.event)
+        if not order.symbol:
+            return ()
+        if update.event in wire.COMMAND_REFUSALS:
+            command = self._commands.get(f"{update.event} {order.id}")
+            return [wire.refusal_event(update, command)] if command else ()
+        order = await self._rest.adopt(order, self._rest.deadline())
+        first_id = self._rest.first_of(order)
+        is_filled_entry = order.role == "entry" and order.status == "filled"
+        if first_id and order.status in OVER and not is_filled_entry:
+            remember(self._unread, first_id, order)
+        if update.event == "replaced" and version_id:
+            remember(self._unread, version_id, order)
+            return ()
+        before = None
+        # Then the next list of fills counts it.
+        with contextlib.suppress(BrokerUnavailable, AuthFailed):
+            if not self._rest.has_execution_ids:
+                before = await self._rest.count_before(order, self._rest.deadline())
+        return wire.update_events(replace(update, order=order), before)
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
         """Reads versions that replaced orders, and groups of orders that ended: Alpaca streams
