@@ -41,7 +41,7 @@ class _Batch:
     resend: tuple[int, int] | None = None
     waiters: "list[asyncio.Future[Exception | None]]" = field(default_factory=list)
 
-    def settle(self, failure: Exception | None) -> None:
+    def release(self, failure: Exception | None) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(failure)
@@ -105,7 +105,7 @@ class FixSession:
             for each in loops:
                 each.cancel()
             self._writer.close()
-            self._pending.settle(messages.NotStored(str(self.ended)))
+            self._pending.release(messages.NotStored(str(self.ended)))
             self.logged_on.set()  # whoever waits looks at `ended`
             self.in_step.set()
             await asyncio.gather(*loops, return_exceptions=True)
@@ -131,11 +131,9 @@ class FixSession:
 
     async def flush(self) -> None:
         """Returns when all that was sent until now is stored and written. Raises as `send` does."""
-        if (
-            failure := messages.NotStored("the session is down")
-            if self.ended
-            else await self._flushed()
-        ):
+        if self.ended:
+            raise messages.NotStored("the session is down")
+        if failure := await self._flushed():
             raise failure
 
     async def log_out(self) -> None:
@@ -183,22 +181,21 @@ class FixSession:
                 received = await self._store.write(self.numbers, batch.received, batch.sent)
             except BaseException as error:
                 is_unclear = isinstance(error, OutcomeUnknown | asyncio.CancelledError)
-                batch.settle(OutcomeUnknown() if is_unclear else messages.NotStored("not stored"))
+                batch.release(OutcomeUnknown() if is_unclear else messages.NotStored("not stored"))
                 raise
             try:
                 self._deliver([each for each in received if each.message.type not in _UNDELIVERED])
                 # One that is too old by now leaves a gap, as if it were lost: it is skipped when it
                 # is asked for.
                 now = self._clock.monotonic()
-                self._writer.writelines(
-                    [each.raw for each in batch.sent if (each.not_after or now) >= now]
-                )
+                fresh = [each.raw for each in batch.sent if (each.not_after or now) >= now]
+                self._writer.writelines(fresh)
                 async with asyncio.timeout(WRITE_SECONDS):
                     await self._writer.drain()
                 if batch.resend:
                     await self._resend(*batch.resend)
             finally:
-                batch.settle(None)
+                batch.release(None)
             if self._over:
                 raise self._over
 
@@ -225,16 +222,14 @@ class FixSession:
         if number < up_to:
             now = self._clock.now()
             fields = [(36, str(up_to)), (123, "Y")]
-            self._writer.write(
-                self._rules.encode(SEQUENCE_RESET, number, fields, now, messages.time_text(now))
-            )
+            time = messages.time_text(now)
+            self._writer.write(self._rules.encode(SEQUENCE_RESET, number, fields, now, time))
 
     def _log_on(self, resets: bool) -> None:
-        reset = [(141, "Y")] if resets else []
-        self._put(
-            LOGON,
-            [(98, "0"), (108, str(self._heartbeat_seconds)), *reset, *self._rules.logon_fields],
-        )
+        fields = [(98, "0"), (108, str(self._heartbeat_seconds))]
+        if resets:
+            fields.append((141, "Y"))
+        self._put(LOGON, [*fields, *self._rules.logon_fields])
 
     def _reset(self) -> None:
         """Begins a new epoch. Messages that wait for their commit would have numbers of the old
@@ -242,7 +237,7 @@ class FixSession:
         self.numbers = messages.Numbers(self.numbers.epoch + 1)
         self._queued.clear()
         self._asked_until = 0
-        self._pending.settle(messages.NotStored("the numbers were reset"))
+        self._pending.release(messages.NotStored("the numbers were reset"))
         self._pending = _Batch(received=self._pending.received)
 
     def _log_out(self, text: str = "") -> None:
@@ -283,7 +278,6 @@ class FixSession:
             return
         number = message.number(34) or 0
         self._is_test_answered |= message.type == HEARTBEAT and message.get(112) == TEST_ID
-        is_reset = message.type == SEQUENCE_RESET and message.get(123) != "Y"
         if message.type == LOGON and message.get(141) == "Y":
             self._on_reset_logon()
         expected = self.numbers.next_in
@@ -293,6 +287,13 @@ class FixSession:
             if number > expected:
                 self._ask_again(number)
             return
+        self._take_in_order(message, number)
+        while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
+            self._take(queued)
+
+    def _take_in_order(self, message: messages.FixMessage, number: int) -> None:
+        expected = self.numbers.next_in
+        is_reset = message.type == SEQUENCE_RESET and message.get(123) != "Y"
         # The numbers of those say nothing.
         if number == expected or message.type == LOGOUT or is_reset:
             self._take(message)
@@ -301,8 +302,6 @@ class FixSession:
         elif message.get(43) != "Y":
             text = f"MsgSeqNum too low, expecting {expected} but received {number}"
             self._leave(text, text)
-        while (queued := self._queued.pop(self.numbers.next_in, None)) is not None:
-            self._take(queued)
 
     def _is_sound(self, message: messages.FixMessage) -> bool:
         """Answers what the standard says, if the message cannot be taken."""
@@ -325,18 +324,16 @@ class FixSession:
 
     def _reject(self, message: messages.FixMessage, reason: int, tag: int | None = None) -> None:
         self._on_incident("reject")
-        text = [
-            (45, message.get(34)),
-            (58, messages.REASONS[reason]),
-            *([(371, str(tag))] if tag else []),
-        ]
-        self._put(REJECT, [*text, (372, message.type), (373, str(reason))])
+        fields = [(45, message.get(34)), (58, messages.REASONS[reason])]
+        if tag:
+            fields.append((371, str(tag)))
+        fields += [(372, message.type), (373, str(reason))]
+        self._put(REJECT, fields)
 
     def _count(self, message: messages.FixMessage) -> None:
         numbers = self.numbers
-        self._pending.received.append(
-            messages.ReceivedMessage(numbers.epoch, numbers.next_in, message)
-        )
+        received = messages.ReceivedMessage(numbers.epoch, numbers.next_in, message)
+        self._pending.received.append(received)
         self.numbers = replace(numbers, next_in=numbers.next_in + 1)
 
     def _on_gap(self, message: messages.FixMessage, number: int) -> None:
@@ -416,22 +413,23 @@ class FixSession:
             return
         if message.number(34) == self.numbers.next_in:
             self._count(message)
-        self._reject(message, *((1, 36) if new is None else (5,)))
+        if new is None:
+            self._reject(message, 1, 36)
+        else:
+            self._reject(message, 5)
 
     def _on_logout(self, message: messages.FixMessage) -> None:
         if message.number(34) == self.numbers.next_in:
             self._count(message)
         text = message.get(58)
         if self.logged_on.is_set():
-            self._over = self._over or messages.SessionEnded(
-                f"logged out: {text}" if text else "logged out", text
-            )
+            reason = f"logged out: {text}" if text else "logged out"
+            self._over = self._over or messages.SessionEnded(reason, text)
             if self._close_seconds is None:
                 self._log_out()
         else:
-            self._over = messages.SessionEnded(
-                f"the logon was refused: {text or 'no reason given'}", text
-            )
+            reason = f"the logon was refused: {text or 'no reason given'}"
+            self._over = messages.SessionEnded(reason, text)
         self._work.set()
 
     async def _watch(self) -> None:
