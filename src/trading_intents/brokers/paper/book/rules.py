@@ -44,14 +44,24 @@ REFUSALS = {
 }
 
 
-def find_flaw(terms: model.PaperTerms) -> str | None:
+def find_flaw(*terms: model.PaperTerms) -> str | None:
+    """The first flaw of an order and its legs."""
+    for each in terms:
+        if flaw := _flaw_of(each):
+            return flaw
+    return None
+
+
+def _flaw_of(terms: model.PaperTerms) -> str | None:
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
     if terms.time_in_force not in model.CAPABILITIES.times_in_force.get(terms.kind, ()):
         return NOT_OFFERED
     needs_limit = terms.kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
     needs_stop = terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
-    if (needs_limit, needs_stop) != (terms.limit_price is not None, terms.stop_price is not None):
+    if needs_limit != (terms.limit_price is not None):
+        return BAD_PRICES
+    if needs_stop != (terms.stop_price is not None):
         return BAD_PRICES
     trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
     if trails != (terms.kind is OrderKind.TRAILING_STOP):
@@ -60,11 +70,12 @@ def find_flaw(terms: model.PaperTerms) -> str | None:
     assert step is not None
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
-    prices = [price for price in (terms.limit_price, terms.stop_price) if price is not None]
-    are_ticks = (
-        price > 0 and _is_multiple(price, model.tick_of(terms.symbol, price)) for price in prices
-    )
-    return None if all(are_ticks) else BAD_TICK
+    for price in (terms.limit_price, terms.stop_price):
+        if price is None:
+            continue
+        if price <= 0 or not _is_multiple(price, model.tick_of(terms.symbol, price)):
+            return BAD_TICK
+    return None
 
 
 def unchangeable(order: model.PaperOrder | None) -> str | None:
@@ -95,11 +106,9 @@ def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
-    return (
-        quote.last < terms.limit_price
-        if terms.side is OrderSide.BUY
-        else quote.last > terms.limit_price
-    )
+    if terms.side is OrderSide.BUY:
+        return quote.last < terms.limit_price
+    return quote.last > terms.limit_price
 
 
 def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
@@ -113,10 +122,10 @@ def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
     if trail is None:
         assert order.trail_bps is not None
         trail = best * order.trail_bps / ALL_BPS
-    stop, rounding = (best + trail, ROUND_CEILING) if is_buy else (best - trail, ROUND_FLOOR)
+    stop = best + trail if is_buy else best - trail
     tick = model.tick_of(order.symbol, stop)
-    stop = max((stop / tick).to_integral_value(rounding) * tick, tick)
-    return replace(order, best_price=best, stop_price=stop)
+    ticks = (stop / tick).to_integral_value(ROUND_CEILING if is_buy else ROUND_FLOOR)
+    return replace(order, best_price=best, stop_price=max(ticks * tick, tick))
 
 
 def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
@@ -140,15 +149,17 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
         if self.any_price:
             return True
         last = quote.last
-        up, down = (quote.ask, quote.bid) if last is None else (last, last)  # what triggers a stop
         buy = self.buy_limit
+        if buy is not None and (quote.ask <= buy or (last is not None and last < buy)):
+            return True
         sell = self.sell_limit
-        return (
-            (buy is not None and (quote.ask <= buy or (last is not None and last < buy)))
-            or (sell is not None and (quote.bid >= sell or (last is not None and last > sell)))
-            or (self.buy_stop is not None and up >= self.buy_stop)
-            or (self.sell_stop is not None and down <= self.sell_stop)
-        )
+        if sell is not None and (quote.bid >= sell or (last is not None and last > sell)):
+            return True
+        up = quote.ask if last is None else last  # what triggers a stop
+        down = quote.bid if last is None else last
+        if self.buy_stop is not None and up >= self.buy_stop:
+            return True
+        return self.sell_stop is not None and down <= self.sell_stop
 
     def cents_away(self, middle_cents: int) -> int:
         """The cents that the walk must move from this middle before an order could match; 0: it
@@ -157,15 +168,15 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
             return 0
         bid = (middle_cents - HALF_SPREAD_CENTS) * CENT
         ask = (middle_cents + HALF_SPREAD_CENTS) * CENT
-        ways = (
-            (ask, self.buy_limit),
-            (self.sell_limit, bid),
-            (self.buy_stop, ask),
-            (bid, self.sell_stop),
-        )
-        nearest = min(
-            (a - b for a, b in ways if a is not None and b is not None), default=NO_ORDERS_AWAY
-        )
+        nearest = NO_ORDERS_AWAY
+        if self.buy_limit is not None:
+            nearest = min(nearest, ask - self.buy_limit)
+        if self.sell_limit is not None:
+            nearest = min(nearest, self.sell_limit - bid)
+        if self.buy_stop is not None:
+            nearest = min(nearest, self.buy_stop - ask)
+        if self.sell_stop is not None:
+            nearest = min(nearest, bid - self.sell_stop)
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
