@@ -137,16 +137,16 @@ class PaperBroker:
                 await self._value(tx, held, totals.events)
         except PlatformError as error:
             raise port.BrokerUnavailable(error.detail) from None
-        positions = (
-            port.BrokerEvent(
+        positions = list[port.BrokerEvent]()
+        for symbol, quantity in held.items():
+            position = port.BrokerEvent(
                 kind=port.EventKind.POSITION,
                 dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
                 venue_time=now,
             )
-            for symbol, quantity in held.items()
-        )
+            positions.append(position)
         return port.AccountSnapshot(
             taken_at=now,
             open_orders=tuple(map(_snapshot, working)),
@@ -167,10 +167,8 @@ class PaperBroker:
         if books.totals is None or books.worked_at is None or self._valuation.positions is None:
             return None
         balance = self._valuation.balance(books.totals, books.worked_at)
-        if (
-            self._balance is not None
-            and replace(balance, as_of=self._balance.as_of) == self._balance
-        ):
+        last = self._balance
+        if last is not None and replace(balance, as_of=last.as_of) == last:
             return None
         self._balance = balance
         return balance
@@ -179,7 +177,7 @@ class PaperBroker:
         self, command: str, ticket: port.OrderTicket, deadline: float
     ) -> port.CommandResult:
         if self._down.is_set():
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=DOWN)
+            return _not_sent(DOWN)
         request = VenueRequest(books=self._books, command=command, ticket=ticket)
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
@@ -187,16 +185,14 @@ class PaperBroker:
         except (TimeoutError, OutcomeUnknown) as error:
             request.is_abandoned = True
             if isinstance(error, TimeoutError) and not request.is_taken:
-                return port.CommandResult(outcome=port.Outcome.NOT_SENT, message="no time was left")
+                return _not_sent("no time was left")
             self._check_soon()  # the order may rest now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
             return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=error.detail)
+            return _not_sent(error.detail)
         except StatementRefused as error:
-            return port.CommandResult(
-                outcome=port.Outcome.NOT_SENT, message=f"the database refused: {error.code}"
-            )
+            return _not_sent(f"the database refused: {error.code}")
 
     async def _answer(self, reply: VenueReply) -> port.CommandResult:
         if FaultKind.DELAY in reply.faults:
@@ -211,15 +207,12 @@ class PaperBroker:
         for each in faults:
             self._armed_faults |= each.kinds & {FaultKind.DUPLICATE, FaultKind.REORDER}
             if FaultKind.DELAY in each:
-                self._quiet_until_seconds = (
-                    self._context.clock.monotonic() + each.delay_millis / 1000
-                )
+                now = self._context.clock.monotonic()
+                self._quiet_until_seconds = now + each.delay_millis / 1000
         self._committed.extend(events)
         symbols = {each.event.symbol for each in events}
-        self._valuation.update(
-            (book for symbol, book in self._books.books.items() if symbol in symbols),
-            events[-1].seq,
-        )
+        changed = [book for symbol, book in self._books.books.items() if symbol in symbols]
+        self._valuation.update(changed, events[-1].seq)
         self._news.set()
         self._wakeup.set()  # other orders may rest now, which changes when to match next
 
@@ -266,13 +259,14 @@ class PaperBroker:
     async def _read_events(self) -> list[port.BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
-                rows = await store.list_events(tx, self._context.account.id, self._last_streamed)
+                events = await store.list_events(tx, self._context.account.id, self._last_streamed)
         except PlatformError:
             await self._pause(RETRY_SECONDS)
             self._news.set()
             return []
-        self._last_streamed = rows[-1][0] if rows else self._last_streamed
-        return [event for _, event in rows]
+        if events:
+            self._last_streamed = events[-1].seq
+        return [each.event for each in events]
 
     async def _run_market(self) -> None:
         """Runs until cancelled. If the market fails, the session ends, so that it does not seem
@@ -353,32 +347,33 @@ class PaperBroker:
     def _is_near(self, book: OrderBook, tick: int) -> bool:
         if book.checked_tick >= tick:
             return False
-        if (
-            self._venue.next_match_tick(book, max(book.checked_tick, book.holding.number), tick)
-            is not None
-        ):
+        checked = max(book.checked_tick, book.holding.number)
+        if self._venue.next_match_tick(book, checked, tick) is not None:
             return True
         book.checked_tick = tick
         return False
 
     async def _find_quoted(self) -> set[Symbol]:
-        books = {book.symbol: book for book in self._books.working()}
-        seen = {
-            symbol: max(book.checked_quote, book.holding.posted_number)
-            for symbol, book in books.items()
-        }
+        books = dict[Symbol, OrderBook]()
+        seen = dict[Symbol, int]()
+        for book in self._books.working():
+            books[book.symbol] = book
+            seen[book.symbol] = max(book.checked_quote, book.holding.posted_number)
         async with self._context.database.transaction(read_only=True) as tx:
             posted = await store.list_new_quotes(tx, self._context.account.organization_id, seen)
-        due = set()
+        due = set[Symbol]()
         for symbol, quotes in posted.items():
             book = books[symbol]
-            if book.holding.source is not Source.POSTED or any(
-                map(book.levels.could_match, quotes)
-            ):
+            is_walked = book.holding.source is not Source.POSTED
+            if is_walked or any(map(book.levels.could_match, quotes)):
                 due.add(symbol)
             else:
                 book.checked_quote = quotes[-1].number
         return due
+
+
+def _not_sent(message: str) -> port.CommandResult:
+    return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=message)
 
 
 def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:

@@ -57,7 +57,7 @@ class OrderBook:
     @property
     def levels(self) -> rules.PriceLevels:
         if self._levels is None:
-            self._levels = rules.price_levels(self._working())
+            self._levels = rules.price_levels(self.working())
         return self._levels
 
     def show(self, quote: Quote) -> None:
@@ -225,12 +225,12 @@ class OrderBook:
         reason = reason or accounting.lacks_power(changed, self.account, released=order.reserved)
         return changed, reason
 
-    def _working(self) -> list[PaperOrder]:
+    def working(self) -> list[PaperOrder]:
         orders = self.orders.values()
         return [order for order in orders if order.status is PaperOrderStatus.WORKING]
 
     def _queue(self) -> list[PaperOrder]:
-        return sorted(self._working(), key=lambda order: order.place)
+        return sorted(self.working(), key=lambda order: order.place)
 
     def _with_reserve(
         self, order: PaperOrder, at: datetime, legs: Sequence[PaperLeg] = ()
