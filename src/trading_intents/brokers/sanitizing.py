@@ -1,7 +1,7 @@
 """All that a broker says passes here before it is recorded: without what a database, a stream or a
 log does not take. Pure: no I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any
@@ -15,8 +15,6 @@ from trading_intents.trading import parse_symbol
 MAX_TEXT_CHARACTERS = 500
 MAX_CURRENCY_CHARACTERS = 16
 _DIGEST_BYTES = 16
-_IDS = ("dedupe_key", "client_order_id", "broker_order_id", "replaces", "exec_id")
-_TEXTS = ("reason", "detail")
 
 
 def sanitize(events: Iterable[BrokerEvent]) -> tuple[list[BrokerEvent], tuple[str, ...]]:
@@ -73,16 +71,24 @@ def cause_of(error: Exception) -> str:
 
 def _sanitize_event(event: BrokerEvent) -> BrokerEvent:
     changed: dict[str, Any] = {}
-    for name in _IDS:
+    for name, sanitize_field in _SANITIZERS.items():
         text = getattr(event, name)
-        if text is not None and (clean := sanitize_id(text)) != text:
+        if text is not None and (clean := sanitize_field(text)) != text:
             changed[name] = clean
-    for name in _TEXTS:
-        text = getattr(event, name)
-        if text is not None and (clean := sanitize_text(text)) != text:
-            changed[name] = clean
-    if event.symbol is not None:
-        symbol = parse_symbol(event.symbol) or sanitize_text(event.symbol)
-        if symbol != event.symbol:
-            changed["symbol"] = symbol
     return replace(event, **changed) if changed else event
+
+
+def _sanitize_symbol(text: str) -> str:
+    return parse_symbol(text) or sanitize_text(text)
+
+
+_SANITIZERS: Mapping[str, Callable[[str], str]] = {
+    "dedupe_key": sanitize_id,
+    "client_order_id": sanitize_id,
+    "broker_order_id": sanitize_id,
+    "replaces": sanitize_id,
+    "exec_id": sanitize_id,
+    "reason": sanitize_text,
+    "detail": sanitize_text,
+    "symbol": _sanitize_symbol,
+}

@@ -6,7 +6,7 @@ from datetime import datetime
 from uuid import UUID
 
 import asyncpg
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from trading_intents.brokers.fix.messages import (
     Numbers,
@@ -95,13 +95,8 @@ class _NewNumbers(FrozenStruct, frozen=True):
     now: Numbers
 
 
-class _NewSent(FrozenStruct, frozen=True, kw_only=True):
+class _NewSent(SentMessage, frozen=True, kw_only=True):
     account_id: UUID
-    epoch: int
-    number: int
-    type: str
-    raw: bytes
-    client_order_id: str | None
     seconds_left: float | None
 
 
@@ -167,16 +162,11 @@ def _insert_messages(writes: Sequence[_Write], now: float) -> list[Statement]:
 
 def _list_sent(write: _Write, now: float) -> Iterator[_NewSent]:
     for each in write.sent:
-        if each.type not in _UNKEPT:
-            yield _NewSent(
-                account_id=write.account_id,
-                epoch=each.epoch,
-                number=each.number,
-                type=each.type,
-                raw=masked(each.raw) if each.type in ADMIN else each.raw,
-                client_order_id=each.client_order_id,
-                seconds_left=None if each.not_after is None else each.not_after - now,
-            )
+        if each.type in _UNKEPT:
+            continue
+        kept = replace(each, raw=masked(each.raw)) if each.type in ADMIN else each
+        left = None if each.not_after is None else each.not_after - now
+        yield _NewSent(**asdict(kept), account_id=write.account_id, seconds_left=left)
 
 
 def _list_received(write: _Write) -> list[_NewReceived]:
@@ -206,9 +196,8 @@ def _list_received(write: _Write) -> list[_NewReceived]:
 
 def _refused_number(received: ReceivedMessage) -> int | None:
     """The number of our message that a reject names."""
-    return (
-        received.message.number(45) if received.message.type in (REJECT, BUSINESS_REJECT) else None
-    )
+    message = received.message
+    return message.number(45) if message.type in (REJECT, BUSINESS_REJECT) else None
 
 
 # Rows are found one by one, by a key, whatever the planner knows of the tables (decision 0039), and

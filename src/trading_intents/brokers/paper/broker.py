@@ -9,7 +9,6 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from trading_intents.brokers import port
 from trading_intents.brokers.paper import store
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.faults import ActiveFaults, FaultKind
@@ -20,6 +19,24 @@ from trading_intents.brokers.paper.venue.batches import PaperVenue
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.simulation import PaperSimulation
 from trading_intents.brokers.paper.venue.valuation import Valuation
+from trading_intents.brokers.port import (
+    Absent,
+    AccountSnapshot,
+    BrokerBalance,
+    BrokerEvent,
+    BrokerUnavailable,
+    CommandResult,
+    EventKind,
+    Integration,
+    IntegrationContext,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
+    OrderTicket,
+    Outcome,
+    Simulation,
+    StreamGap,
+)
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.loops import Pacer, stop_tasks, wait_at_most
 from trading_intents.storage.administration import read_clock
@@ -41,7 +58,7 @@ class PaperBroker:
     name = CAPABILITIES.name
     capabilities = CAPABILITIES
 
-    def __init__(self, context: port.IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext) -> None:
         self._context = context
         self._venue = context.share("venue", lambda: PaperVenue(context))
         self._books = AccountBooks(
@@ -61,13 +78,13 @@ class PaperBroker:
         self._quiet_until_seconds = 0.0
         self._looked_seconds = self._checked_seconds = self._quotes_seconds = 0.0
         self._valuation = Valuation(int(context.settings["PAPER_SEED"]))
-        self._balance: port.BrokerBalance | None = None  # the last one reported
+        self._balance: BrokerBalance | None = None  # the last one reported
 
     async def open(self) -> None:
         try:
             await self._venue.open(self._books)
         except PlatformError as error:
-            raise port.BrokerUnavailable(error.detail) from None
+            raise BrokerUnavailable(error.detail) from None
         assert self._books.totals is not None
         self._last_streamed = self._books.totals.events
         self._committed.clear()
@@ -85,18 +102,18 @@ class PaperBroker:
         )
         await stop_tasks(self._running)
 
-    async def submit(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def submit(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("SUBMIT", ticket, deadline)
 
-    async def replace(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def replace(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("REPLACE", ticket, deadline)
 
-    async def cancel(self, ticket: port.OrderTicket, deadline: float) -> port.CommandResult:
+    async def cancel(self, ticket: OrderTicket, deadline: float) -> CommandResult:
         return await self._send("CANCEL", ticket, deadline)
 
     async def lookup(
         self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> port.Lookup:
+    ) -> Lookup:
         """Looks up by the client order id alone: the journal has every one that ever arrived."""
         try:
             async with (
@@ -105,10 +122,10 @@ class PaperBroker:
             ):
                 found = await store.find_order(tx, self._context.account.id, client_order_id)
         except (PlatformError, TimeoutError) as error:
-            return port.LookupUnknown(str(error))
-        return _snapshot(found) if found else port.Absent()
+            return LookupUnknown(str(error))
+        return _snapshot(found) if found else Absent()
 
-    async def events(self) -> AsyncIterator[port.BrokerEvent | port.BrokerBalance | port.StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while not self._down.is_set():
             self._news.clear()
             batch = await self._take_events()
@@ -121,7 +138,7 @@ class PaperBroker:
         if self._running and self._running.done() and not self._running.cancelled():
             self._running.result()  # raises what ended the market
 
-    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Gives every other event since beside the executions, so that orders that ended meanwhile
         are included."""
         account_id = self._context.account.id
@@ -136,18 +153,18 @@ class PaperBroker:
                 totals = await store.read_totals(tx, account_id)
                 await self._value(tx, held, totals.events)
         except PlatformError as error:
-            raise port.BrokerUnavailable(error.detail) from None
-        positions = list[port.BrokerEvent]()
+            raise BrokerUnavailable(error.detail) from None
+        positions = list[BrokerEvent]()
         for symbol, quantity in held.items():
-            position = port.BrokerEvent(
-                kind=port.EventKind.POSITION,
+            position = BrokerEvent(
+                kind=EventKind.POSITION,
                 dedupe_key=f"paper:{totals.events}:{symbol}",
                 symbol=symbol,
                 quantity=quantity,
                 venue_time=now,
             )
             positions.append(position)
-        return port.AccountSnapshot(
+        return AccountSnapshot(
             taken_at=now,
             open_orders=tuple(map(_snapshot, working)),
             executions=tuple(executions),
@@ -160,7 +177,7 @@ class PaperBroker:
         quotes = await store.find_last_quotes(tx, organization_id, list(held)) if held else {}
         self._valuation.load(held, quotes, number)
 
-    def _changed_balance(self) -> port.BrokerBalance | None:
+    def _changed_balance(self) -> BrokerBalance | None:
         """The balance, if it is another one than was reported last. None is reported before the
         session's snapshot has read the positions: the equity would be missing."""
         books = self._books
@@ -173,9 +190,7 @@ class PaperBroker:
         self._balance = balance
         return balance
 
-    async def _send(
-        self, command: str, ticket: port.OrderTicket, deadline: float
-    ) -> port.CommandResult:
+    async def _send(self, command: str, ticket: OrderTicket, deadline: float) -> CommandResult:
         if self._down.is_set():
             return _not_sent(DOWN)
         request = VenueRequest(books=self._books, command=command, ticket=ticket)
@@ -188,19 +203,19 @@ class PaperBroker:
                 return _not_sent("no time was left")
             self._check_soon()  # the order may rest now
             reason = error.detail if isinstance(error, OutcomeUnknown) else "no answer in time"
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=reason)
+            return CommandResult(outcome=Outcome.UNKNOWN, message=reason)
         except PlatformError as error:
             return _not_sent(error.detail)
         except StatementRefused as error:
             return _not_sent(f"the database refused: {error.code}")
 
-    async def _answer(self, reply: VenueReply) -> port.CommandResult:
+    async def _answer(self, reply: VenueReply) -> CommandResult:
         if FaultKind.DELAY in reply.faults:
             await asyncio.sleep(reply.faults.delay_millis / 1000)
         if FaultKind.DISCONNECT in reply.faults:
             self._break()
         if reply.faults.kinds & {FaultKind.DISCONNECT, FaultKind.DROP_ANSWER}:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message="no answer came")
+            return CommandResult(outcome=Outcome.UNKNOWN, message="no answer came")
         return reply.result
 
     def _on_events(self, events: Sequence[PaperEvent], faults: Sequence[ActiveFaults]) -> None:
@@ -234,7 +249,7 @@ class PaperBroker:
         if seconds > 0:
             await wait_at_most(self._down, seconds)
 
-    async def _take_events(self) -> list[port.BrokerEvent]:
+    async def _take_events(self) -> list[BrokerEvent]:
         """Takes events that were committed by this session, or reads them from the database if
         others came before."""
         await self._pause(self._quiet_until_seconds - self._context.clock.monotonic())
@@ -256,7 +271,7 @@ class PaperBroker:
         self._armed_faults.clear()
         return events
 
-    async def _read_events(self) -> list[port.BrokerEvent]:
+    async def _read_events(self) -> list[BrokerEvent]:
         try:
             async with self._context.database.transaction(read_only=True) as tx:
                 events = await store.list_events(tx, self._context.account.id, self._last_streamed)
@@ -372,13 +387,13 @@ class PaperBroker:
         return due
 
 
-def _not_sent(message: str) -> port.CommandResult:
-    return port.CommandResult(outcome=port.Outcome.NOT_SENT, message=message)
+def _not_sent(message: str) -> CommandResult:
+    return CommandResult(outcome=Outcome.NOT_SENT, message=message)
 
 
-def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
+def _snapshot(found: store.TargetRow) -> OrderSnapshot:
     order = found.order
-    return port.OrderSnapshot(
+    return OrderSnapshot(
         client_order_id=order.client_order_id,
         broker_order_id=order.broker_order_id,
         symbol=order.symbol,
@@ -388,8 +403,8 @@ def _snapshot(found: store.TargetRow) -> port.OrderSnapshot:
     )
 
 
-def simulate(settings: Mapping[str, str]) -> port.Simulation:
+def simulate(settings: Mapping[str, str]) -> Simulation:
     return PaperSimulation(int(settings["PAPER_SEED"]))
 
 
-INTEGRATION = port.Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)
+INTEGRATION = Integration(CAPABILITIES.name, CAPABILITIES, PaperBroker, simulate)

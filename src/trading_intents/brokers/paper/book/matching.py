@@ -108,7 +108,9 @@ class OrderBook:
         with exact():
             self._expire(at)
             order = self._accepted(client_order_id, terms, at)
-            reason = refusal or rules.find_flaw(terms, *[leg.terms for leg in legs])
+            reason = refusal or rules.find_flaw(terms)
+            for leg in legs:
+                reason = reason or rules.find_flaw(leg.terms)
             reason = reason or accounting.lacks_position(order, self._queue(), self.holding)
             if reason is None:
                 order = self._with_reserve(order, at, legs)
@@ -161,8 +163,7 @@ class OrderBook:
             changed, reason = self._amended(order, client_order_id, terms, at)
             reason = refusal or reason
             if order is None or changed is None or reason:
-                kind = EventKind.REPLACE_REJECTED
-                self._emit(order, kind, at, client_order_id=client_order_id, reason=reason)
+                self._emit(order, EventKind.REPLACE_REJECTED, at, client_order_id, reason=reason)
                 return reason
             self._put(changed)
             self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
@@ -183,8 +184,7 @@ class OrderBook:
             order = order and self.orders[order.number]
             reason = refusal or rules.unchangeable(order)
             if order is None or reason:
-                kind = EventKind.CANCEL_REJECTED
-                self._emit(order, kind, at, client_order_id=client_order_id, reason=reason)
+                self._emit(order, EventKind.CANCEL_REJECTED, at, client_order_id, reason=reason)
                 return reason
             self._end(order, PaperOrderStatus.CANCELLED, at, None, client_order_id)
             return None
@@ -374,9 +374,8 @@ class OrderBook:
         client_order_id: str | None = None,
     ) -> None:
         ended = replace(order, status=status)
-        kind = EventKind(status.value)
         self._put(ended)
-        self._emit(ended, kind, at, client_order_id=client_order_id, reason=reason)
+        self._emit(ended, EventKind(status.value), at, client_order_id, reason=reason)
         self._change(linked.after_end(self.orders, ended, reason), at)
 
     def _put(self, order: PaperOrder) -> None:

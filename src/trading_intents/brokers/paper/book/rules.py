@@ -7,7 +7,14 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 from msgspec.structs import replace
 
-from trading_intents.brokers.paper import model
+from trading_intents.brokers.paper.model import (
+    CAPABILITIES,
+    PaperOrder,
+    PaperOrderStatus,
+    PaperTerms,
+    Quote,
+    tick_of,
+)
 from trading_intents.brokers.paper.prices import CENT, HALF_SPREAD_CENTS
 from trading_intents.trading import (
     FrozenStruct,
@@ -44,18 +51,10 @@ REFUSALS = {
 }
 
 
-def find_flaw(*terms: model.PaperTerms) -> str | None:
-    """The first flaw of an order and its legs."""
-    for each in terms:
-        if flaw := _flaw_of(each):
-            return flaw
-    return None
-
-
-def _flaw_of(terms: model.PaperTerms) -> str | None:
+def find_flaw(terms: PaperTerms) -> str | None:
     if parse_symbol(terms.symbol) != terms.symbol:
         return BAD_SYMBOL
-    if terms.time_in_force not in model.CAPABILITIES.times_in_force.get(terms.kind, ()):
+    if terms.time_in_force not in CAPABILITIES.times_in_force.get(terms.kind, ()):
         return NOT_OFFERED
     needs_limit = terms.kind in (OrderKind.LIMIT, OrderKind.STOP_LIMIT)
     needs_stop = terms.kind in (OrderKind.STOP, OrderKind.STOP_LIMIT)
@@ -66,22 +65,22 @@ def _flaw_of(terms: model.PaperTerms) -> str | None:
     trails = (terms.trail_amount is not None) + (terms.trail_bps is not None)
     if trails != (terms.kind is OrderKind.TRAILING_STOP):
         return BAD_PRICES
-    step = model.CAPABILITIES.quantity_step
+    step = CAPABILITIES.quantity_step
     assert step is not None
     if not _is_multiple(terms.quantity, step):
         return BAD_STEP
     for price in (terms.limit_price, terms.stop_price):
         if price is None:
             continue
-        if price <= 0 or not _is_multiple(price, model.tick_of(terms.symbol, price)):
+        if price <= 0 or not _is_multiple(price, tick_of(terms.symbol, price)):
             return BAD_TICK
     return None
 
 
-def unchangeable(order: model.PaperOrder | None) -> str | None:
+def unchangeable(order: PaperOrder | None) -> str | None:
     if order is None:
         return UNKNOWN_ORDER
-    return None if order.status is model.PaperOrderStatus.WORKING else TOO_LATE
+    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:
@@ -89,11 +88,11 @@ def _is_multiple(amount: Decimal, step: Decimal) -> bool:
         return amount > 0 and amount % step == 0
 
 
-def market_price(terms: model.PaperTerms, quote: model.Quote) -> Decimal:
+def market_price(terms: PaperTerms, quote: Quote) -> Decimal:
     return quote.ask if terms.side is OrderSide.BUY else quote.bid
 
 
-def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def touches(terms: PaperTerms, quote: Quote) -> bool:
     """Whether the quote's other side is at the limit or better; always, for an order without a
     limit."""
     limit = terms.limit_price
@@ -102,7 +101,7 @@ def touches(terms: model.PaperTerms, quote: model.Quote) -> bool:
     return quote.ask <= limit if terms.side is OrderSide.BUY else quote.bid >= limit
 
 
-def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def is_traded_through(terms: PaperTerms, quote: Quote) -> bool:
     """Whether a trade went beyond the limit. A trade at the limit went to earlier orders."""
     if terms.limit_price is None or quote.last is None:
         return False
@@ -111,7 +110,7 @@ def is_traded_through(terms: model.PaperTerms, quote: model.Quote) -> bool:
     return quote.last > terms.limit_price
 
 
-def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
+def with_stop(order: PaperOrder, quote: Quote) -> PaperOrder:
     """A trailing stop, after its market was seen: the stop is the trail away from the best price so
     far, on the tick that is further from the market. A SELL's market is the bid, a BUY's the
     ask."""
@@ -123,12 +122,12 @@ def with_stop(order: model.PaperOrder, quote: model.Quote) -> model.PaperOrder:
         assert order.trail_bps is not None
         trail = best * order.trail_bps / ALL_BPS
     stop = best + trail if is_buy else best - trail
-    tick = model.tick_of(order.symbol, stop)
+    tick = tick_of(order.symbol, stop)
     ticks = (stop / tick).to_integral_value(ROUND_CEILING if is_buy else ROUND_FLOOR)
     return replace(order, best_price=best, stop_price=max(ticks * tick, tick))
 
 
-def is_triggered(terms: model.PaperTerms, quote: model.Quote) -> bool:
+def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     assert terms.stop_price is not None
     seen = quote.last if quote.last is not None else market_price(terms, quote)
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
@@ -145,7 +144,7 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
     buy_stop: Decimal | None
     sell_stop: Decimal | None
 
-    def could_match(self, quote: model.Quote) -> bool:
+    def could_match(self, quote: Quote) -> bool:
         if self.any_price:
             return True
         last = quote.last
@@ -180,7 +179,7 @@ class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
         return max(0, int((nearest / CENT).to_integral_value(ROUND_CEILING)))
 
 
-def price_levels(orders: Iterable[model.PaperOrder]) -> PriceLevels:
+def price_levels(orders: Iterable[PaperOrder]) -> PriceLevels:
     any_price = False
     due_at = None
     limits: dict[bool, list[Decimal]] = {True: [], False: []}

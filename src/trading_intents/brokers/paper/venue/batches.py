@@ -10,7 +10,6 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from trading_intents.brokers import port
 from trading_intents.brokers.paper import model
 from trading_intents.brokers.paper.book.matching import OrderBook
 from trading_intents.brokers.paper.book.rules import REFUSALS
@@ -28,6 +27,15 @@ from trading_intents.brokers.paper.store import CommandTarget, TargetRow, find_t
 from trading_intents.brokers.paper.venue import store
 from trading_intents.brokers.paper.venue.model import AccountBooks, VenueReply, VenueRequest
 from trading_intents.brokers.paper.venue.store import Arrival, AskedQuotes
+from trading_intents.brokers.port import (
+    DUPLICATE_ID,
+    BrokerEvent,
+    CommandResult,
+    IntegrationContext,
+    LegTicket,
+    OrderTicket,
+    Outcome,
+)
 from trading_intents.loops import Pacer
 from trading_intents.storage.grouped import GroupCommit, PipelinedTransaction
 from trading_intents.storage.pipeline import Statement, json_text
@@ -39,7 +47,7 @@ TOO_OLD = "too_old_to_send"
 LOST = "the session was lost"
 SCRIPTED = "scripted_refusal"
 TOO_MANY_ORDERS = "too_many_working_orders"
-LOCKED = port.CommandResult(outcome=port.Outcome.NOT_SENT, message="the account is held elsewhere")
+LOCKED = CommandResult(outcome=Outcome.NOT_SENT, message="the account is held elsewhere")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +68,7 @@ class _TwoSessions(Exception):
 
 
 class PaperVenue:
-    def __init__(self, context: port.IntegrationContext) -> None:
+    def __init__(self, context: IntegrationContext) -> None:
         self._transactions = context.open_transactions()
         self._clock = context.clock
         self._seed = int(context.settings["PAPER_SEED"])
@@ -233,7 +241,7 @@ class PaperVenue:
             posted = batch.quotes.get((books.account_id, book.symbol), ())
             self._catch_up(books, book, posted, batch.now)
         if request.ticket is None:
-            return VenueReply(port.CommandResult(outcome=port.Outcome.ACKED))
+            return VenueReply(CommandResult(outcome=Outcome.ACKED))
         assert books.totals is not None
         number = books.totals.commands + 1
         books.totals = replace(books.totals, commands=number)
@@ -246,15 +254,15 @@ class PaperVenue:
         )
         batch.spent += spent
         result, made = self._execute(request, request.ticket, batch, faults)
-        if result.outcome is not port.Outcome.NOT_SENT and FaultKind.LOSE not in faults:
-            has_legs = request.command == "SUBMIT" and result.outcome is port.Outcome.ACKED
+        if result.outcome is not Outcome.NOT_SENT and FaultKind.LOSE not in faults:
+            has_legs = request.command == "SUBMIT" and result.outcome is Outcome.ACKED
             self._record(request, request.ticket, batch, made, has_legs)
         return VenueReply(result, faults)
 
     def _record(
         self,
         request: VenueRequest,
-        ticket: port.OrderTicket,
+        ticket: OrderTicket,
         batch: _VenueBatch,
         made: int | None,
         has_legs: bool,
@@ -315,19 +323,19 @@ class PaperVenue:
     def _execute(
         self,
         request: VenueRequest,
-        ticket: port.OrderTicket,
+        ticket: OrderTicket,
         batch: _VenueBatch,
         faults: ActiveFaults,
-    ) -> tuple[port.CommandResult, int | None]:
+    ) -> tuple[CommandResult, int | None]:
         """Executes the command; gives its events and the number of the order that it made or
         named."""
         books = request.books
         if ticket.not_after is not None and self._clock.monotonic() > ticket.not_after:
-            return port.CommandResult(outcome=port.Outcome.NOT_SENT, code=TOO_OLD), None
+            return CommandResult(outcome=Outcome.NOT_SENT, code=TOO_OLD), None
         if FaultKind.LOSE in faults:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, message=LOST), None
+            return CommandResult(outcome=Outcome.UNKNOWN, message=LOST), None
         if (books.account_id, ticket.client_order_id) in batch.known:
-            return port.CommandResult(outcome=port.Outcome.UNKNOWN, code=port.DUPLICATE_ID), None
+            return CommandResult(outcome=Outcome.UNKNOWN, code=DUPLICATE_ID), None
         book = books.books[ticket.symbol]
         refusal = SCRIPTED if FaultKind.REJECT in faults else None
         assert books.totals is not None
@@ -347,8 +355,8 @@ class PaperVenue:
                 reason = book.cancel(order, client_id, batch.now, refusal)
         books.totals = book.account
         number = order.number if order else None
-        result = port.CommandResult(
-            outcome=port.Outcome.REJECTED if reason else port.Outcome.ACKED,
+        result = CommandResult(
+            outcome=Outcome.REJECTED if reason else Outcome.ACKED,
             broker_order_id=order.broker_order_id if order else None,
             code=reason,
             message=REFUSALS.get(reason or "", ""),
@@ -358,7 +366,7 @@ class PaperVenue:
 
     def _target(
         self, request: VenueRequest, batch: _VenueBatch, book: OrderBook
-    ) -> tuple[model.PaperOrder | None, Sequence[port.BrokerEvent]]:
+    ) -> tuple[model.PaperOrder | None, Sequence[BrokerEvent]]:
         found = batch.targets.get(request.target) if request.target else None
         if found is None or found.order.symbol != book.symbol:
             return None, ()
@@ -401,7 +409,7 @@ def _save(
     return statements
 
 
-def _events_of(book: OrderBook, number: int | None) -> list[port.BrokerEvent]:
+def _events_of(book: OrderBook, number: int | None) -> list[BrokerEvent]:
     """All events of an order and its legs: some of them may not have been streamed yet."""
     numbers = {number}
     for each in book.orders.values():
@@ -427,11 +435,11 @@ def _seen(book: OrderBook | None) -> int | None:
     return book.holding.posted_number if book and book.orders else None
 
 
-def _terms(ticket: port.OrderTicket | port.LegTicket) -> model.PaperTerms:
+def _terms(ticket: OrderTicket | LegTicket) -> model.PaperTerms:
     return msgspec.convert(ticket, model.PaperTerms, from_attributes=True)
 
 
-def _legs(ticket: port.OrderTicket) -> list[PaperLeg]:
+def _legs(ticket: OrderTicket) -> list[PaperLeg]:
     return [
         PaperLeg(leg=each.leg, client_order_id=each.client_order_id, terms=_terms(each))
         for each in ticket.legs

@@ -46,8 +46,7 @@ class AccountBooks:
         many."""
         idle = []
         for symbol, book in self.books.items():
-            working = book.working()
-            book.orders = {order.number: order for order in working}
+            book.orders = {order.number: order for order in book.working()}
             book.events = []
             book.changed = set()
             if not book.orders:
@@ -82,12 +81,10 @@ class VenueRequest:
 
     @property
     def book_keys(self) -> set[AccountSymbol[UUID]]:
-        keys: set[AccountSymbol[UUID]] = set()
-        for symbol in self.symbols:
-            keys.add((self.books.account_id, symbol))
+        symbols = set(self.symbols)
         if self.ticket:
-            keys.add((self.books.account_id, self.ticket.symbol))
-        return keys
+            symbols.add(self.ticket.symbol)
+        return {(self.books.account_id, symbol) for symbol in symbols}
 
     @property
     def target(self) -> CommandTarget | None:

@@ -262,8 +262,8 @@ def add_events(events: Mapping[UUID, Sequence[PaperEvent]]) -> Statement:
     rows = list[object]()
     for account_id, made in events.items():
         for each in made:
-            own = {"account_id": account_id, "seq": each.seq, "number": each.order}
-            rows.append(own | asdict(each.event))
+            ids = {"account_id": account_id, "seq": each.seq, "number": each.order}
+            rows.append({**ids, **asdict(each.event)})
     sql = f"""
         INSERT INTO paper_events ({_EVENT_COLUMNS})
         SELECT {_EVENT_COLUMNS} FROM json_populate_recordset(NULL::paper_events, $1::text::json)
