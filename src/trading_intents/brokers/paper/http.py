@@ -1,6 +1,7 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import msgspec
 
@@ -66,9 +67,10 @@ def quote_routes(
         organization_id = organization_of(request)
         page = read_page(request, f"paper_quotes:{organization_id}", parse_symbol)
         found = await quotes.list(organization_id, page)
-        return answer_json(
-            page.answer(found, lambda each: each[0], lambda each: _show_present(*each))
+        answer = page.answer(
+            found, lambda each: each.symbol, lambda each: _show_present(each.symbol, each)
         )
+        return answer_json(answer)
 
     @Operation(tag=Tag.PAPER, answer=PresentQuote, errors=(NotFound,))
     async def get_paper_quote(request: Request) -> Answer:
@@ -76,9 +78,8 @@ def quote_routes(
         symbol = parse_symbol(request.params["symbol"])
         if symbol is None:
             raise NotFound("no such symbol")
-        return answer_json(
-            _show_present(symbol, await quotes.find(organization_of(request), symbol))
-        )
+        quote = await quotes.find(organization_of(request), symbol)
+        return answer_json(_show_present(symbol, quote))
 
     @Operation(
         tag=Tag.PAPER,
@@ -111,10 +112,11 @@ def quote_routes(
 
 def _read(request: Request) -> Prices:
     body = request.body(NewQuote, NewQuote.__struct_fields__)
-    texts = msgspec.structs.asdict(body).items()
-    prices = Prices(
-        **{name: read_amount(f"/{name}", text) for name, text in texts if text is not None}
-    )
+    amounts = dict[str, Decimal]()
+    for name, text in msgspec.structs.asdict(body).items():
+        if text is not None:
+            amounts[name] = read_amount(f"/{name}", text)
+    prices = Prices(**amounts)
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")
     if prices.last is None and prices.last_size is not None:

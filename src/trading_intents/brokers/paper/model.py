@@ -95,6 +95,11 @@ class Quote(Prices, frozen=True, kw_only=True):
         return self.source is Source.WALK or now - self.at <= QUOTE_LIFE
 
 
+class PostedQuote(Quote, frozen=True, kw_only=True):
+    source: Source = Source.POSTED
+    symbol: Symbol
+
+
 _STOPS = (OrderKind.STOP, OrderKind.STOP_LIMIT, OrderKind.TRAILING_STOP)
 
 
@@ -225,6 +230,5 @@ def expiry(time_in_force: TimeInForce, at: datetime) -> datetime:
 def tick_of(symbol: Symbol, price: Decimal) -> Decimal:
     if "/" in symbol:
         return PAIR_TICK
-    return next(
-        step.tick for step in reversed(CAPABILITIES.price_ticks) if price >= step.from_price
-    )
+    ticks = reversed(CAPABILITIES.price_ticks)
+    return next(step.tick for step in ticks if price >= step.from_price)
