@@ -31,7 +31,7 @@ else
 	@$(SIDE_BY_SIDE) -m "not slow and not chaos"
 endif
 
-test-slow: $(VENV)/dev.stamp ## test packages, and beside browsers and other people's programs, if installed
+test-slow: $(VENV)/dev.stamp ## test what is killed, restarted or waits, packages, and beside other people's programs, if installed
 	@$(SIDE_BY_SIDE) -m "slow and not chaos"
 
 check: check-quick ## lint, types, import rules, migrations
@@ -54,8 +54,11 @@ bench: $(VENV)/dev.stamp ## measure the performance bars
 	else echo "bench/console.py needs: make browser"; fi; \
 	exit $$missed
 
+# With every example of the properties, of which the other targets try a fifth.
+LONG := chaos or hypothesis and not slow
+
 chaos: $(VENV)/dev.stamp ## run the long fault tests and report them; CHAOS_SEED=2, CHAOS_SECONDS=600
-	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m chaos --timeout 1800 tests
+	@PYTEST_DEBUG_TEMPROOT=$${TMPDIR:-/tmp} $(BIN)/python -m pytest -p tests.chaos.report -m "$(LONG)" --timeout 1800 tests
 
 soak: $(VENV)/dev.stamp ## trade through a cluster for two hours, with failovers, and draw what must stay flat; SOAK_SECONDS=600
 	@$(BIN)/python -m tests.deploy.soak bench/out/soak.png

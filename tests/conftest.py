@@ -20,17 +20,17 @@ from pathlib import Path
 import psycopg
 import pytest
 import uvloop
-from hypothesis import HealthCheck, settings
 
-from tests.fork_server import Fork
+from tests.fork_server import IGNORED_BY_PYTHON, Fork
 from tests.kept_connections import open_pools
 from tests.kept_database import Databases, KeptDatabase
+from tests.property_sizes import load_profile
 from tests.server_process import Urls
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 from trading_intents.telemetry import Metrics
 
-pytest_plugins = ["tests.tenants", "tests.stalls", "tests.workers"]
+pytest_plugins = ["tests.tenants", "tests.workers"]
 __all__ = ["Databases", "Urls"]  # which tests import from here
 
 TEMPLATE = "ti_template"
@@ -39,28 +39,20 @@ MEMORY = Path("/dev/shm")
 AUTHORITIES = "/etc/ssl/certs"
 ROOM_BYTES = 4 << 30
 GARBAGE_OBJECTS = 50_000
-EXAMPLES = 50  # that hypothesis makes up for a test which does not say how many
-# What these find depends on how busy the machine is, and on the examples that chance made.
-BY_CHANCE = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 Once = Callable[[str, Callable[[Path], None]], Path]
 CLUSTER = "cluster"
 MAKING = pytest.StashKey[threading.Thread]()
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(tryfirst=True)  # before anything is forked
+def pytest_configure(config: pytest.Config) -> None:
     """Databases live in memory where there is room: here programs are killed, not machines. `make
     chaos` uses disks."""
-    settings.register_profile(
-        "busy machine", deadline=None, max_examples=EXAMPLES, suppress_health_check=BY_CHANCE
-    )
-    settings.load_profile("busy machine")
+    leave_callers_habits()
+    # `make chaos` asks for the properties, which Hypothesis marks.
+    load_profile(is_whole="hypothesis" in config.option.markexpr)
     gc.disable()
-    # A shell's background jobs ignore it, and so would the programs that tests start and interrupt.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Nohup's; programs do not inherit a handler.
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
     # As the programs do; it takes less of the processor.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     # Authorities are looked up when somebody shows a certificate: to read the file of them all
@@ -69,6 +61,17 @@ def pytest_configure() -> None:
     os.environ["SSL_CERT_DIR"] = AUTHORITIES
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def leave_callers_habits() -> None:
+    """Programs start as from a terminal, whatever the caller of the tests ignores, blocks or
+    keeps to itself: a shell's background jobs ignore SIGINT, nohup's SIGHUP."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # which programs do not inherit
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -36,6 +36,7 @@ PRELOADED = (
     *("argparse", "httpcore", "anyio._backends._asyncio", "importlib.readers", "tzdata"),
     "encodings.ascii",
 )
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 REQUEST_BYTES = 1 << 17
 STATUS_BYTES = 16
 END_LIMIT_SECONDS = 10
@@ -195,9 +196,7 @@ def serve(asked: socket.socket) -> dict[str, Any] | None:
         request: dict[str, Any] = json.loads(text)
         pid = os.fork()
         if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            restore_signals()
             for channel in (asked, woken, wake):
                 channel.close()
             for status in (*statuses.values(), files.pop()):
@@ -210,6 +209,16 @@ def serve(asked: socket.socket) -> dict[str, Any] | None:
         for file in files:
             os.close(file)
         asked.sendall(str(pid).encode())
+
+
+def restore_signals() -> None:
+    """As an interpreter finds them that was started from a terminal."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def report_ends(statuses: dict[int, int]) -> None:

@@ -14,9 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest import mock
 
 import httpx
 from msgspec import to_builtins
+from typer.testing import CliRunner
 
 from tests import fork_server
 from tests.raw_http import QuickClient
@@ -24,6 +26,7 @@ from trading_intents.app import Infrastructure, open_infrastructure
 from trading_intents.config import PREFIX, load
 from trading_intents.provision import apply, read_document, user_token
 from trading_intents.telemetry import make_log
+from trading_intents_client.cli.program import cli
 
 T = TypeVar("T")
 
@@ -107,9 +110,26 @@ class Platform:
 def run_command(
     environ: Mapping[str, str], *arguments: str, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    return fork_server.run(
-        PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS
-    )
+    """A command that uses an external database runs in this process: a program takes ten times as
+    long. Whoever serves, or starts or joins PostgreSQL, must be a process's main thread."""
+    if "serve" in arguments or f"{PREFIX}DATABASE_URL" not in environ:
+        return fork_server.run(
+            PROGRAM, *arguments, environ=environ, stdin=stdin, limit_seconds=COMMAND_LIMIT_SECONDS
+        )
+    cleared = dict.fromkeys(name for name in os.environ if name.startswith(PREFIX))
+    with (
+        mock.patch.object(sys, "path", [str(INSTALLED), *sys.path]),
+        ThreadPoolExecutor(1) as thread,  # the caller may have an event loop of its own
+    ):
+        done = thread.submit(
+            CliRunner().invoke,
+            cli,
+            arguments,
+            input=stdin,
+            env={**cleared, **environ},
+            catch_exceptions=False,
+        ).result()
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
 @contextlib.contextmanager

@@ -62,6 +62,7 @@ def test_no_command_shows_the_help_and_an_unknown_one_is_refused() -> None:
     assert CliRunner().invoke(program.cli, ["sevre"]).exit_code == 2
 
 
+@pytest.mark.slow
 def test_migrate_applies_once_and_doctor_then_finds_all_well(tmp_path: Path) -> None:
     environ = environment(tmp_path / "data", {})
     before = lines_of(invoke(environ, "doctor").stdout)

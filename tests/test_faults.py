@@ -22,6 +22,7 @@ from tests.tenants import PLENTY
 from tests.waiting import eventually, eventually_async
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 WRITES_BETWEEN_KILLS = 15  # all of them together stay below an organization's limit of keys
 WRITERS = 4

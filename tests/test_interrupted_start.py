@@ -11,6 +11,8 @@ from tests.conftest import Urls
 from tests.platform import PROGRAM, START_LIMIT_SECONDS, STOP_LIMIT_SECONDS, environment
 from tests.proxy import Verdict, proxied
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_signal_ends_a_start_whose_database_does_not_answer(

@@ -165,6 +165,7 @@ def test_the_commands_of_the_readme_work_in_one_terminal(folder: Path, platform:
     paste_all("README.md", TRADE, folder, platform)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_SECONDS)
 @pytest.mark.usefixtures("forking")
 @pytest.mark.parametrize("page", API_PAGES)
@@ -192,6 +193,7 @@ def paste_all(document: str, seen: str, folder: Path, platform: Platform) -> Non
 
 
 # Takes five seconds: a dozen programs, of which one waits for a halt to end.
+@pytest.mark.slow
 @pytest.mark.timeout(2 * RUN_SECONDS)
 @pytest.mark.usefixtures("forking")
 def test_each_block_of_the_readme_works_in_a_new_terminal(folder: Path, platform: Platform) -> None:

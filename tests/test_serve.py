@@ -30,6 +30,7 @@ from trading_intents.errors import StartupRefused
 from trading_intents.processes.command import STOPPED_AT_ONCE
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 WARM_START_SECONDS = 3
 ORPHAN_SECONDS = 2  # docs/operating/install.md says so

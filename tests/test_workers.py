@@ -2,9 +2,14 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 LIMIT_SECONDS = 100
@@ -34,41 +39,18 @@ import pytest
 def test_waits(n): pass
 def test_does_not_wait(): pass
 """,
+    "shown_signals.py": "import signal\nprint([signal.getsignal(each).name for each in (1, 15)])\n",
+    "test_programs.py": """
+import os, subprocess
+from tests.fork_server import Fork
+def test_a_program_hears_what_the_tests_do_not(request):
+    environ = os.environ | {"PYTHONPATH": str(request.path.parent)}
+    program = Fork("shown_signals", environ=environ, stdout=subprocess.PIPE)
+    with program.stdout:
+        assert program.stdout.read() == "['SIG_DFL', 'SIG_DFL']\\n"
+""",
 }
-# The first fails for good, the second once, both without a stall; the third and the fourth while
-# nothing went on.
-STALLS = """
-import os, signal, time, pytest
-from tests.stalls import STALLS
-
-def fails_once(folder, name):
-    made = (folder / name).exists()
-    (folder / name).touch()
-    assert made
-
-def test_fails(): assert 1 == 2
-
-def test_fails_once(shared_folder): fails_once(shared_folder, "test")
-
-def stop(stalls):
-    began_at = time.monotonic()
-    os.kill(stalls.pid, signal.SIGSTOP)
-    time.sleep(1.2)
-    os.kill(stalls.pid, signal.SIGCONT)
-    while not stalls.is_any_since(began_at):
-        time.sleep(0.01)
-
-@pytest.fixture(scope="module")
-def file(shared_folder, pytestconfig):
-    stop(pytestconfig.stash[STALLS])
-    fails_once(shared_folder, "file")
-
-def test_stalls(file): pass
-
-def test_stalls_and_fails(pytestconfig):
-    stop(pytestconfig.stash[STALLS])
-    assert 1 == 3
-"""
+IGNORED = (signal.SIGHUP, signal.SIGTERM)
 
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -80,8 +62,6 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
         "--rootdir",
         str(folder),
         f"--basetemp={folder / 'temporary'}",
-        "-p",
-        "tests.stalls",
         "-p",
         "tests.workers",
     ]
@@ -106,7 +86,13 @@ def run(folder: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=LIMIT_SECONDS,
+        preexec_fn=ignore_signals,  # as nohup
     )
+
+
+def ignore_signals() -> None:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
@@ -122,23 +108,11 @@ def test_every_end_of_a_test_is_reported(tmp_path: Path) -> None:
     assert (kind, failed) == ("ERROR", [("FAILED", "test_crashes"), ("FAILED", "test_fails")]), (
         done.stdout
     )
-    assert re.search(r"^2 failed, 27 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^2 failed, 28 passed, .*1 error in ", done.stdout, re.MULTILINE), done.stdout
     order = (tmp_path / "order").read_text().split()[::2]
     assert order.pop() == "test_waits", (
         "its deadlines are the last of all, and share what their file makes once"
     )
     assert sorted(order) == sorted(
-        name.removesuffix(".py") for name in FILES if name != "conftest.py"
+        name.removesuffix(".py") for name in FILES if name.startswith("test_")
     )
-
-
-# Takes more than five seconds: the machine stands still for more than a second three times.
-def test_what_failed_while_the_machine_stood_still_runs_once_more(tmp_path: Path) -> None:
-    (tmp_path / "test_stalled.py").write_text(STALLS)
-    done = run(tmp_path)
-    shown = re.findall(r"^FAILED \S*::(test_\w+)", done.stdout, re.MULTILINE)
-    assert shown == ["test_fails", "test_fails_once", "test_stalls_and_fails"], done.stdout
-    assert (
-        "test_stalls failed while the machine stood still, and passed when run again" in done.stdout
-    )
-    assert re.search(r"^3 failed, 1 run again in ", done.stdout, re.MULTILINE), done.stdout

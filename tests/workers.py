@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 import pytest
 
 from tests import fork_server
-from tests.stalls import STALLS, Stalls
 
 SHARED = pytest.StashKey[Path]()
 NUMBER_BYTES = 4
@@ -94,8 +93,6 @@ class Workers:
     count: int = 0
 
     def __post_init__(self) -> None:
-        # Forks, so it is made before the pipes.
-        self.stalls = self.session.config.stash[STALLS] = Stalls()
         self.factory = self.session.config._tmp_path_factory  # type: ignore[attr-defined]  # has no public name
         self.session.config.stash[SHARED] = self.factory.getbasetemp()
         files = defaultdict[Path, Unit](list)
@@ -129,7 +126,6 @@ class Workers:
             for running in self.running.values():
                 os.kill(running.pid, signal.SIGINT)  # each tears its fixtures down
                 os.waitpid(running.pid, 0)
-            self.stalls.stop()
 
     def _start(self) -> None:
         ours, theirs = Pipe(duplex=False)

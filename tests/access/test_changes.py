@@ -50,6 +50,7 @@ def detail(client: httpx.Client, headers: Headers) -> str:
     return text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["disable", "delete", "organization"])
 def test_a_key_is_refused_by_every_process(tenants: Tenants, second: Platform, how: str) -> None:
     tenant = f"org_{how}"

@@ -47,6 +47,7 @@ def real(platform: Platform) -> str:
 
 
 # Each guesses from an address of its own.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "address", "guesses"),
     [

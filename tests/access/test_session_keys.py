@@ -107,6 +107,7 @@ def test_a_member_needs_member_trading_and_a_reader_has_no_session(office: Offic
     assert bad.status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["role", "member_trading", "user"])
 @pytest.mark.deadline
 def test_a_session_ends_within_a_second_of_what_it_rests_on(office: Office, change: str) -> None:

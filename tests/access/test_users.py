@@ -265,6 +265,7 @@ def test_a_user_whom_the_provider_never_deletes_keeps_no_other(
     assert events(impatient.tables, "ada") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["recorded", "deleted at the provider", "answered"])
 def test_killed_at_every_step_the_user_is_gone_with_one_event(
     issuer: Issuer, directory: Directory, urls: Urls, tables: Tables, tmp_path: Path, step: str

@@ -303,6 +303,7 @@ def seal_until(folder: Path, start: Barrier, stop: Event) -> list[tuple[SecretRe
     return asyncio.run(work())
 
 
+@pytest.mark.slow
 async def test_processes_seal_and_open_while_another_rotates(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as shared, ProcessPoolExecutor(PROCESSES, context) as pool:

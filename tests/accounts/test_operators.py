@@ -78,6 +78,7 @@ def test_apply_makes_accounts_once_and_changes_what_it_names(urls: Urls, tmp_pat
         )
 
 
+@pytest.mark.slow
 def test_vault_keys_are_rotated_while_the_service_runs(urls: Urls, tmp_path: Path) -> None:
     with serving(tmp_path, **settings_of(urls)) as platform:
         made = platform.apply(DOCUMENT)["organizations"][0]

@@ -22,6 +22,8 @@ from tests.seeds import seeded
 from tests.tenants import PLENTY, Headers
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 SECRETS = {"api_key_id": "id", "api_secret": "secret"}
 STOPPED_SECONDS = 8.0
 CONNECTED_SECONDS = 60.0

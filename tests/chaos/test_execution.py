@@ -32,6 +32,8 @@ from tests.seeds import seeded
 from tests.waiting import eventually
 from trading_intents.config import Settings
 
+pytestmark = pytest.mark.slow
+
 NEVER_SENT = {("EXPIRED", "stale"), ("REJECTED", "not_delivered")}
 SENT_ONCE = ["SUBMIT"]
 STOP_SECONDS = 8.0

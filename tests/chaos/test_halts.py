@@ -29,6 +29,8 @@ from tests.seeds import seeded
 from tests.storage.conftest import postmaster
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 REASON = {"reason": "everything at once", "close_positions": True}
 RETURN_SECONDS = 60.0
 NOT_STARTED = "the platform did not start"

@@ -20,6 +20,8 @@ from tests.conftest import Urls
 from tests.platform import Platform, serving
 from tests.tenants import PLENTY
 
+pytestmark = pytest.mark.slow
+
 HONEST_CLIENTS = 4
 PAUSE_SECONDS = 0.04
 BASELINE_SHARE = 0.1

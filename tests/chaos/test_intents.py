@@ -31,6 +31,8 @@ from tests.tenants import EVERY_PERMISSION, PLENTY, Headers, key
 from tests.waiting import eventually
 from trading_intents.stream import trading_pb2
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 8
 ACCOUNTS = 3
 RETURN_SECONDS = 30

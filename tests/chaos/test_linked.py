@@ -27,6 +27,8 @@ from tests.intents.http_client import Body, Tables, cancel, create, limit, marke
 from tests.seeds import seeded
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["api_settings", "server"]  # a fixture
 SYMBOLS = ("AAPL", "MSFT", "NVDA")
 SHORT_LIFE_SECONDS = (0.6, 1.5)

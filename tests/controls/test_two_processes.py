@@ -65,6 +65,7 @@ class Elsewhere:
         )
 
 
+@pytest.mark.slow
 def test_a_halt_and_its_end_hold_everywhere_from_their_answer_on(
     pair: tuple[Tenants, Platform], rounds: int
 ) -> None:

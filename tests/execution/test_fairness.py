@@ -91,6 +91,7 @@ async def time_create_and_cancel(
     return median(creates), median(cancels)
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_a_slow_account_delays_no_other(urls: Urls) -> None:
     venue = SlowVenue()
@@ -129,6 +130,7 @@ async def test_an_account_has_no_more_commands_under_way_than_its_broker_takes(u
             )
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_calls_that_are_not_answered_delay_no_other_account(urls: Urls) -> None:
     """An account whose broker takes more calls at once than this process has under way
@@ -144,6 +146,7 @@ async def test_calls_that_are_not_answered_delay_no_other_account(urls: Urls) ->
             assert venue.ended == 0, "the order waited for a slow call"
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 async def test_slow_look_ups_of_an_account_delay_no_other(urls: Urls) -> None:
     venue = SlowVenue()

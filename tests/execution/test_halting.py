@@ -109,6 +109,7 @@ async def test_an_order_that_was_accepted_late_is_found(urls: Urls) -> None:
 
 
 # Takes more than seven seconds: the pauses that it proves are one, two and four.
+@pytest.mark.slow
 async def test_a_refused_cancel_is_followed_by_others_ever_later(urls: Urls) -> None:
     async with open_in_process(urls) as in_process, executing(in_process):
         (intent,) = await working(in_process)
@@ -251,6 +252,7 @@ async def test_positions_that_are_closed_while_their_worker_ends_are_counted(
             await until(in_process, found, state="done", positions=1, positions_done=1)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_ends_in_between_is_followed_by_another(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         async with executing(in_process):

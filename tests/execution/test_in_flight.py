@@ -35,6 +35,7 @@ async def create_in_all(in_process: InProcessExecution, orders: int) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_no_more_is_claimed_than_was_recorded_lately(urls: Urls) -> None:
     venue = FakeVenue("paper", calls_at_once=ORDERS)
     async with open_in_process(urls, accounts=2, venue=venue) as in_process:

@@ -97,6 +97,7 @@ async def test_orders_of_a_claim_without_an_answer_are_sent_once_and_not_looked_
         assert lost.questions >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lasting_claims")
 async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_up(
     urls: Urls, monkeypatch: pytest.MonkeyPatch

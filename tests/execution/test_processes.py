@@ -11,6 +11,8 @@ from tests.execution.worker_processes import open_worker_processes, until_connec
 from tests.intents.http_client import Tables, cancel, create, limit, market, replace
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 TAKEOVER_SECONDS = 7.0
 SETTLED_SECONDS = 20.0  # on a busy machine; no rule says how soon
 

@@ -27,6 +27,8 @@ from tests.intents.http_client import (
 from tests.tenants import Tenants, made_tenants
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 WAIT_SECONDS = 30.0
 BASE = 1_000_000  # the seqs and numbers before it are free for rows that are older
 TOGETHER = 8

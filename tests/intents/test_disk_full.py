@@ -57,6 +57,7 @@ def log_line(worker_processes: WorkerProcesses, request_id: str) -> dict[str, st
 # Each takes ten seconds: a process that was full is ready again after up to five, and is filled
 # twice. Takes ten seconds: the disk counts as failed for DISK_FAILED_SECONDS, which are five, after
 # each of two failures.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "code"),
     [

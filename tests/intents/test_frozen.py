@@ -145,6 +145,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_an_organization_is_served_again_in_time_and_the_others_all_along(
@@ -172,6 +173,7 @@ def test_an_organization_is_served_again_in_time_and_the_others_all_along(
     assert market.recorded() == sorted([2 + MEANWHILE, 3 + (frozen_status == 202)])
 
 
+@pytest.mark.slow
 @pytest.mark.deadline
 @pytest.mark.parametrize("market", ["worker"], indirect=True)
 def test_a_frozen_worker_keeps_an_order_no_longer(market: Market, freezer: Freezer) -> None:

@@ -389,6 +389,7 @@ async def test_callers_at_once_on_two_accounts_and_processes_never_pass_one_too_
     assert await asyncio.to_thread(budget.used) == ("1000", 10)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_the_budget_right(
     tenants: Tenants, tenants_database: Urls, budget: Budget
 ) -> None:

@@ -71,6 +71,7 @@ async def test_callers_at_once_never_pass_one_too_many(
         assert counted["AAPL"][0] == allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["max_open_orders", "max_orders_per_minute"])
 def test_a_killed_process_leaves_the_count_right(
     tenants: Tenants, tenants_database: Urls, trading_client: TradingClient, name: str

@@ -16,6 +16,8 @@ from tests.raw_http import QuickClient, RawHttp
 from tests.tenants import PLENTY, Headers
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 BURST = 40
 CANCELS = 200
 LIMIT_SECONDS = 30

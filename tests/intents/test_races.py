@@ -40,6 +40,7 @@ def busy(url: str, trading_client: TradingClient) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [30, pytest.param(250, marks=pytest.mark.chaos)])
 def test_a_control_answered_here_is_honoured_there_at_once(
     tenants: Tenants, second: Platform, trading_client: TradingClient, rounds: int

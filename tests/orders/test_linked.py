@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tests.brokers.paper.market import Market, legs, terms
 from tests.orders.facts import arrived, fill, ours, reported
+from tests.property_sizes import examples
 from trading_intents.brokers.paper.model import PaperOrder, PaperOrderStatus, PaperTerms
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, event_fact
@@ -171,7 +172,7 @@ def check(play: Play) -> None:
     assert not (works and uncovered(views))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.integers(0, 2**32))
 def test_a_group_is_as_the_venue_has_it(seed: int) -> None:
     play = Play(random.Random(seed))

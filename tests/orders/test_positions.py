@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.property_sizes import examples
 from trading_intents.orders.positions import (
     Booking,
     NetPosition,
@@ -129,7 +130,7 @@ BOOKINGS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(BOOKINGS, st.none() | AMOUNT, st.sampled_from([D(0), D("12.5"), D(-700)]))
 def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
     bookings: list[Booking], price: Decimal | None, held: Decimal
@@ -149,7 +150,7 @@ def test_a_position_is_the_sum_of_its_trades_to_the_last_digit(
         assert price is None or position.opening_cost == held * price
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(BOOKINGS)
 def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Booking]) -> None:
     position = from_trades(bookings, FLAT)
@@ -161,7 +162,7 @@ def test_a_position_that_is_closed_has_realized_all_its_cash(bookings: list[Book
     assert (position.open_cost, position.average_cost) == (D(0), D(0))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(BOOKINGS)
 def test_the_average_cost_lies_between_the_prices_paid(bookings: list[Booking]) -> None:
     position = from_trades(bookings, FLAT)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.orders.facts import arrived, bust, correct, fill, ours, reported, terms
+from tests.property_sizes import examples
 from trading_intents.brokers.port import EventKind
 from trading_intents.orders.facts import Fact, FactKind, admit
 from trading_intents.orders.model import (
@@ -82,7 +83,7 @@ def shuffled(facts: list[Fact], chance: random.Random) -> list[Fact]:
     return arrived(mixed)
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=examples(EXAMPLES))
 @given(histories, st.integers(0, 2**32))
 def test_no_shuffle_with_repeats_changes_the_order(facts: list[Fact], seed: int) -> None:
     chance = random.Random(seed)
@@ -95,7 +96,7 @@ def test_the_shuffles_are_at_least_ten_thousand() -> None:
     assert EXAMPLES * SHUFFLES >= 10_000
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(histories)
 def test_what_is_filled_is_the_sum_of_the_trades(facts: list[Fact]) -> None:
     seen = derive(CHAIN, arrived(facts), COMMANDS)
@@ -117,7 +118,7 @@ def assert_consistent(seen: OrderView) -> None:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(histories)
 def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> None:
     kept: dict[str, Fact] = {}
@@ -132,7 +133,7 @@ def test_what_is_admitted_one_by_one_derives_as_the_whole(facts: list[Fact]) -> 
     assert stored == derive(CHAIN, [*kept.values()] * 2, COMMANDS)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.permutations(range(8)), st.integers(0, 8))
 def test_stand_ins_only_ever_fill_the_holes_of_what_was_seen(
     order: list[int], seen_count: int

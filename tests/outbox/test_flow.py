@@ -18,6 +18,8 @@ from trading_intents.outbox.operators import read_health
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Database
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "tests.outbox.worker_process"
 PROCESSES = 3
 FLOW_SECONDS = 60

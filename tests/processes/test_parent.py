@@ -44,6 +44,7 @@ def metric(platform: Platform, name: str) -> dict[str, float]:
     return {process: float(value) for process, value in found}
 
 
+@pytest.mark.slow
 def test_the_metrics_show_every_process(split: Platform) -> None:
     assert metric(split, "ti_process_up") == dict.fromkeys(CHILDREN | {"parent"}, 1.0)
     eventually(lambda: sum(metric(split, "ti_execution_leases").values()) == 1, RESTART_SECONDS)
@@ -55,6 +56,7 @@ def test_the_metrics_show_every_process(split: Platform) -> None:
     assert len(declared) == len(set(declared))
 
 
+@pytest.mark.slow
 def test_each_process_serves_its_health_on_loopback(split: Platform) -> None:
     ready = [json.loads(line) for line in split.logs if '"process ready"' in line]
     assert {line["process"] for line in ready} == CHILDREN
@@ -64,6 +66,7 @@ def test_each_process_serves_its_health_on_loopback(split: Platform) -> None:
         assert (line["process"] == "api") == split.url.endswith(f":{line['port']}")
 
 
+@pytest.mark.slow
 def test_every_line_of_the_one_log_has_its_processes_name(split: Platform) -> None:
     lines = [json.loads(line) for line in list(split.logs)]
     assert {line["process"] for line in lines} == CHILDREN | {"parent"}
@@ -76,6 +79,7 @@ def test_every_line_of_the_one_log_has_its_processes_name(split: Platform) -> No
     )
 
 
+@pytest.mark.slow
 def test_a_killed_api_process_comes_back_on_the_same_port_and_callers_wait_for_it(
     split: Platform,
 ) -> None:
@@ -96,6 +100,7 @@ def test_a_killed_api_process_comes_back_on_the_same_port_and_callers_wait_for_i
     ]
 
 
+@pytest.mark.slow
 def test_doctor_and_the_metrics_name_a_process_that_does_not_answer(split: Platform) -> None:
     environ = split.environ | {f"{PREFIX}HTTP_PORT": split.url.rpartition(":")[2]}
     found = re.findall(
@@ -125,6 +130,7 @@ def test_doctor_and_the_metrics_name_a_process_that_does_not_answer(split: Platf
     eventually(lambda: sum(metric(split, "ti_process_up").values()) == 4, RESTART_SECONDS)
 
 
+@pytest.mark.slow
 def test_a_service_manager_that_signals_every_process_still_lets_them_drain(warm: Path) -> None:
     with (
         serving(warm, WORKERS="1") as platform,
@@ -146,6 +152,7 @@ def test_a_service_manager_that_signals_every_process_still_lets_them_drain(warm
     assert all_gone(warm)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_start_whose_processes_are_not_there_yet(warm: Path) -> None:
     environ = environment(warm, {"WORKERS": "1"})
     process = fork_server.Fork(PROGRAM, "serve", environ=environ, stderr=subprocess.PIPE)
@@ -160,6 +167,7 @@ def test_a_signal_ends_a_start_whose_processes_are_not_there_yet(warm: Path) -> 
     assert all_gone(warm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [
@@ -200,6 +208,7 @@ def test_one_signal_ends_the_processes_and_then_postgresql(
 
 # Takes more than five seconds: five programs are started as a user starts them, each with its
 # imports.
+@pytest.mark.slow
 @pytest.mark.deadline
 @pytest.mark.parametrize("how", ["kill", pytest.param("second signal", marks=pytest.mark.chaos)])
 def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> None:
@@ -228,6 +237,7 @@ def test_a_parent_that_is_killed_leaves_nothing_behind(warm: Path, how: str) -> 
 
 # Takes more than five seconds: four programs are started, and PostgreSQL again when its first owner
 # was killed.
+@pytest.mark.slow
 @pytest.mark.deadline
 def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: Path) -> None:
     with serving(warm) as first, serving(warm, WORKERS="1") as second:
@@ -245,6 +255,7 @@ def test_the_parent_takes_postgresql_over_and_no_process_of_its_own_does(warm: P
     assert all_gone(warm)
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_start_ends_all_with_its_reason(warm: Path) -> None:
     settings = {"WORKERS": "1", "TLS_CERTIFICATE_FILE": "none.pem", "TLS_KEY_FILE": "none.pem"}
     done = run_command(environment(warm, settings), "serve")
@@ -258,6 +269,7 @@ def test_a_process_that_cannot_start_ends_all_with_its_reason(warm: Path) -> Non
     assert all_gone(warm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["HTTP_PORT", "GRPC_PORT"])
 def test_a_taken_port_is_refused_before_anything_is_started(
     split: Platform, tmp_path: Path, name: str

@@ -21,6 +21,7 @@ from tests.processes.conftest import pids
 from tests.waiting import eventually
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 ROLES = "api,stream,worker"
 SIZES = pytest.mark.parametrize("orders", [60, pytest.param(120, marks=pytest.mark.chaos)])

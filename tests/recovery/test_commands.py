@@ -26,6 +26,7 @@ from trading_intents.secret import Secret
 from trading_intents.storage.embedded.cluster import DATABASE, OWNER, open_cluster
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 KEYS = ("vault-keys.json", "identity-key.pem", "identity-issuer", "demo.json")
 SETTLED_SECONDS = 30

@@ -24,6 +24,8 @@ from trading_intents.storage.embedded.cluster import open_cluster
 from trading_intents.storage.embedded.programs import make_base_backup
 from trading_intents.telemetry import Metrics
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["start"]
 
 LIMIT_SECONDS = 30

@@ -8,6 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from tests.conftest import Urls, server
 from tests.execution.in_process_execution import InProcessExecution, executing, open_in_process
 from tests.execution.test_sending import prove_absent
@@ -19,6 +21,7 @@ from trading_intents.telemetry import make_log
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 MANY = 24
 FEW = 4  # one less than opens the breaker

@@ -14,6 +14,7 @@ from tests.seeds import seeded
 from trading_intents_client import FILLED, AsyncAccount, AsyncOrder, AsyncTradingClient, errors
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 AT_ONCE = 16
 WAIT_SECONDS = 300

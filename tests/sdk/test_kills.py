@@ -26,6 +26,7 @@ from trading_intents_client import (
 )
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 LIMIT_SECONDS = 120
 ORDERS_PER_KILL = 6

@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.platform import Platform
 from trading_intents.config import PREFIX
 
 pytest_plugins = ("tests.started_dirs",)
+pytestmark = pytest.mark.slow
 
 README = Path(__file__).parents[2] / "sdk" / "README.md"
 LIMIT_SECONDS = 60

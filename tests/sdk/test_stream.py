@@ -193,7 +193,10 @@ def test_a_bad_cursor_fails_at_once(account: Account) -> None:
 
 
 def test_the_first_connection_fails_as_other_calls_do() -> None:
-    with TradingClient("http://127.0.0.1:9", api_key="k", max_retries=1) as client:
+    nobody = "127.0.0.1:9"
+    with TradingClient(
+        f"http://{nobody}", api_key="k", max_retries=1, grpc_target=nobody
+    ) as client:
         with pytest.raises(errors.Unreachable):
             next(client.account("a").events())
         with pytest.raises(errors.Unreachable):

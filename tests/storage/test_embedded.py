@@ -23,6 +23,8 @@ from trading_intents.storage.embedded import server
 from trading_intents.storage.embedded.server import running
 from trading_intents.telemetry import make_log
 
+pytestmark = pytest.mark.slow
+
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="needs root, to stop being it: sudo -E make test"
 )

@@ -44,6 +44,7 @@ async def check_parted(server: DatabaseUrls) -> None:
         await query(server.url.reveal(), "SELECT sealed FROM sealed_secrets")
 
 
+@pytest.mark.slow
 async def test_the_embedded_logins_are_apart_at_every_start(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     for _ in range(2):
@@ -79,6 +80,7 @@ def parted(urls: Urls) -> Iterator[dict[str, str]]:
             owner.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
 
 
+@pytest.mark.slow
 def test_an_api_and_stream_process_needs_no_worker_login_and_a_worker_beside_it_executes(
     parted: dict[str, str], tmp_path: Path
 ) -> None:

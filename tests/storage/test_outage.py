@@ -24,6 +24,8 @@ from trading_intents.storage.database import SERVICE_ROLE, Database, open_databa
 from trading_intents.storage.migrate import migrate
 from trading_intents.telemetry import Metrics, make_log
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 3
 WRITERS = 4
 COMMITS_BETWEEN_KILLS = 30

@@ -213,6 +213,7 @@ async def test_a_wrong_password_is_never_shown(urls: Urls) -> None:
     assert "wrong" not in str(unavailable.value)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_ends_after_any_byte_of_the_answers_is_lost(
     urls: Urls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

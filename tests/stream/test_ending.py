@@ -21,6 +21,8 @@ from trading_intents.config import PREFIX, Settings
 from trading_intents.identity.provider import TOKEN_SECONDS, EmbeddedProvider, load_issuer
 from trading_intents.ids import id_maker
 
+pytestmark = pytest.mark.slow
+
 END_SECONDS = 5.0
 QUIET_SECONDS = 10.0
 EXPIRES_SECONDS = 3.0

@@ -29,6 +29,8 @@ from trading_intents.storage.database import open_database
 from trading_intents.stream.log import append
 from trading_intents.telemetry import Metrics, make_log
 
+pytestmark = pytest.mark.slow
+
 LIFE_SECONDS = (0.3, 1.5)
 RUN_SECONDS = 300.0
 # Large events fill windows and lines in less time.

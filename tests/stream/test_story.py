@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Urls
 from tests.intents.http_client import TradingClient, create, limit, market
 from tests.platform import serving
@@ -101,6 +103,7 @@ def assert_as_in_rest(
     assert (shown["quantity"], shown["average_cost"]) == (position.quantity, position.average_cost)
 
 
+@pytest.mark.slow
 def test_primed_then_live_while_orders_keep_coming(
     tenants: Tenants, client: Client, trading_client: TradingClient
 ) -> None:
@@ -175,6 +178,7 @@ def key_of(event: Any) -> tuple[str, ...] | None:
     return None
 
 
+@pytest.mark.slow
 def test_either_of_two_processes_shows_what_both_were_sent(
     tenants: Tenants,
     client: Client,

@@ -90,6 +90,7 @@ def key(tenants: Tenants) -> str:
 
 
 # Takes three seconds: an interpreter that imports mcp.
+@pytest.mark.slow
 @pytest.mark.timeout(START_LIMIT_SECONDS)
 async def test_a_desktop_client_reads_by_the_stored_login(
     tenants: Tenants, account: Account, key: str, tmp_path: Path
@@ -109,6 +110,7 @@ async def test_a_desktop_client_reads_by_the_stored_login(
 
 
 # Takes five seconds: two of them.
+@pytest.mark.slow
 @pytest.mark.timeout(2 * START_LIMIT_SECONDS)
 async def test_a_killed_and_repeated_call_makes_one_order(
     tenants: Tenants, account: Account, key: str, tmp_path: Path

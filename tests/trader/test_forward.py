@@ -119,6 +119,7 @@ def recorded(account: Account, after: str) -> list[str]:
 
 # The small size takes five seconds: the pause after a fault is a second at least. It kills while a
 # fault goes on.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("orders", "kills", "fault_share"),
     [

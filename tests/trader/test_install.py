@@ -9,6 +9,8 @@ import pytest
 
 from tests.trader.conftest import Command
 
+pytestmark = pytest.mark.slow
+
 LOADED = """
 import sys
 from trading_intents_client.cli import main

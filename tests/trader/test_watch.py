@@ -432,6 +432,7 @@ def terminal(
         os.close(end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
 def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
     account: Account, environ: dict[str, str | None], width: int, height: int
@@ -451,6 +452,7 @@ def test_it_shows_an_order_on_a_terminal_and_leaves_it_as_it_was(
     assert "\x1b[?25h" in text, "the cursor is shown again"
 
 
+@pytest.mark.slow
 def test_the_selected_order_is_cancelled(account: Account, environ: dict[str, str | None]) -> None:
     account.buy("ZEBRA", 3, limit=1).wait(until="NEW")
     placed = account.buy("ACME", 5, limit="1.5")

@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import ManualClock
+from tests.property_sizes import examples
 from trading_intents.config import Rate
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
@@ -278,7 +279,7 @@ def cut(data: bytes, offsets: list[int]) -> list[bytes]:
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\n"
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @example(HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", [])
 @example(HEAD + b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc", [])
 @example(
@@ -313,7 +314,7 @@ def assert_h11_agrees(data: bytes, offsets: list[int]) -> None:
     assert take([bytes([byte]) for byte in data]) == (taken, refused)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_random_bytes_are_taken_by_h11_or_by_nobody(pieces: list[bytes]) -> None:
     taken, _ = take(pieces)

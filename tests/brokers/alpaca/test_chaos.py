@@ -35,6 +35,8 @@ from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 from trading_intents.trading import OrderKind, OrderSide, RouteStrategy, Symbol
 
+pytestmark = pytest.mark.slow
+
 D = Decimal
 CUTS = (Verdict.CUT_UNSENT, Verdict.CUT_SENT, Verdict.CUT_UNANSWERED)
 REQUESTS = (b"POST /v2/orders", b"PATCH /v2/orders", b"DELETE /v2/orders", b"GET /v2/orders:by")

@@ -21,6 +21,8 @@ from tests.test_cli import lines_of
 from tests.waiting import eventually
 from trading_intents.config import PREFIX
 
+pytestmark = pytest.mark.slow
+
 LIMIT_SECONDS = 20.0
 PERMISSIONS = [
     "account:read",

@@ -28,6 +28,8 @@ from tests.waiting import eventually
 from trading_intents.storage.database import open_database
 from trading_intents.telemetry import Metrics, make_log
 
+pytestmark = pytest.mark.slow
+
 SETTLE_SECONDS = 120.0
 LIFE_SECONDS = (1.0, 2.5)
 AWAY_SECONDS = 0.5

@@ -266,6 +266,7 @@ async def test_a_counterparty_that_does_not_fill_a_gap_is_left(
     await end(broker, other)
 
 
+@pytest.mark.slow
 async def test_a_counterparty_that_never_reads_is_left_and_delays_nobody(
     connector: Connector,
     other: Counterparty,

@@ -24,6 +24,8 @@ from tests.test_cli import lines_of
 from tests.waiting import eventually
 from trading_intents.testing.broker_suite import StageFault
 
+pytestmark = pytest.mark.slow
+
 LIMIT_SECONDS = 20.0
 BROKERS = ("acme", "alpaca", "paper")
 SECRETS = {

@@ -17,6 +17,7 @@ from trading_intents.storage.pipeline import Statement
 ANSWERS_BEFORE_A_KILL = 40
 
 
+@pytest.mark.slow
 async def test_what_was_answered_survives_a_kill(venue: Venue, tenants_database: Urls) -> None:
     account = uuid4()
     await venue.post("99x1000000 101x1000000")

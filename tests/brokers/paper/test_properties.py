@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import asdict
 
 from tests.brokers.paper.market import CASH, NOON, Market, legs, terms
+from tests.property_sizes import examples
 from trading_intents.brokers.paper.book.linked import exits_of, may_grow, pair_of
 from trading_intents.brokers.paper.book.rules import (
     is_traded_through,
@@ -108,7 +109,7 @@ def signed(fill: BrokerEvent) -> Decimal:
     return fill.quantity if fill.side is OrderSide.BUY else -fill.quantity
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(steps)
 def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) -> None:
     market = Market()
@@ -138,7 +139,7 @@ def test_the_books_balance_after_every_step(script: list[tuple[str, object]]) ->
     assert numbers == [f"paper:{n}" for n in range(1, len(numbers) + 1)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(steps)
 # It is held.
 @example(
@@ -170,7 +171,7 @@ def test_no_order_is_overfilled_or_filled_beyond_its_limit(
     assert len(ended) == len(set(ended))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(steps)
 def test_exits_never_close_more_than_their_entry_opened(script: list[tuple[str, object]]) -> None:
     market = Market()
