@@ -15,7 +15,7 @@ from trading_intents.controls.limits.state import recent, statements
 from trading_intents.controls.limits.state.recent import (
     RecentByAccount,
     RecentOrders,
-    RecentRead,
+    RecentRequest,
     put_recent,
 )
 from trading_intents.controls.limits.state.statements import read_recent
@@ -195,7 +195,7 @@ async def read(owner: asyncpg.Connection, account: UUID, known: tuple[int, str])
     base = RecentOrders(60_000, now) if known[0] else None
     if base:
         base.head = known
-    asked = RecentRead(str(account), base, 60_000)
+    asked = RecentRequest(str(account), base, 60_000)
     statement = read_recent([asked], may_take_long=True)
     rows = [tuple(row) for row in await owner.fetch(statement.sql, *statement.arguments)]
     ((*_, is_known, _),) = [row for row in rows if row[0] == "account"]

@@ -101,13 +101,13 @@ class Controls(FrozenStruct, frozen=True, kw_only=True):
         )
 
 
-Scope = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
+ScopeAnswer = Mapping[str, str | Mapping[str, str]]  # one key, which names the level
 LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
 class Triggered(FrozenStruct, frozen=True):
     reason: Reason
-    scope: Scope
+    scope: ScopeAnswer
     detail: str
     # Of limits only: the limit's value, and what the order asked for.
     limit: LimitValue | UnsetType = UNSET
@@ -164,7 +164,7 @@ def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[
     organization and the account."""
     found = []
     if controls.organization_halt:
-        scope: Scope = {"Organization": str(controls.organization_id)}
+        scope: ScopeAnswer = {"Organization": str(controls.organization_id)}
         found.append(
             _halted(Reason.ORGANIZATION_HALTED, scope, "organization", controls.organization_halt)
         )
@@ -194,13 +194,13 @@ def evaluate(controls: Controls, symbol: Symbol | None, now: datetime) -> tuple[
     return tuple(found)
 
 
-def _disabled(reason: Reason, scope: Scope, what: str, switch: Switch) -> Triggered:
+def _disabled(reason: Reason, scope: ScopeAnswer, what: str, switch: Switch) -> Triggered:
     return Triggered(
         reason, scope, f"the {what} is disabled" + (f": {switch.reason}" if switch.reason else "")
     )
 
 
-def _halted(reason: Reason, scope: Scope, what: str, halt: StandingHalt) -> Triggered:
+def _halted(reason: Reason, scope: ScopeAnswer, what: str, halt: StandingHalt) -> Triggered:
     return Triggered(reason, scope, f"the {what} is halted: {halt.reason}")
 
 

@@ -34,10 +34,10 @@ LOWEST_ID = UUID(int=0)
 # Hashes that were saved outside the database, by account and seq.
 KeptHeads = Mapping[UUID, Mapping[int, str]]
 Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wrong with it
-Progress = Callable[[int], None]  # called with how many more actions were read
+ShowCount = Callable[[int], None]  # called with how many more actions were read
 
 
-class Head(FrozenStruct, frozen=True):
+class ChainHead(FrozenStruct, frozen=True):
     account_id: UUID
     seq: int
     hash: str
@@ -69,7 +69,7 @@ class _RecordFields(msgspec.Struct, kw_only=True):
 
 def read_heads(path: Path) -> KeptHeads:
     hashes: dict[UUID, dict[int, str]] = {}
-    decode = msgspec.json.Decoder(Head).decode
+    decode = msgspec.json.Decoder(ChainHead).decode
     try:
         for line in path.read_bytes().splitlines():
             kept = decode(line)
@@ -82,7 +82,7 @@ def read_heads(path: Path) -> KeptHeads:
     return hashes
 
 
-async def list_heads(pool: Pool) -> AsyncIterator[Head]:
+async def list_heads(pool: Pool) -> AsyncIterator[ChainHead]:
     last_id = LOWEST_ID
     while True:
         async with pool.transaction(read_only=True) as tx:
@@ -90,7 +90,7 @@ async def list_heads(pool: Pool) -> AsyncIterator[Head]:
         if not rows:
             return
         for row in rows:
-            yield Head(row["account_id"], row["seq"], row["hash"])
+            yield ChainHead(row["account_id"], row["seq"], row["hash"])
         last_id = rows[-1]["account_id"]
 
 
@@ -100,7 +100,7 @@ async def count_actions(pool: Pool, account_id: UUID | None) -> int:
 
 
 async def verify(
-    pool: Pool, account_id: UUID | None, kept: KeptHeads, progress: Progress
+    pool: Pool, account_id: UUID | None, kept: KeptHeads, show_count: ShowCount
 ) -> AsyncIterator[Verified]:
     """Checks each account, or the given one. An account is read in one snapshot, so that an append
     meanwhile is no damage."""
@@ -111,17 +111,17 @@ async def verify(
         ):
             raise NotFound("no such account")
         contradicted = await _compare_events(pool, account_id)
-        yield await _verify_account(pool, account_id, kept, contradicted, progress)
+        yield await _verify_account(pool, account_id, kept, contradicted, show_count)
         return
     contradicted = await _compare_events(pool, None)
     unseen = set(kept) | set(contradicted)
     last_id = LOWEST_ID
     while next_id := await _next_account(pool, last_id):
-        yield await _verify_account(pool, next_id, kept, contradicted, progress)
+        yield await _verify_account(pool, next_id, kept, contradicted, show_count)
         unseen.discard(next_id)
         last_id = next_id
     for lost_id in sorted(unseen):
-        yield await _verify_account(pool, lost_id, kept, contradicted, progress)
+        yield await _verify_account(pool, lost_id, kept, contradicted, show_count)
 
 
 async def _next_account(pool: Pool, after: UUID) -> UUID | None:
@@ -201,18 +201,18 @@ def _compare(action: trading_pb2.IntentAction, record: str | None) -> str:
 
 
 async def _verify_account(
-    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, progress: Progress
+    pool: Pool, account_id: UUID, kept: KeptHeads, contradicted: Contradicted, show_count: ShowCount
 ) -> Verified:
     async with pool.transaction(read_only=True, isolation="repeatable read") as tx:
         row = await store.find_head(tx, account_id)
-        head = Head(account_id, row["seq"], row["hash"]) if row else None
+        head = ChainHead(account_id, row["seq"], row["hash"]) if row else None
         log = _Log(account_id, kept.get(account_id, {}))
         while log.bad_seq is None and (
             rows := await store.list_whole_actions(tx, account_id, log.seq, PAGE_ROWS)
         ):
             orders = await store.read_orders(tx, account_id, log.seq, rows[-1]["seq"], PAGE_ROWS)
             log.follow(rows, orders)
-            progress(len(rows))
+            show_count(len(rows))
         later = await store.read_orders(tx, account_id, log.seq, NO_END, PAGE_ROWS)
     log.end(head, later)
     if contradiction := contradicted.get(account_id):
@@ -270,7 +270,7 @@ class _Log:
             self.hash = digest
         return None
 
-    def end(self, head: Head | None, later: Mapping[int, Row]) -> None:
+    def end(self, head: ChainHead | None, later: Mapping[int, Row]) -> None:
         """Checks the end of the log; `later` are orders whose CREATE is beyond the last action."""
         if self.bad_seq is not None:
             return

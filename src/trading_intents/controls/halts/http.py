@@ -17,7 +17,7 @@ from trading_intents.controls.halts.model import (
     HaltTerms,
 )
 from trading_intents.controls.halts.service import Halts
-from trading_intents.controls.model import Scope
+from trading_intents.controls.model import ScopeAnswer
 from trading_intents.errors import AccountClosed, Forbidden, NotFound, NotHalted, ValidationFailed
 from trading_intents.identity.access import Gate, caller_of, organization_of
 from trading_intents.identity.model import ApiKeyPrincipal, Permission, UserPrincipal
@@ -52,7 +52,7 @@ class HaltWaiting(msgspec.Struct, omit_defaults=True):
 
 class HaltRecord(msgspec.Struct, kw_only=True):
     id: str
-    scope: Scope
+    scope: ScopeAnswer
     reason: str
     cancel_orders: bool
     close_positions: bool

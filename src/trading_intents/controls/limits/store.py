@@ -159,7 +159,7 @@ async def try_judging(tx: Tx) -> bool:
     return bool(await tx.fetchval("SELECT pg_try_advisory_xact_lock($1)", JUDGING_LOCK))
 
 
-async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
+async def record_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> bool:
     """False: it was halted for this limit on that day, or the limit or the day is another by
     now."""
     query = """
@@ -169,8 +169,8 @@ async def mark_halted(tx: Tx, limit: LossLimit, day: date, timezone: str) -> boo
             WHERE owner_id = $1 AND symbol = '' AND (rules ->> 'max_daily_loss')::numeric = $2
         )
     """
-    marked = await tx.execute(query, limit.account_id, limit.max_daily_loss, day, timezone)
-    return marked == "UPDATE 1"
+    tag = await tx.execute(query, limit.account_id, limit.max_daily_loss, day, timezone)
+    return tag == "UPDATE 1"
 
 
 async def change_loss_limit(tx: Tx, account_id: UUID, timezone: str | None) -> None:

@@ -166,18 +166,20 @@ class LossJudge:
             )
             results = AccountResults(reply.texts(), self._prices)
             now = await read_clock(tx)
-        turns = asyncio.Semaphore(MAX_ORGANIZATIONS)
+        slots = asyncio.Semaphore(MAX_ORGANIZATIONS)
         own: dict[OrganizationId, list[LossLimit]] = {}
         for limit in limits:
             own.setdefault(limit.organization_id, []).append(limit)
-        await asyncio.gather(*(self._settle(each, results, now, turns) for each in own.values()))
+        await asyncio.gather(
+            *(self._judge_organization(each, results, now, slots) for each in own.values())
+        )
 
-    async def _settle(
+    async def _judge_organization(
         self,
         limits: Sequence[LossLimit],
         results: AccountResults,
         now: datetime,
-        turns: asyncio.Semaphore,
+        slots: asyncio.Semaphore,
     ) -> None:
         """One organization's. Its locks may be held: that delays no other, and all of it is tried
         again in a second."""
@@ -195,7 +197,7 @@ class LossJudge:
                 reached.append((limit, judged, -result))
         if not begun and not reached:
             return
-        async with turns:
+        async with slots:
             try:
                 if begun:
                     async with self._pool.transaction(plans="by_key") as tx:
@@ -214,7 +216,7 @@ class LossJudge:
         )
         scope = HaltScope(limit.organization_id, limit.account_id)
         async with self._pool.transaction([limit.organization_id]) as tx:
-            if not await store.mark_halted(tx, limit, judged.day, judged.timezone):
+            if not await store.record_halted(tx, limit, judged.day, judged.timezone):
                 return
             await start_halt(
                 tx, self._make_id(), scope, terms, HaltPrincipal(HaltPrincipalType.SYSTEM, PLATFORM)

@@ -83,8 +83,8 @@ def _check_caller(submission: Submission, state: SubmissionState, now: datetime)
             f"the API key is not of environment {account.environment}, which the account is"
         )
     # A CANCEL lowers risk, so it needs no entitlement.
-    needs_plan = account.environment is Environment.LIVE and not isinstance(command, Cancel)
-    if needs_plan and Entitlement.TRADING_LIVE not in key.entitlements:
+    needs_entitlement = account.environment is Environment.LIVE and not isinstance(command, Cancel)
+    if needs_entitlement and Entitlement.TRADING_LIVE not in key.entitlements:
         raise errors.EntitlementRequired(
             f"the organization needs the entitlement {Entitlement.TRADING_LIVE}"
         )

@@ -12,8 +12,8 @@ MAX_ACCOUNTS = 10_000
 MAX_READ_ACTIONS = 1_000  # of all accounts together, while other accounts' commands wait
 # After an account's last order its log says nothing of the last minute.
 KEPT = timedelta(seconds=RATE_SECONDS + 1)
-Head = tuple[int, str]  # the seq and hash of an action, up to which a log is known
-NOWHERE: Head = (0, "")
+LogHead = tuple[int, str]  # the seq and hash of an action, up to which a log is known
+NOWHERE: LogHead = (0, "")
 
 
 class RecentOrders:
@@ -23,7 +23,7 @@ class RecentOrders:
     def __init__(self, window_millis: int, now: datetime) -> None:
         """`window_millis`: for how long terms are remembered."""
         self.window_millis = window_millis
-        self.head: Head = NOWHERE
+        self.head: LogHead = NOWHERE
         # Of a later moment some may be forgotten already, if the database's clock was set back.
         self.used_at = now
         self._window = timedelta(milliseconds=window_millis)
@@ -75,7 +75,7 @@ def _second_of(now: datetime) -> int:
 RecentByAccount = dict[str, RecentOrders]  # the one that was used longest ago first
 
 
-class RecentRead(NamedTuple):
+class RecentRequest(NamedTuple):
     """An account whose log is to be read: after what is known of it, and how far back its terms
     count."""
 
@@ -84,12 +84,12 @@ class RecentRead(NamedTuple):
     window_millis: int
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LogHead:
         return self.known.head if self.known else NOWHERE
 
 
 def find_whole(
-    memory: RecentByAccount, heads: Mapping[str, Head], now: datetime
+    memory: RecentByAccount, heads: Mapping[str, LogHead], now: datetime
 ) -> RecentByAccount:
     """Finds the accounts that are known up to their heads. Forgets the accounts that have been idle
     for longer than it matters."""
@@ -106,25 +106,25 @@ def find_whole(
     return whole
 
 
-def plan_reads(
+def request_recent(
     windows: Mapping[str, int], memory: RecentByAccount, whole: RecentByAccount, now: datetime
-) -> list[RecentRead]:
+) -> list[RecentRequest]:
     """Plans the reads of accounts that are judged by their last orders; the windows are theirs."""
-    reads: list[RecentRead] = []
+    reads: list[RecentRequest] = []
     for account_id, window_millis in windows.items():
         recent = memory.get(account_id)
         if recent is None or recent.window_millis < window_millis or recent.used_at > now:
-            reads.append(RecentRead(account_id, None, window_millis))
+            reads.append(RecentRequest(account_id, None, window_millis))
         elif account_id not in whole:
-            reads.append(RecentRead(account_id, recent, recent.window_millis))
+            reads.append(RecentRequest(account_id, recent, recent.window_millis))
     return reads
 
 
 def put_recent(
     memory: RecentByAccount,
-    reads: Sequence[RecentRead],
+    reads: Sequence[RecentRequest],
     rows: Iterable[Sequence[Any]],
-    heads: Mapping[str, Head],
+    heads: Mapping[str, LogHead],
     now: datetime,
 ) -> RecentByAccount:
     """Takes the rows of `read_recent`. What is known of an account is not in them if reading it

@@ -7,7 +7,7 @@ from msgspec.json import encode
 
 from trading_intents.controls.limits.model import RATE_SECONDS
 from trading_intents.controls.limits.state.budgets import KeyUse
-from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRead
+from trading_intents.controls.limits.state.recent import MAX_READ_ACTIONS, RecentRequest
 from trading_intents.prices.store import KNOWN_PRICES, MARKET, PRICE_JOINS
 from trading_intents.storage.database import pack_array
 from trading_intents.storage.pipeline import RowParameters, Statement
@@ -136,7 +136,7 @@ _READ_RECENT = f"""
 _NO_MAX = 2**62
 
 
-def read_recent(reads: Sequence[RecentRead], *, may_take_long: bool) -> Statement:
+def read_recent(reads: Sequence[RecentRequest], *, may_take_long: bool) -> Statement:
     """Rows for `put_recent`: whether each log has what is known of it, then what came after that,
     or all of the last minute; if it may not take long, of the shortest only, MAX_READ_ACTIONS
     together."""

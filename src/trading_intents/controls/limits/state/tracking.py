@@ -26,7 +26,7 @@ from trading_intents.controls.limits.state.losses import (
     DailyBaseline,
     baseline_rows,
 )
-from trading_intents.controls.limits.state.recent import Head, RecentByAccount
+from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
 from trading_intents.controls.model import Triggered
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.prices.store import parse_reply, read_prices
@@ -83,7 +83,7 @@ class LimitPart:
 
     now: datetime
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         """Takes the heads of the accounts that are locked."""
         self.now = now
 
@@ -252,13 +252,13 @@ class LastMinutes(LimitPart):
     def __init__(self, memory: RecentByAccount, *, may_take_long: bool) -> None:
         self._memory = memory
         self._may_take_long = may_take_long
-        self._heads: Mapping[str, Head] = {}
-        self._asked: Sequence[recent.RecentRead] = ()
+        self._heads: Mapping[str, LogHead] = {}
+        self._asked: Sequence[recent.RecentRequest] = ()
         self.known: RecentByAccount = {}
         # Accounts whose log must be read before their orders can be judged.
         self.unread: set[str] = set()
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         self.now = now
         self._heads = heads
         self.known = recent.find_whole(self._memory, heads, now)
@@ -267,7 +267,7 @@ class LastMinutes(LimitPart):
         judged = (each for each in subjects if each.needs_recent and each.account_id in self._heads)
         windows = {each.account_id: each.account.duplicate_window_millis or 0 for each in judged}
         self._asked = (
-            recent.plan_reads(windows, self._memory, self.known, self.now) if windows else ()
+            recent.request_recent(windows, self._memory, self.known, self.now) if windows else ()
         )
         return (
             statements.read_recent(self._asked, may_take_long=self._may_take_long)
@@ -318,7 +318,7 @@ class LimitTracking:
         self._asked: list[LimitPart] = []
         self.counts = False  # whether orders must be counted for those that follow
 
-    def begin(self, heads: Mapping[str, Head], now: datetime) -> None:
+    def begin(self, heads: Mapping[str, LogHead], now: datetime) -> None:
         for part in self._parts:
             part.begin(heads, now)
         self.counts |= bool(self.minutes.known)

@@ -10,7 +10,7 @@ import msgspec
 
 from trading_intents.brokers.registry import Registry
 from trading_intents.clock import Clock, rfc3339
-from trading_intents.controls.limits.state.recent import Head, RecentByAccount
+from trading_intents.controls.limits.state.recent import LogHead, RecentByAccount
 from trading_intents.controls.limits.state.tracking import LimitedSubject, LimitTracking
 from trading_intents.errors import Unavailable
 from trading_intents.ids import IdTextMaker
@@ -64,7 +64,7 @@ class BatchState:
 
     brokers: Registry
     limits: LimitTracking
-    heads: dict[str, Head] = field(default_factory=dict)  # of the accounts that are locked
+    heads: dict[str, LogHead] = field(default_factory=dict)  # of the accounts that are locked
     orders: dict[str, OrderRow] = field(default_factory=dict)  # that REPLACEs and CANCELs name
     # By account and Idempotency-Key.
     earlier: dict[tuple[str, str], EarlierAction] = field(default_factory=dict)
@@ -159,16 +159,16 @@ class BatchState:
         submission: Submission,
         answered: EarlierAction,
         accepted: Accepted,
-        marked: OrderRow | None,
+        noted: OrderRow | None,
     ) -> None:
         """Takes the action that is appended, with those of its legs, and the order as it is
         then."""
         if recent := self.limits.minutes.known.get(submission.account_id):
             recent.head = self.heads[submission.account_id]
-        if marked:
-            self.orders[marked.order_id] = marked
-        if marked and accepted.is_linked and accepted.action_type is ActionType.REPLACE:
-            self.replacing[marked.order_id] = accepted.spec
+        if noted:
+            self.orders[noted.order_id] = noted
+        if noted and accepted.is_linked and accepted.action_type is ActionType.REPLACE:
+            self.replacing[noted.order_id] = accepted.spec
         if submission.idempotency_key and submission.body_digest is not None:
             self.earlier[submission.account_id, submission.idempotency_key] = answered
 
