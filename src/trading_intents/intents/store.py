@@ -288,20 +288,22 @@ async def read_orders(
 
 
 def read_holdings(asked: Mapping[AccountSymbol[str], int | None]) -> Statement:
-    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up, by account
-    and symbol; with the seq that the asker knew as the account's last, whether an order of the
-    symbol came after it."""
+    """Positions and the unfilled quantities of open orders, as `open_sums` adds them up: a
+    `Holding` as JSON by account and symbol; with the seq that the asker knew as the account's last,
+    whether an order of the symbol came after it."""
     seqs = [None if seq is None else str(seq) for seq in asked.values()]
     return Statement(_READ_HOLDINGS, (*map(pack_array, zip(*asked, strict=True)), pack_array(seqs)))
 
 
 _READ_HOLDINGS = """
-    SELECT asked.account_id, asked.symbol, coalesce(p.quantity, 0), o.selling, o.buying, o.count,
-        EXISTS (
-        SELECT FROM orders n
-        WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq
-            AND n.symbol = asked.symbol
-    )
+    SELECT asked.account_id, asked.symbol, json_build_object(
+        'quantity', coalesce(p.quantity, 0), 'selling', o.selling, 'buying', o.buying,
+        'open_orders', o.count, 'is_newer', EXISTS (
+            SELECT FROM orders n
+            WHERE n.account_id = asked.account_id AND n.create_seq > asked.seen_seq
+                AND n.symbol = asked.symbol
+        )
+    )::text
     FROM unnest(from_column($1)::uuid[], from_column($2), from_column($3)::bigint[])
          AS asked (account_id, symbol, seen_seq)
     LEFT JOIN LATERAL (
