@@ -52,7 +52,7 @@ CONTROLS = """
             SELECT json_build_object('id', id, 'reason', reason)
             FROM halts WHERE scope_id = asked.account_id AND resumed_at IS NULL LIMIT 1
         )
-    )::text END
+    ) END
 """
 JOINS = """
     LEFT JOIN LATERAL (SELECT * FROM accounts WHERE id = asked.account_id LIMIT 1) a ON true
@@ -73,7 +73,7 @@ def was_halted(order: str, since: str) -> str:
 # The inner SELECTs hide how many are asked for: seeing it, the server would plan anew each time,
 # which takes longer than the reading.
 READ_MANY = f"""
-    SELECT {CONTROLS}
+    SELECT ({CONTROLS})::text
     FROM unnest((SELECT $1::uuid[]), (SELECT $2::text[])) WITH ORDINALITY AS asked (account_id,
         symbol, number) {JOINS}
     ORDER BY asked.number

@@ -96,7 +96,7 @@ _READ_CLAIMED = f"""
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid
                 AND h.resumed_at IS NULL OFFSET 0
         ) END,
-        asked.last_error, a.disabled, {CONTROLS}, {limits.COLUMNS}
+        asked.last_error, a.disabled, ({CONTROLS})::text, {limits.COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
