@@ -12,6 +12,7 @@ from trading_intents.controls.limits.state.recent import (
     RecentByAccount,
     RecentOrders,
     RecentRequest,
+    RecentRow,
     find_whole,
     put_recent,
     request_recent,
@@ -54,10 +55,14 @@ def test_it_counts_and_finds_what_a_list_of_all_orders_has(
 
 def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> None:
     memory: RecentByAccount = {}
-    now = START.isoformat()
-    second = str(int(START.timestamp()))
-    rows = [["create", "x", "a", now], ["second", "x", second, "2"], ["second", "y", second, "1"]]
-    rows += [["account", "x", "false", "true"], ["account", "y", "false", "true"]]
+    second = int(START.timestamp())
+    rows = [
+        RecentRow(account_id="x", terms="a", accepted_at=START),
+        RecentRow(account_id="x", second=second, orders=2),
+        RecentRow(account_id="y", second=second, orders=1),
+        RecentRow(account_id="x", is_known=False),
+        RecentRow(account_id="y", is_known=False),
+    ]
     first = {"x": FIRST, "y": FIRST}
     put_recent(
         memory, [RecentRequest("x", None, 60_000), RecentRequest("y", None, 0)], rows, first, START
@@ -66,9 +71,9 @@ def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> No
     reads = [RecentRequest("x", memory["x"], 60_000), RecentRequest("y", memory["y"], 0)]
     memory.clear()  # the accounts are evicted while their logs are read
     rows = [
-        ["account", "x", "true", "true"],
-        ["second", "x", second, "3"],
-        ["account", "y", "false", "true"],
+        RecentRow(account_id="x", is_known=True),
+        RecentRow(account_id="x", second=second, orders=3),
+        RecentRow(account_id="y", is_known=False),
     ]
     found = put_recent(memory, reads, rows, {"x": SECOND, "y": SECOND}, START)
     assert shown(found) == shown(memory) == {"x": (SECOND, 5, START), "y": (SECOND, 0, None)}
@@ -76,7 +81,7 @@ def test_what_the_log_adds_is_added_only_where_the_log_has_what_is_known() -> No
 
 def test_a_log_that_takes_too_long_to_read_stays_unknown() -> None:
     memory: RecentByAccount = {}
-    rows = [["account", "x", "false", "false"], ["account", "y", "false", "true"]]
+    rows = [RecentRow(account_id="y", is_known=False)]
     found = put_recent(
         memory,
         [RecentRequest(each, None, 0) for each in "xy"],
@@ -132,7 +137,7 @@ def test_seconds_that_come_out_of_order_are_forgotten_in_time() -> None:
 def make(*account_ids: str) -> RecentByAccount:
     memory: RecentByAccount = {}
     for account_id in account_ids:
-        rows = [["account", account_id, "false", "true"]]
+        rows = [RecentRow(account_id=account_id, is_known=False)]
         put_recent(memory, [RecentRequest(account_id, None, 0)], rows, {account_id: FIRST}, START)
     return memory
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from tests.conftest import Urls
@@ -16,6 +17,7 @@ from trading_intents.controls.limits.state.recent import (
     RecentByAccount,
     RecentOrders,
     RecentRequest,
+    RecentRow,
     put_recent,
 )
 from trading_intents.controls.limits.state.statements import read_recent
@@ -197,9 +199,10 @@ async def read(owner: asyncpg.Connection, account: UUID, known: tuple[int, str])
         base.head = known
     asked = RecentRequest(str(account), base, 60_000)
     statement = read_recent([asked], may_take_long=True)
-    rows = [tuple(row) for row in await owner.fetch(statement.sql, *statement.arguments)]
-    ((*_, is_known, _),) = [row for row in rows if row[0] == "account"]
-    assert (is_known == "true") == (known[1] == f"{known[0]:064x}")
+    texts = await owner.fetch(statement.sql, *statement.arguments)
+    rows = [msgspec.json.decode(text, type=RecentRow) for (text,) in texts]
+    (is_known,) = [row.is_known for row in rows if row.is_known is not None]
+    assert is_known == (known[1] == f"{known[0]:064x}")
     return put_recent({}, [asked], rows, {str(account): known}, now)
 
 
