@@ -11,7 +11,6 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from trading_intents.accounts.model import AccountId
 from trading_intents.brokers.port import (
     Absent,
     BrokerEvent,
@@ -41,12 +40,12 @@ from trading_intents.execution.model import (
     next_lookup_seconds,
     not_delivered_fact,
 )
-from trading_intents.ids import OrganizationId, id_maker
+from trading_intents.ids import id_maker
 from trading_intents.orders.facts import CommandKind, client_order_id
 from trading_intents.trading import OrderKind, OrderSide, Symbol, TimeInForce
 
 ORDER = UUID(int=1)
-NO_CONTROLS = Controls(organization_id=OrganizationId(uuid4()), account_id=AccountId(uuid4()))
+NO_CONTROLS = Controls(organization_id=str(uuid4()), account_id=str(uuid4()))
 OFF = structs.replace(NO_CONTROLS, symbol=Switch(True))
 STALE_AFTER_2, STALE_AFTER_60 = (
     structs.replace(NO_CONTROLS, time=TimeRule(None, None, millis)) for millis in (2_000, 60_000)

@@ -9,7 +9,7 @@ import msgspec
 from trading_intents import trading
 from trading_intents.brokers.port import LegTicket, OrderTicket
 from trading_intents.controls.limits.store import LIMIT_LEVELS, applied_limits
-from trading_intents.controls.store import controls_from_texts
+from trading_intents.controls.store import parse_controls
 from trading_intents.execution.claims import ACTION_TYPES, ClaimedCommand, MarkedCommand
 from trading_intents.execution.model import COMMANDS, CREATE, SendContext
 from trading_intents.ids import OrganizationId
@@ -122,7 +122,7 @@ def send_context(
         is_resend=command.is_resend == TRUE,
         lookups=int(command.lookups),
         account_disabled=command.account_disabled == TRUE,
-        controls=controls_from_texts(controls),
+        controls=parse_controls(*controls),
         limits=applied_limits(*limits),
         max_age_seconds=max_age_seconds,
         closes=command.closes == TRUE,

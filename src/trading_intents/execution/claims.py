@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from trading_intents.controls.limits import store as limits
-from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
+from trading_intents.controls.store import CONTROLS, HALT_LOCK, JOINS
 from trading_intents.orders.model import ALIVE
 from trading_intents.outbox.intents_queue import CLAIMED_IDS
 from trading_intents.storage.pipeline import Reply, Statement, array_text
@@ -96,7 +96,7 @@ _READ_CLAIMED = f"""
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid
                 AND h.resumed_at IS NULL OFFSET 0
         ) END,
-        asked.last_error, a.disabled, {COLUMNS}, {limits.COLUMNS}
+        asked.last_error, a.disabled, ({CONTROLS})::text, {limits.COLUMNS}
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,

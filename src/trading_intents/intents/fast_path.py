@@ -13,7 +13,7 @@ from trading_intents.identity.service import Callers
 from trading_intents.ids import parse_id
 from trading_intents.intents.body import Submit, check_key, count_keys, digest_of, make_command
 from trading_intents.intents.model import Cancel, Command, Submission
-from trading_intents.intents.writing.batch import Outcome, Receipt
+from trading_intents.intents.writing.batch import Receipt, SubmitOutcome
 from trading_intents.intents.writing.queue import PendingSubmission
 from trading_intents.intents.writing.writer import Writer
 from trading_intents.web.limits import Bucket, Limits
@@ -119,7 +119,7 @@ def fast_submit(gate: Gate, callers: Callers, writer: Writer, limits: Limits) ->
             return None
         own_id = request_id(headers.get(b"x-request-id"))
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: SubmitOutcome) -> None:
             made = (
                 accepted(outcome)
                 if isinstance(outcome, Receipt)

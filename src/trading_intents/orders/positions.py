@@ -2,7 +2,7 @@
 No rounding loses money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees,
 to the last digit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -12,7 +12,6 @@ from msgspec.structs import asdict, replace
 from trading_intents.ids import IdText
 from trading_intents.trading import (
     ZERO,
-    AccountSymbol,
     FrozenStruct,
     OrderSide,
     exact,
@@ -258,13 +257,3 @@ class Holding(FrozenStruct, frozen=True):
                 self.open_orders + is_new,
                 self.is_newer or is_new,
             )
-
-
-def parse_holdings(rows: Iterable[Sequence[str]]) -> dict[AccountSymbol[str], Holding]:
-    """Of the texts that `read_holdings` gives, by account and symbol."""
-    return {
-        (account_id, symbol): Holding(
-            Decimal(held), Decimal(selling), Decimal(buying), int(count), newer == "t"
-        )
-        for account_id, symbol, held, selling, buying, count, newer in rows
-    }

@@ -1,6 +1,5 @@
 """A halt: its terms, its states and what a second call adds to it. Pure: no I/O, no clock."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -43,6 +42,15 @@ class HaltTerms(FrozenStruct, frozen=True):
     close_positions: bool = False
 
 
+class HaltWaiting(FrozenStruct, frozen=True, omit_defaults=True):
+    """An order or a symbol that the halt cannot finish yet, and why."""
+
+    account_id: str
+    reason: str
+    symbol: str | None = None
+    order_id: str | None = None
+
+
 class Halt(FrozenStruct, frozen=True, kw_only=True):
     id: UUID
     scope: HaltScope
@@ -53,7 +61,7 @@ class Halt(FrozenStruct, frozen=True, kw_only=True):
     orders_done: int
     positions: int
     positions_done: int
-    waiting: tuple[Mapping[str, str], ...]
+    waiting: tuple[HaltWaiting, ...]
     principal: HaltPrincipal
     created_at: datetime
     updated_at: datetime

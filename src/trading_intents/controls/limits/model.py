@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from trading_intents.controls.model import LimitValue, Reason, Scope, Triggered
+from trading_intents.controls.model import LimitValue, Reason, ScopeAnswer, Triggered
 from trading_intents.ids import OrganizationId
 from trading_intents.trading import (
     EXACT,
@@ -91,7 +91,7 @@ class LimitOwner(NamedTuple):
     key_id: str = ""
 
 
-Levels = tuple[tuple[TradingLimits, Scope], ...]  # the widest first
+Levels = tuple[tuple[TradingLimits, ScopeAnswer], ...]  # the widest first
 
 
 class AppliedLimits(FrozenStruct, frozen=True):
@@ -103,7 +103,7 @@ class AppliedLimits(FrozenStruct, frozen=True):
     key: TradingLimits | None = None  # of the caller
 
     def levels(self, owner: LimitOwner, symbol: str) -> Levels:
-        scopes: tuple[Scope, ...] = (
+        scopes: tuple[ScopeAnswer, ...] = (
             {"Organization": owner.organization_id},
             {"Account": owner.account_id},
             {"Symbol": {"account_id": owner.account_id, "symbol": symbol}},
@@ -210,7 +210,7 @@ def judge_again(levels: Levels, asked: AskedOrder) -> tuple[Triggered, ...]:
 
 
 def _judge_stateless(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, found: list[Triggered]
+    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder, found: list[Triggered]
 ) -> None:
     most = level.max_order_quantity
     allowed = level.allowed_symbols
@@ -230,7 +230,11 @@ def _judge_stateless(
 
 
 def _judge_leg(
-    level: TradingLimits, scope: Scope, leg: AskedOrder, state: LimitState, found: list[Triggered]
+    level: TradingLimits,
+    scope: ScopeAnswer,
+    leg: AskedOrder,
+    state: LimitState,
+    found: list[Triggered],
 ) -> None:
     """It closes what its entry opens, or is filled instead of it: whatever adds up, the entry is
     judged by."""
@@ -243,7 +247,7 @@ def _judge_leg(
 
 def _judge_notional(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
     found: list[Triggered],
@@ -264,7 +268,7 @@ def _judge_notional(
 
 def _judge_collar(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     reference: Decimal | None,
     found: list[Triggered],
@@ -300,7 +304,11 @@ def added_notional(asked: AskedOrder, reference: Decimal | None) -> Decimal | No
 
 
 def _judge_daily_notional(
-    level: TradingLimits, scope: Scope, asked: AskedOrder, state: LimitState, found: list[Triggered]
+    level: TradingLimits,
+    scope: ScopeAnswer,
+    asked: AskedOrder,
+    state: LimitState,
+    found: list[Triggered],
 ) -> None:
     most = level.max_daily_notional
     added = added_notional(asked, state.reference_price)
@@ -323,14 +331,14 @@ def _highest_price(terms: VersionTerms, reference: Decimal | None) -> Decimal | 
     return highest
 
 
-def _no_price(field: Reason, scope: Scope, asked: AskedOrder, limit: LimitValue) -> Triggered:
+def _no_price(field: Reason, scope: ScopeAnswer, asked: AskedOrder, limit: LimitValue) -> Triggered:
     detail = f"{field} needs a reference price of {asked.symbol}, and none is known"
     return Triggered(Reason.NO_REFERENCE_PRICE, scope, detail, limit, asked.symbol)
 
 
 def _judge_exposure(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
     reached: Decimal,
@@ -378,7 +386,7 @@ def _judge_exposure(
 
 
 def _unknown_positions(
-    level: TradingLimits, scope: Scope, asked: AskedOrder
+    level: TradingLimits, scope: ScopeAnswer, asked: AskedOrder
 ) -> Iterator[Triggered]:
     most = level.max_position_quantity
     loss = level.max_daily_loss
@@ -416,7 +424,7 @@ def _only_reduces(asked: AskedOrder, state: LimitState, reached: Decimal) -> boo
 
 def _judge_recent(
     level: TradingLimits,
-    scope: Scope,
+    scope: ScopeAnswer,
     asked: AskedOrder,
     state: LimitState,
     now: datetime,

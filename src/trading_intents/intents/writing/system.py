@@ -37,7 +37,7 @@ class PlatformActions:
         self._free: asyncio.LifoQueue[BatchDependencies] = asyncio.LifoQueue()
         for each in reversed(self._dependencies):
             self._free.put_nowait(each)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def cancel(
         self,
@@ -67,7 +67,7 @@ class PlatformActions:
     async def append(self, submissions: Sequence[Submission]) -> list[Receipt | PlatformError]:
         """Records commands of one account by the SYSTEM in one transaction. Unavailable: nothing
         was recorded. OutcomeUnknown: perhaps they were."""
-        async with self._turns.setdefault(submissions[0].account_id, asyncio.Lock()):
+        async with self._locks.setdefault(submissions[0].account_id, asyncio.Lock()):
             dependencies = await self._free.get()
             try:
                 result = await run_batch(dependencies, submissions, WAIT)
