@@ -12,7 +12,8 @@ from trading_intents.orders import model
 from trading_intents.orders.facts import EXECUTIONS, Fact, FactKind
 from trading_intents.trading import EXITS, ZERO, Leg, exact, total
 
-_VENUE_ENDS = frozenset({FactKind.CANCELLED, FactKind.EXPIRED})
+# Kinds that show that a leg was filled, or ended by itself.
+_OWN_LIFE = EXECUTIONS | model.VENUE_ENDS
 ENTRY_ENDED = "entry_ended"
 ENTRY_REJECTED = "entry_rejected"
 
@@ -29,7 +30,9 @@ def derive_group(orders: Sequence[OrderInputs]) -> list[model.OrderView]:
     """The first is the entry, or the only one; the others are its legs."""
     first, *legs = orders
     entry = model.derive(replace(first.terms, is_linked=bool(legs)), first.facts, first.pending)
-    views = [entry, *(_derive_leg(leg, entry, first.facts) for leg in legs)]
+    views = [entry]
+    for leg in legs:
+        views.append(_derive_leg(leg, entry, first.facts))
     return _with_overfill(views, first.terms.versions[0].quantity) if legs else views
 
 
@@ -38,11 +41,10 @@ def _derive_leg(
 ) -> model.OrderView:
     terms, facts, pending = inputs
     is_exit = terms.leg in EXITS
-    terms = replace(
-        terms, is_linked=True, may_grow=is_exit and entry.state is model.OrderState.OPEN
-    )
+    may_grow = is_exit and entry.state is model.OrderState.OPEN
+    inherited = _inherited_end(terms.leg, facts, entry, entry_facts)
     view = model.derive(
-        terms, [*facts, *_inherited_end(terms.leg, facts, entry, entry_facts)], pending
+        replace(terms, is_linked=True, may_grow=may_grow), [*facts, *inherited], pending
     )
     return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
 
@@ -58,23 +60,24 @@ def _inherited_end(
         or entry.status is model.OrderStatus.FILLED
     ):
         return ()
-    refused, ended = (
-        [fact for fact in entry_facts if fact.kind in kinds]
-        for kinds in ({FactKind.REJECTED}, _VENUE_ENDS)
-    )
-    if entry.status is model.OrderStatus.REJECTED and refused:
-        times = [fact.venue_time for fact in refused]
-        time = None if None in times else max(time for time in times if time)
-        return (_end(FactKind.REJECTED, ENTRY_REJECTED, time),)
-    if entry.status is model.OrderStatus.REJECTED or not ended:
+    kinds = {fact.kind for fact in entry_facts}
+    if entry.status is model.OrderStatus.REJECTED and FactKind.REJECTED in kinds:
+        return (_end(FactKind.REJECTED, ENTRY_REJECTED, _refused_at(entry_facts)),)
+    if entry.status is model.OrderStatus.REJECTED or not kinds & model.VENUE_ENDS:
         return (_end(FactKind.REFUSED, ENTRY_REJECTED),)
     # What the end of one does to the other is the broker's rule; a leg with a fill has an entry
     # with one.
-    if leg not in EXITS or any(
-        fact.kind in EXECUTIONS | _VENUE_ENDS or fact.cum_quantity for fact in facts
-    ):
+    is_of_its_own = any(fact.cum_quantity or fact.kind in _OWN_LIFE for fact in facts)
+    if leg not in EXITS or is_of_its_own:
         return ()
     return (_end(FactKind.CANCELLED, ENTRY_ENDED),)
+
+
+def _refused_at(facts: Sequence[Fact]) -> datetime | None:
+    """The last time of a refusal; None where one does not say when."""
+    refused = [fact for fact in facts if fact.kind is FactKind.REJECTED]
+    times = [fact.venue_time for fact in refused if fact.venue_time]
+    return max(times) if len(times) == len(refused) else None
 
 
 def _end(kind: FactKind, reason: str, venue_time: datetime | None = None) -> Fact:
@@ -93,12 +96,11 @@ def _with_overfill(views: list[model.OrderView], quantity: Decimal) -> list[mode
         pair = legs
         most = entry.quantity if entry.state is model.OrderState.OPEN else entry.filled_quantity
     is_too_much = total(each.filled_quantity for each in pair) > most
-    return [
-        model.with_flag(each, model.OrderFlag.OVERFILL, is_too_much and each.filled_quantity > 0)
-        if each in pair
-        else each
-        for each in views
-    ]
+    flagged = []
+    for each in pair:
+        is_over = is_too_much and each.filled_quantity > 0
+        flagged.append(model.with_flag(each, model.OrderFlag.OVERFILL, is_over))
+    return flagged if pair is views else [entry, *flagged]
 
 
 def uncovered(views: Sequence[model.OrderView]) -> Decimal:
@@ -107,8 +109,11 @@ def uncovered(views: Sequence[model.OrderView]) -> Decimal:
     exits = [each for each in legs if each.leg in EXITS]
     if not exits or entry.state is model.OrderState.OPEN:
         return ZERO
-    working = max(each.leaves_quantity if each.acknowledged else ZERO for each in exits)
+    working = ZERO
+    left = entry.filled_quantity
     with exact():
-        return max(
-            entry.filled_quantity - total(each.filled_quantity for each in exits) - working, ZERO
-        )
+        for each in exits:
+            left -= each.filled_quantity
+            if each.acknowledged:
+                working = max(working, each.leaves_quantity)
+        return max(left - working, ZERO)
