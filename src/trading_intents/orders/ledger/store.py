@@ -36,7 +36,7 @@ class ConcernedNames(NamedTuple):
 
 _NAMES = {"account_id": "uuid", "name": "text"}
 _FIRST, _SECOND, _THIRD = (RowParameters(_NAMES, number) for number in (1, 3, 5))
-# The orders of `named` and those that their brokers link to them, which are locked and settled
+# The orders of `named` and those that their brokers link to them, which are locked and derived
 # together.
 WITH_LINKED = """
     SELECT linked.order_id FROM ({named}) AS named (order_id)
