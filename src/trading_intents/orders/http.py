@@ -1,5 +1,7 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
+from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -12,19 +14,8 @@ from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
 from trading_intents.orders import model
 from trading_intents.orders.events import day_of
-from trading_intents.orders.executions import TradeFlag
-from trading_intents.orders.positions import NetPosition
 from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
-from trading_intents.prices.model import ReferencePrice
-from trading_intents.storage.database import Row
-from trading_intents.trading import (
-    Environment,
-    Leg,
-    OrderSide,
-    OrderType,
-    RouteStrategy,
-    TimeInForce,
-)
+from trading_intents.orders.store import ListedOrder, ListedTrade, Order, Trade
 from trading_intents.web import paging
 from trading_intents.web.body import (
     MAX_REFERENCE_CHARACTERS,
@@ -35,6 +26,7 @@ from trading_intents.web.body import (
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
+Shown = TypeVar("Shown")
 FILTERS = (
     Parameter(
         "state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}
@@ -59,62 +51,6 @@ FILTERS = (
     Parameter("parent_intent_id", "Only the legs of this intent's order.", {"type": "string"}),
     *paging.time_parameters("created_at"),
 )
-
-
-class Order(msgspec.Struct, kw_only=True):
-    order_id: str
-    intent_id: str
-    command_seq: int
-    external_order_id: str | None
-    account_id: str
-    organization_id: str
-    environment: Environment
-    broker: str
-    symbol: str
-    order_state: model.OrderState
-    order_status: model.OrderStatus
-    order_type: OrderType
-    order_side: OrderSide
-    limit_price: str | None
-    stop_price: str | None
-    average_price: str | None
-    route_strategy: RouteStrategy
-    quantity: str
-    filled_quantity: str
-    time_in_force: TimeInForce
-    client_reference_id: str | None
-    reason: str | None
-    detail: str | None
-    flags: list[model.OrderFlag]
-    broker_sent_at: str | None
-    received_at: str
-    created_at: str
-    updated_at: str
-    version: int
-    trail_amount: str | None
-    trail_bps: int | None
-    leg: Leg | None
-    parent_intent_id: str | None
-    active: bool
-
-
-class Trade(msgspec.Struct, kw_only=True):
-    trade_id: str
-    exec_id: str
-    order_id: str
-    intent_id: str
-    account_id: str
-    symbol: str
-    side: OrderSide
-    quantity: str
-    price: str
-    fee: str | None
-    cumulative_quantity: str
-    leaves_quantity: str
-    client_reference_id: str | None
-    flags: list[TradeFlag]
-    broker_sent_at: str | None
-    received_at: str
 
 
 class Position(msgspec.Struct, kw_only=True):
@@ -157,13 +93,13 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             if found.more_after is None
             else paging.make_cursor(page.list_name, str(found.more_after))
         )
-        return answer_json(paging.Listing([_order(row) for row in found.rows], cursor))
+        return answer_json(paging.Listing([_show(row, Order) for row in found.rows], cursor))
 
     @Operation(tag=Tag.ORDERS, answer=Order)
     async def get_order(request: Request) -> Answer:
         """Read an order."""
         row = await orders.find(await find(request), parse_id(request.params["order_id"]))
-        return answer_json(_order(row), version=row["version"])
+        return answer_json(_show(row, Order), version=row.version)
 
     @Operation(
         tag=Tag.ORDERS,
@@ -179,7 +115,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
             request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq
         )
         rows = await orders.trades(account, times, page)
-        return answer_json(page.answer(rows, lambda row: str(row["seq"]), _trade))
+        return answer_json(page.answer(rows, lambda row: str(row.seq), partial(_show, kind=Trade)))
 
     @Operation(
         tag=Tag.ORDERS,
@@ -192,7 +128,7 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         account = await find(request)
         page = paging.read_page(request, f"positions:{account.id}")
         rows = await orders.positions(account, page)
-        return answer_json(page.answer(rows, lambda each: str(each.row["symbol"]), _position))
+        return answer_json(page.answer(rows, lambda each: each.row.symbol, _position))
 
     of_account = "/v1/accounts/{account_id}"
     return (
@@ -243,35 +179,20 @@ def _name_added(wanted: OrderFilter) -> str:
     return statuses + paging.name_times(wanted.created) + parent
 
 
-def _order(row: Row) -> Order:
-    shown = dict(row)
-    shown["intent_id"] = row["order_id"]
-    shown["parent_intent_id"] = row["parent_order_id"]
-    shown["order_state"] = model.state_of(row["order_status"])
-    return Order(**{name: shown[name] for name in Order.__struct_fields__})
-
-
-def _trade(row: Row) -> Trade:
-    shown = dict(row)
-    shown["intent_id"] = row["order_id"]
-    return Trade(**{name: shown[name] for name in Trade.__struct_fields__})
+def _show(row: ListedOrder | ListedTrade, kind: type[Shown]) -> Shown:
+    """The row without the seq by which it is listed."""
+    return msgspec.convert(row, kind, from_attributes=True)
 
 
 def _position(priced: PricedPosition) -> Position:
-    position = msgspec.convert(dict(priced.row), NetPosition)
-    derived = {
-        "average_cost": position.average_cost,
-        "daily_pnl": position.daily_pnl(day_of(priced.row["now"])),
-    }
-    return render(Position, **{**priced.row, **derived, **_market(position, priced.price)})
-
-
-def _market(position: NetPosition, price: ReferencePrice | None) -> dict[str, object]:
-    if price is None:
-        return dict.fromkeys(("market_price", "market_price_at", "market_value", "unrealized_pnl"))
-    return {
-        "market_price": price.price,
-        "market_price_at": price.as_of,
-        "market_value": position.market_value(price.price),
-        "unrealized_pnl": position.unrealized_pnl(price.price),
-    }
+    row = priced.row
+    price = priced.price
+    return render(
+        Position,
+        row,
+        daily_pnl=row.daily_pnl(day_of(row.now)),
+        market_price=price.price if price else None,
+        market_price_at=price.as_of if price else None,
+        market_value=row.market_value(price.price) if price else None,
+        unrealized_pnl=row.unrealized_pnl(price.price) if price else None,
+    )
