@@ -16,7 +16,8 @@ from trading_intents.clock import TimeRange
 from trading_intents.ids import OrganizationId
 from trading_intents.orders import events, service, store
 from trading_intents.orders.events import retained_orders, retained_positions
-from trading_intents.orders.service import OrderFilter, Orders
+from trading_intents.orders.service import Orders
+from trading_intents.orders.store import OrderFilter
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Database
 from trading_intents.stream.model import Event

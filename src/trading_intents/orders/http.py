@@ -1,7 +1,6 @@
 """Orders, trades and positions over HTTP: parse, call one use case, render."""
 
 from functools import partial
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -12,25 +11,34 @@ from trading_intents.accounts.service import Accounts
 from trading_intents.errors import ValidationFailed
 from trading_intents.identity.access import Gate
 from trading_intents.ids import ID_RULE, parse_id
-from trading_intents.orders import model
 from trading_intents.orders.events import day_of
-from trading_intents.orders.service import OrderFilter, Orders, PricedPosition
-from trading_intents.orders.store import ListedOrder, ListedTrade, Order, Trade
-from trading_intents.web import paging
+from trading_intents.orders.model import (
+    OrderState,
+    OrderStatus,
+)
+from trading_intents.orders.service import Orders, PricedPosition
+from trading_intents.orders.store import Order, OrderFilter, Trade
 from trading_intents.web.body import (
     MAX_REFERENCE_CHARACTERS,
     read_choice,
     read_reference,
     read_symbol,
 )
+from trading_intents.web.paging import (
+    PAGE_PARAMETERS,
+    Listing,
+    make_cursor,
+    name_times,
+    parse_seq,
+    read_page,
+    read_times,
+    time_parameters,
+)
 from trading_intents.web.request import Answer, Request, answer_json, render
 from trading_intents.web.routes import Operation, Parameter, Route, Tag
 
-Shown = TypeVar("Shown")
 FILTERS = (
-    Parameter(
-        "state", "Only orders in this state.", {"type": "string", "enum": list(model.OrderState)}
-    ),
+    Parameter("state", "Only orders in this state.", {"type": "string", "enum": list(OrderState)}),
     Parameter("symbol", "Only orders of this symbol.", {"type": "string"}),
     Parameter("intent_id", "Only the order of this intent.", {"type": "string"}),
     Parameter(
@@ -43,13 +51,13 @@ FILTERS = (
         "Only orders of this status, or of one of several, separated by commas.",
         {
             "type": "array",
-            "items": {"type": "string", "enum": list(model.OrderStatus)},
+            "items": {"type": "string", "enum": list(OrderStatus)},
             "minItems": 1,
             "uniqueItems": True,
         },
     ),
     Parameter("parent_intent_id", "Only the legs of this intent's order.", {"type": "string"}),
-    *paging.time_parameters("created_at"),
+    *time_parameters("created_at"),
 )
 
 
@@ -70,63 +78,62 @@ class Position(msgspec.Struct, kw_only=True):
     broker_sent_at: str | None
 
 
+# A row without the seq by which it is listed.
+_show_order = partial(msgspec.convert, type=Order, from_attributes=True)
+_show_trade = partial(msgspec.convert, type=Trade, from_attributes=True)
+
+
 def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route, ...]:
     async def find(request: Request) -> Account:
         return await find_account(request, gate, accounts)
 
     @Operation(
         tag=Tag.ORDERS,
-        answer=paging.Listing[Order],
-        parameters=(*FILTERS, *paging.PAGE_PARAMETERS),
+        answer=Listing[Order],
+        parameters=(*FILTERS, *PAGE_PARAMETERS),
         csv_columns=Order.__struct_fields__,
     )
     async def list_orders(request: Request) -> Answer:
         """List the account's orders, in the order of their CREATEs."""
         account = await find(request)
         wanted = _filter(request)
-        page = paging.read_page(
-            request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", paging.parse_seq
-        )
+        page = read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", parse_seq)
         found = await orders.list(account, wanted, page)
         cursor = (
-            None
-            if found.more_after is None
-            else paging.make_cursor(page.list_name, str(found.more_after))
+            None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
         )
-        return answer_json(paging.Listing([_show(row, Order) for row in found.rows], cursor))
+        return answer_json(Listing([_show_order(row) for row in found.rows], cursor))
 
     @Operation(tag=Tag.ORDERS, answer=Order)
     async def get_order(request: Request) -> Answer:
         """Read an order."""
         row = await orders.find(await find(request), parse_id(request.params["order_id"]))
-        return answer_json(_show(row, Order), version=row.version)
+        return answer_json(_show_order(row), version=row.version)
 
     @Operation(
         tag=Tag.ORDERS,
-        answer=paging.Listing[Trade],
-        parameters=(*paging.time_parameters("received_at"), *paging.PAGE_PARAMETERS),
+        answer=Listing[Trade],
+        parameters=(*time_parameters("received_at"), *PAGE_PARAMETERS),
         csv_columns=Trade.__struct_fields__,
     )
     async def list_trades(request: Request) -> Answer:
         """List the account's trades, in the order of the stream."""
         account = await find(request)
-        times = paging.read_times(request)
-        page = paging.read_page(
-            request, f"trades:{account.id}{paging.name_times(times)}", paging.parse_seq
-        )
+        times = read_times(request)
+        page = read_page(request, f"trades:{account.id}{name_times(times)}", parse_seq)
         rows = await orders.trades(account, times, page)
-        return answer_json(page.answer(rows, lambda row: str(row.seq), partial(_show, kind=Trade)))
+        return answer_json(page.answer(rows, lambda row: str(row.seq), _show_trade))
 
     @Operation(
         tag=Tag.ORDERS,
-        answer=paging.Listing[Position],
-        parameters=paging.PAGE_PARAMETERS,
+        answer=Listing[Position],
+        parameters=PAGE_PARAMETERS,
         csv_columns=Position.__struct_fields__,
     )
     async def list_positions(request: Request) -> Answer:
         """List the account's positions, by symbol."""
         account = await find(request)
-        page = paging.read_page(request, f"positions:{account.id}")
+        page = read_page(request, f"positions:{account.id}")
         rows = await orders.positions(account, page)
         return answer_json(page.answer(rows, lambda each: each.row.symbol, _position))
 
@@ -146,14 +153,14 @@ def _filter(request: Request) -> OrderFilter:
     reference = query.get("client_reference_id")
     statuses = query.get("status")
     return OrderFilter(
-        state=None if state is None else read_choice("?state", state, model.OrderState),
+        state=None if state is None else read_choice("?state", state, OrderState),
         symbol=None if symbol is None else read_symbol("?symbol", symbol),
         intent_id=_read_id(request, "intent_id"),
         client_reference_id=None
         if reference is None
         else read_reference("?client_reference_id", reference),
         statuses=frozenset() if statuses is None else _read_statuses(statuses.split(",")),
-        created=paging.read_times(request),
+        created=read_times(request),
         parent_intent_id=_read_id(request, "parent_intent_id"),
     )
 
@@ -165,8 +172,8 @@ def _read_id(request: Request, name: str) -> UUID | None:
     return None if text is None else parse_id(text)
 
 
-def _read_statuses(names: list[str]) -> frozenset[model.OrderStatus]:
-    found = frozenset(read_choice("?status", name, model.OrderStatus) for name in names)
+def _read_statuses(names: list[str]) -> frozenset[OrderStatus]:
+    found = frozenset(read_choice("?status", name, OrderStatus) for name in names)
     if len(found) != len(names):
         raise ValidationFailed.at("?status", "names a status more than once; name each once")
     return found
@@ -176,12 +183,7 @@ def _name_added(wanted: OrderFilter) -> str:
     """For the list's name, so that a cursor fits no other statuses, times and parent."""
     statuses = ":" + ",".join(sorted(wanted.statuses)) if wanted.statuses else ""
     parent = f":of {wanted.parent_intent_id}" if wanted.parent_intent_id else ""
-    return statuses + paging.name_times(wanted.created) + parent
-
-
-def _show(row: ListedOrder | ListedTrade, kind: type[Shown]) -> Shown:
-    """The row without the seq by which it is listed."""
-    return msgspec.convert(row, kind, from_attributes=True)
+    return statuses + name_times(wanted.created) + parent
 
 
 def _position(priced: PricedPosition) -> Position:

@@ -304,14 +304,10 @@ def _is_filled(
         return False
     if filled >= quantity > 0:
         return True
-    return not terms.bust_reopens and _was_filled(
-        facts, quantity, {None, confirmed.client_order_id}
-    )
-
-
-def _was_filled(facts: Sequence[Fact], quantity: Decimal, ids: Collection[str | None]) -> bool:
-    """Whether the broker has counted the confirmed version as filled, also if it took something
-    back since."""
+    if terms.bust_reopens:
+        return False
+    # Else what the broker has counted once stays, also if it took something back since.
+    ids = {None, confirmed.client_order_id}
     counts = [fact.cum_quantity or ZERO for fact in facts if fact.client_order_id in ids]
     return max(counts, default=ZERO) >= quantity > 0
 

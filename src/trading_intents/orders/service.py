@@ -1,14 +1,14 @@
 """Use cases of orders: list and read orders, trades and positions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 from trading_intents.accounts.model import Account
 from trading_intents.clock import TimeRange
 from trading_intents.errors import NotFound
 from trading_intents.orders import store
-from trading_intents.orders.model import FINAL_STATUSES, OrderState, OrderStatus, state_of
+from trading_intents.orders.store import OrderFilter
 from trading_intents.prices import store as prices_store
 from trading_intents.prices.model import PriceKey, PriceRules, ReferencePrice, market_of
 from trading_intents.storage.database import Pool
@@ -18,55 +18,6 @@ from trading_intents.trading import Symbol
 # Orders of a symbol are looked for among this many of the account's actions at a time: a page may
 # then hold fewer rows than asked for, or none, and still have a next one.
 SCAN_ACTIONS = 50_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderFilter:
-    state: OrderState | None = None
-    symbol: str | None = None
-    intent_id: UUID | None = None
-    client_reference_id: str | None = None
-    # Not in the text that names the list of a cursor: what has no such filter keeps its name.
-    statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
-    created: TimeRange = field(default=TimeRange(), repr=False)
-    parent_intent_id: UUID | None = field(default=None, repr=False)
-
-    @property
-    def listed(self) -> store.ListedStatuses | None:
-        """The statuses that it lets through; None: all."""
-        if not self.state and not self.statuses:
-            return None
-        statuses = store.ListedStatuses([], [])
-        for status in OrderStatus:
-            is_named = not self.statuses or status in self.statuses
-            if is_named and (not self.state or state_of(status) is self.state):
-                is_final = status in FINAL_STATUSES
-                (statuses.final if is_final else statuses.open).append(status)
-        return statuses
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether an index leads to what it lets through, or it lets everything through."""
-        if (
-            self.symbol is None
-            or self.intent_id
-            or self.client_reference_id
-            or self.parent_intent_id
-        ):
-            return True
-        return self.listed is not None and not self.listed.final
-
-    @property
-    def conditions(self) -> store.OrderConditions:
-        return store.OrderConditions(
-            start=self.created.start,
-            end=self.created.end,
-            symbol=self.symbol,
-            order_id=self.intent_id,
-            client_reference_id=self.client_reference_id,
-            parent_order_id=self.parent_intent_id,
-            statuses=self.listed,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +43,7 @@ class Orders:
             if not wanted.is_indexed:
                 seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
                 scanned = _first_part(seqs, page.is_descending)
-            rows = await store.list_orders(tx, account.id, scanned, wanted.conditions, page)
+            rows = await store.list_orders(tx, account.id, scanned, wanted, page)
         if len(rows) > page.limit:
             return FoundOrders(rows[: page.limit], rows[page.limit - 1].create_seq)
         if scanned == seqs:

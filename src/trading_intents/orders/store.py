@@ -1,6 +1,7 @@
 """The rows of orders, trades and commands, and what is read of them. Never decides."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import NamedTuple, TypeVar
@@ -12,7 +13,13 @@ from trading_intents.clock import TimeRange
 from trading_intents.ids import IdText
 from trading_intents.orders.executions import TradeFlag
 from trading_intents.orders.facts import Fact
-from trading_intents.orders.model import OrderFlag, OrderState, OrderStatus, state_of
+from trading_intents.orders.model import (
+    FINAL_STATUSES,
+    OrderFlag,
+    OrderState,
+    OrderStatus,
+    state_of,
+)
 from trading_intents.orders.positions import Booking, PositionRow
 from trading_intents.storage import pages
 from trading_intents.storage.database import Row, Tx
@@ -245,6 +252,10 @@ _ORDER = ", ".join(OrderRow.__struct_fields__)
 _POSITION = ", ".join(PositionRow.__struct_fields__)
 
 
+def parse_rows(rows: Iterable[Row], kind: type[Parsed]) -> list[Parsed]:
+    return [parse_row(row, kind) for row in rows]
+
+
 async def lock_positions(
     tx: Tx,
     account_id: UUID,
@@ -268,7 +279,7 @@ async def lock_positions(
     """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, account_id, organization_id, symbols, flat)
     now = await tx.fetchval("SELECT clock_timestamp()") if rows else None
-    return [parse_row(row, PositionRow) for row in rows], now
+    return parse_rows(rows, PositionRow), now
 
 
 async def held_quantities(tx: Tx, account_id: UUID) -> dict[str, Decimal]:
@@ -322,47 +333,70 @@ class ListedStatuses(NamedTuple):
     final: list[str]
 
 
-class OrderConditions(FrozenStruct, frozen=True, kw_only=True):
-    """The conditions of a list of orders; None: any."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderFilter:
+    state: OrderState | None = None
+    symbol: str | None = None
+    intent_id: UUID | None = None
+    client_reference_id: str | None = None
+    # Not in the text that names the list of a cursor: what has no such filter keeps its name.
+    statuses: frozenset[OrderStatus] = field(default=frozenset(), repr=False)
+    created: TimeRange = field(default=TimeRange(), repr=False)
+    parent_intent_id: UUID | None = field(default=None, repr=False)
 
-    start: datetime | None
-    end: datetime | None
-    symbol: str | None
-    order_id: UUID | None
-    client_reference_id: str | None
-    parent_order_id: UUID | None
-    statuses: ListedStatuses | None
+    @property
+    def listed(self) -> ListedStatuses | None:
+        """The statuses that it lets through; None: all."""
+        if not self.state and not self.statuses:
+            return None
+        statuses = ListedStatuses([], [])
+        for status in OrderStatus:
+            is_named = not self.statuses or status in self.statuses
+            if is_named and (not self.state or state_of(status) is self.state):
+                is_final = status in FINAL_STATUSES
+                (statuses.final if is_final else statuses.open).append(status)
+        return statuses
 
-
-_CONDITIONS = {
-    "start": "created_at >=",
-    "end": "created_at <",
-    "symbol": "symbol =",
-    "order_id": "order_id =",
-    "client_reference_id": "client_reference_id =",
-    "parent_order_id": "parent_order_id =",
-}
+    @property
+    def is_indexed(self) -> bool:
+        """Whether an index leads to what it lets through, or it lets everything through."""
+        if (
+            self.symbol is None
+            or self.intent_id
+            or self.client_reference_id
+            or self.parent_intent_id
+        ):
+            return True
+        return self.listed is not None and not self.listed.final
 
 
 async def list_orders(
     tx: Tx,
     account_id: UUID,
     seqs: pages.SeqRange,
-    conditions: OrderConditions,
+    wanted: OrderFilter,
     page: pages.PageRequest,
 ) -> list[ListedOrder]:
     """By the seq of their CREATEs, which commit in that order. Only what is asked for is in the
     statement, so that one plan for all values can go by its index."""
+    conditions = (
+        ("created_at >=", wanted.created.start),
+        ("created_at <", wanted.created.end),
+        ("symbol =", wanted.symbol),
+        ("order_id =", wanted.intent_id),
+        ("client_reference_id =", wanted.client_reference_id),
+        ("parent_order_id =", wanted.parent_intent_id),
+    )
     arguments: list[object] = [account_id, *seqs, page.limit + 1]
     narrowed = [_NARROWED]
-    for name, condition in _CONDITIONS.items():
-        value = getattr(conditions, name)
+    for condition, value in conditions:
         if value is not None:
             arguments.append(value)
             narrowed.append(f"{condition} ${len(arguments)}")
     number = len(arguments)
-    arguments += conditions.statuses or ()
-    query = _LIST_ORDERS_BY_STATUS if conditions.statuses else _LIST_ORDERS
+    statuses = wanted.listed
+    arguments += statuses or ()
+    query = _LIST_ORDERS_BY_STATUS if statuses else _LIST_ORDERS
     query = query.format(
         shown=_SHOWN_ORDER,
         narrowed=" AND ".join(narrowed),
@@ -433,7 +467,7 @@ async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> l
         SELECT {_POSITION}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1
     """  # noqa: S608 - our own constants
     rows = await pages.fetch_page(tx, query, "symbol", page, account_id)
-    return [parse_row(row, ListedPosition) for row in rows]
+    return parse_rows(rows, ListedPosition)
 
 
 # Accounts that retain something, so that the others cost no question. Not EXISTS, of which a plan
@@ -467,7 +501,7 @@ async def list_retaining(
     scope = "$2::uuid IS NULL" if account_id is None else "a.id = $2"
     query = _ACCOUNTS.format(scope=scope, retains=retains)
     rows = await tx.fetch(query, organization_id, account_id, environment, RETAIN_SECONDS)
-    return [parse_row(row, RetainingAccount) for row in rows]
+    return parse_rows(rows, RetainingAccount)
 
 
 async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list[OrderRow]:
@@ -479,7 +513,7 @@ async def list_working(tx: Tx, account_id: UUID, after: int, limit: int) -> list
         )
         SELECT {_ORDER} FROM working WHERE create_seq > $2 ORDER BY create_seq LIMIT $3
     """  # noqa: S608 - our own constants
-    return [parse_row(row, OrderRow) for row in await tx.fetch(query, account_id, after, limit)]
+    return parse_rows(await tx.fetch(query, account_id, after, limit), OrderRow)
 
 
 async def list_finished(
@@ -491,7 +525,7 @@ async def list_finished(
         WHERE account_id = $1 AND finished_at >= $2 AND (finished_at, order_id) > ($2, $3)
         ORDER BY finished_at, order_id LIMIT $4
     """  # noqa: S608 - our own constants
-    return [parse_row(row, OrderRow) for row in await tx.fetch(query, account_id, *after, limit)]
+    return parse_rows(await tx.fetch(query, account_id, *after, limit), OrderRow)
 
 
 async def list_retained_positions(
@@ -503,4 +537,4 @@ async def list_retained_positions(
         ORDER BY symbol LIMIT $4
     """  # noqa: S608 - our own constants
     rows = await tx.fetch(query, account_id, since, after, limit)
-    return [parse_row(row, PositionRow) for row in rows]
+    return parse_rows(rows, PositionRow)

@@ -1,7 +1,7 @@
 """Computes how new facts change an order, its trades, and the positions of these. Pure: no I/O, no
 clock."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -15,6 +15,7 @@ from trading_intents.orders.executions import TradeFlag, TradeView
 from trading_intents.orders.facts import Fact, client_order_id, is_conflict
 from trading_intents.orders.linked import OrderInputs, derive_group, uncovered
 from trading_intents.orders.model import (
+    FINAL_STATUSES,
     OrderFlag,
     OrderState,
     OrderTerms,
@@ -24,7 +25,6 @@ from trading_intents.orders.model import (
     ShownOrder,
     carry_flags,
     is_acknowledged,
-    state_of,
     with_flag,
 )
 from trading_intents.orders.positions import (
@@ -221,7 +221,7 @@ def _row_after(
     row = history.row
     now = arrivals.now
     confirmed = view.confirmed
-    if state_of(row.order_status) is not OrderState.OPEN and not view.flags:
+    if row.order_status in FINAL_STATUSES and not view.flags:
         # Final, and without a flag: only the broker's id may still become known.
         shown = replace(row, external_order_id=row.external_order_id or view.broker_order_id)
     else:
@@ -329,9 +329,9 @@ def _entries(
     entries = []
     if row.order_status is not view.status:
         finished = partial(of_account, at=row.created_at, measure=Measure.FINISHED)
-        if state_of(row.order_status) is not OrderState.OPEN:
+        if row.order_status in FINAL_STATUSES:
             entries.append(finished(key=row.order_status, amount=Decimal(-1)))
-        if state_of(view.status) is not OrderState.OPEN:
+        if view.status in FINAL_STATUSES:
             entries.append(finished(key=view.status))
     for change in changes:
         quantity, value = change.growth()
@@ -359,16 +359,11 @@ def _sent_at(history: OrderHistory) -> datetime | None:
 def _exposure_change(
     group: Sequence[OrderHistory], derived: Sequence[DerivedOrder]
 ) -> ExposureChange | None:
-    row = group[0].row
-    open_before: list[SummedOrder] = []
-    open_after: list[SummedOrder] = []
-    for history, order in zip(group, derived, strict=True):
-        open_before += _summed(history, history.row, row.order_id)
-        open_after += _summed(history, order.row, row.order_id)
-    before = open_sums(open_before)
-    after = open_sums(open_after)
+    before = open_sums(_summed(group, [history.row for history in group]))
+    after = open_sums(_summed(group, [order.row for order in derived]))
     if before == after:
         return None
+    row = group[0].row
     return ExposureChange(
         account_id=row.account_id,
         symbol=row.symbol,
@@ -379,16 +374,16 @@ def _exposure_change(
     )
 
 
-def _summed(history: OrderHistory, row: OrderRow, group_id: IdText) -> Sequence[SummedOrder]:
-    """The order, if its row says that it is open."""
-    if row.finished_at is not None:
-        return ()
-    replacing = None
-    for action in history.actions:
-        if action.seq == row.pending_replace_seq:
-            replacing = action.record.quantity
-    unfilled = open_quantity(row.quantity, replacing, row.filled_quantity)
-    return (SummedOrder(group_id, row.order_side, unfilled, row.active),)
+def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator[SummedOrder]:
+    """The open ones of a group, as their rows say."""
+    for history, row in zip(group, rows, strict=True):
+        if row.finished_at is None:
+            replacing = None
+            for action in history.actions:
+                if action.seq == row.pending_replace_seq:
+                    replacing = action.record.quantity
+            unfilled = open_quantity(row.quantity, replacing, row.filled_quantity)
+            yield SummedOrder(rows[0].order_id, row.order_side, unfilled, row.active)
 
 
 class PositionChange(FrozenStruct, frozen=True):

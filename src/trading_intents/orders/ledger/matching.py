@@ -1,6 +1,6 @@
 """Matches broker events to orders and finds those that are new. Pure: no I/O, no clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -94,6 +94,7 @@ class PreparedRecording(FrozenStruct, frozen=True, kw_only=True):
     left_out: tuple[str, ...]
     event_facts: Mapping[int, Fact]  # by the event's number
     own: Sequence[tuple[Fact, IdText]]
+    own_clients: Mapping[str, IdText]
     also_locked: frozenset[IdText]
     balance: BrokerBalance | None
 
@@ -101,7 +102,10 @@ class PreparedRecording(FrozenStruct, frozen=True, kw_only=True):
 def prepare(recording: AccountRecording) -> PreparedRecording:
     events, left_out = sanitize(recording.events)
     own = []
+    own_clients = {}
     for each in recording.own:
+        order_id = id_text(each.order_id)
+        own_clients[each.client_order_id] = order_id
         fact = own_fact(
             each.kind,
             each.client_order_id,
@@ -110,7 +114,7 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
             broker_order_id=each.broker_order_id and sanitize_id(each.broker_order_id),
             detail=each.detail and sanitize_text(each.detail),
         )
-        own.append((fact, id_text(each.order_id)))
+        own.append((fact, order_id))
     event_facts = {}
     for number, event in enumerate(events):
         if event.kind is not EventKind.POSITION:
@@ -123,6 +127,7 @@ def prepare(recording: AccountRecording) -> PreparedRecording:
         left_out=left_out,
         event_facts=event_facts,
         own=own,
+        own_clients=own_clients,
         also_locked=frozenset(map(id_text, recording.also_locked)),
         balance=recording.balance,
     )
@@ -176,21 +181,18 @@ class LedgerIndex:
         self.histories = read.histories
         self.positions = read.positions
         self.now = read.now
-        self.facts = {AccountName(fact.account_id, fact.key): fact for fact in read.facts}
-        self.unmatched: list[StoredFact] = []
-        for fact in self.facts.values():
-            if fact.order_id is None and fact.client_order_id is None:
-                self.unmatched.append(fact)
+        self.facts: dict[IdText, dict[str, StoredFact]] = {}  # of an account, by key
+        for fact in read.facts:
+            self.facts.setdefault(fact.account_id, {})[fact.key] = fact
         commands = list(read.commands)
-        legs = []
+        rows = []
         for history in read.histories.values():
             commands += history.commands
-            row = history.row
-            if row.parent_order_id:
-                legs.append((row.create_seq, row.parent_order_id, row.order_id))
+            rows.append(history.row)
         self.legs: dict[IdText, list[IdText]] = {}  # of an entry
-        for _, entry_id, order_id in sorted(legs):
-            self.legs.setdefault(entry_id, []).append(order_id)
+        for row in sorted(rows, key=lambda row: (row.create_seq, row.order_id)):
+            if row.parent_order_id:
+                self.legs.setdefault(row.parent_order_id, []).append(row.order_id)
         self.clients: dict[AccountName, CommandRow] = {}
         for sent in commands:
             self.clients[AccountName(sent.account_id, sent.client_order_id)] = sent
@@ -200,6 +202,11 @@ class LedgerIndex:
             if sent.broker_order_id:
                 name = AccountName(sent.account_id, sent.broker_order_id)
                 self.brokers.setdefault(name, []).append(sent)
+
+    def unmatched(self, account_id: IdText) -> Iterator[StoredFact]:
+        for fact in self.facts.get(account_id, {}).values():
+            if fact.order_id is None and fact.client_order_id is None:
+                yield fact
 
     def entry_of(self, order_id: IdText) -> IdText:
         """The order itself, if it is no leg."""
@@ -225,12 +232,13 @@ class LedgerMoved(Exception):
 def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     """Finds the new facts. Most streamed events repeat an answer, and are dropped here."""
     account_id = prepared.account_id
-    own_clients = {fact.client_order_id: order_id for fact, order_id in prepared.own}
-    known, owners = _recorded_facts(prepared, index)
+    recorded_facts = index.facts.get(account_id, {})
+    known: dict[str, Fact] = {**recorded_facts}
+    owners = {key: fact.order_id for key, fact in recorded_facts.items()}
     new_facts = NewFacts()
     for number, unnamed in prepared.event_facts.items():
         reported = _named(unnamed, prepared.events[number], account_id, index)
-        fact, order_id = _find_order(reported, account_id, own_clients, owners, index)
+        fact, order_id = _find_order(reported, prepared, owners, index)
         if order_id:
             _add_recorded(known, order_id, index)
         admitted = admit(known, fact)
@@ -258,29 +266,17 @@ def find_new_facts(prepared: PreparedRecording, index: LedgerIndex) -> NewFacts:
     return new_facts
 
 
-def _recorded_facts(
-    prepared: PreparedRecording, index: LedgerIndex
-) -> tuple[dict[str, Fact], dict[str, IdText | None]]:
-    """Those with the keys of a recording's events, and their orders."""
-    known: dict[str, Fact] = {}
-    owners: dict[str, IdText | None] = {}
-    for fact in prepared.event_facts.values():
-        found = index.facts.get(AccountName(prepared.account_id, fact.key))
-        if found:
-            known[fact.key] = found
-            owners[fact.key] = found.order_id
-    return known, owners
-
-
 def _find_order(
     reported: Fact,
-    account_id: IdText,
-    own_clients: Mapping[str | None, IdText],
+    prepared: PreparedRecording,
     owners: dict[str, IdText | None],
     index: LedgerIndex,
 ) -> tuple[Fact, IdText | None]:
     """The fact to record, and its order."""
-    order_id = owners.get(reported.key) or find_owner(reported, own_clients, account_id, index)
+    account_id = prepared.account_id
+    order_id = owners.get(reported.key)
+    if order_id is None:
+        order_id = find_owner(reported, prepared.own_clients, account_id, index)
     sent = index.clients.get(AccountName(account_id, reported.client_order_id or ""))
     if not order_id or not sent or sent.order_id == order_id:
         return reported, order_id
@@ -329,7 +325,7 @@ def _named(fact: Fact, event: BrokerEvent, account_id: IdText, index: LedgerInde
 
 
 def find_owner(
-    fact: Fact, own_clients: Mapping[str | None, IdText], account_id: IdText, index: LedgerIndex
+    fact: Fact, own_clients: Mapping[str, IdText], account_id: IdText, index: LedgerIndex
 ) -> IdText | None:
     """Finds the order of a fact; None: an order that the platform did not send, which never belongs
     to an intent."""
@@ -361,8 +357,8 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
                 names.append((fact.client_order_id, fact.broker_order_id))
     new_facts.named.update(names)
     senders = _find_senders(account_id, index, names)
-    for each in index.unmatched:
-        if each.account_id != account_id or each.broker_order_id is None:
+    for each in index.unmatched(account_id):
+        if each.broker_order_id is None:
             continue
         sent_as = list(senders.get(each.broker_order_id, ()))
         for command in index.brokers.get(AccountName(account_id, each.broker_order_id), ()):

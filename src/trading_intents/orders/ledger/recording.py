@@ -146,6 +146,9 @@ async def _book(
     steps = _steps_by_symbol(prepared, new_facts, changes)
     positions = await _book_positions(tx, account_ref, index, steps)
     balance = account_balance(account_ref, prepared.balance, index.now)
+    events = await _collect_events(account_ref, derived, positions, index.now, pacer)
+    if balance:
+        events.append((balance_event(balance), None))
     reports = [event for event in prepared.events if event.kind is EventKind.POSITION]
     return RecordedAccount(
         account_ref=account_ref,
@@ -154,14 +157,7 @@ async def _book(
         resurrected=tuple(dict.fromkeys(map(UUID, _resurrected(derived)))),
         trades=changes,
         positions=positions,
-        events=await _collect_events(
-            account_ref=account_ref,
-            derived=derived,
-            positions=positions,
-            balance=balance,
-            now=index.now,
-            pacer=pacer,
-        ),
+        events=events,
         cancelled=frozenset(
             each for each in prepared.also_locked if index.histories[each].row.cancel_requested
         ),
@@ -260,12 +256,10 @@ async def _collect_events(
     account_ref: AccountRef,
     derived: Sequence[DerivedOrder],
     positions: Sequence[PositionChange],
-    balance: AccountBalance | None,
     now: datetime,
     pacer: Pacer,
 ) -> list[tuple[Event, IdText | None]]:
-    """The stream events of orders, trades, positions and the balance, with the trade that each
-    reports."""
+    """The stream events of orders, trades and positions, with the trade that each reports."""
     events: list[tuple[Event, IdText | None]] = []
     for order in derived:
         await pacer.pause_if_due()
@@ -279,8 +273,6 @@ async def _collect_events(
         if position.visible:
             event = position_event(position.row, environment, account_ref.broker, day_of(now))
             events.append((event, None))
-    if balance:
-        events.append((balance_event(balance), None))
     return events
 
 
@@ -320,16 +312,14 @@ def _steps_by_symbol(
     for change in changes:
         steps.setdefault(change.after.symbol, []).append((change.event_number, change))
     for number, event in enumerate(prepared.events):
-        if event.kind is EventKind.POSITION or _is_new_fee(number, prepared, new_facts):
+        if event.kind is EventKind.POSITION:
+            steps.setdefault(event.symbol or "", []).append((number, event))
+    for fact, _ in new_facts.facts.values():
+        if fact.kind is FactKind.FEE:
+            number = new_facts.numbers[fact.key]
+            event = prepared.events[number]
             steps.setdefault(event.symbol or "", []).append((number, event))
     return steps
-
-
-def _is_new_fee(number: int, prepared: PreparedRecording, new_facts: NewFacts) -> bool:
-    fact = prepared.event_facts[number]
-    if fact.kind is not FactKind.FEE or fact.key not in new_facts.facts:
-        return False
-    return new_facts.numbers[fact.key] == number
 
 
 async def _book_positions(
