@@ -43,6 +43,28 @@ class EquityPoint(EquityValues, frozen=True):
     at: datetime
 
 
+class DueSpan(FrozenStruct, frozen=True):
+    at: datetime | None  # the begin of a minute whose equity is to be recorded
+    left_seconds: float  # until the next minute
+
+
+class LastEquity(FrozenStruct, frozen=True, kw_only=True):
+    """An account with its balance and the values of its last point."""
+
+    id: UUID
+    organization_id: OrganizationId
+    cash: Decimal | None
+    equity: Decimal | None
+    last_equity: Decimal | None
+    last_cash: Decimal | None
+    last_realized_pnl: Decimal | None
+    last_unrealized_pnl: Decimal | None
+
+    @property
+    def last(self) -> tuple[Decimal | None, ...]:
+        return self.last_equity, self.last_cash, self.last_realized_pnl, self.last_unrealized_pnl
+
+
 class AccountBalance(FrozenStruct, frozen=True):
     account_id: UUID
     organization_id: OrganizationId

@@ -12,7 +12,7 @@ from trading_intents.execution import store
 from trading_intents.execution.model import LOOKUP_PAUSES_SECONDS
 from trading_intents.ids import IdText
 from trading_intents.loops import Wakeup
-from trading_intents.orders.ledger.booking import SettledOrder
+from trading_intents.orders.ledger.booking import DerivedOrder
 from trading_intents.orders.ledger.matching import AccountRecording, AccountRef, PlatformFact
 from trading_intents.orders.ledger.recording import (
     RecordedAccount,
@@ -63,7 +63,7 @@ class RecorderResult(FrozenStruct, frozen=True):
     written; and the current state of the orders that changed in its transaction."""
 
     status: Status | None
-    orders: Mapping[IdText, SettledOrder]
+    orders: Mapping[IdText, DerivedOrder]
 
 
 class Recorder:

@@ -1,6 +1,5 @@
 """Positions at average cost: an opening, then trades in the order they were booked. Pure: no clock.
-No rounding loses money: realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees,
-to the last digit."""
+To the last digit, realized_pnl = value_sold - value_bought + open_cost - opening_cost - fees."""
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
@@ -125,8 +124,15 @@ def from_trades(bookings: Iterable[Booking], position: P) -> P:
 
 
 _SUMS = (
-    *("opening_cost", "uncosted_quantity", "quantity", "open_cost", "realized_pnl"),
-    *("value_bought", "value_sold", "fees", "day_pnl"),
+    "opening_cost",
+    "uncosted_quantity",
+    "quantity",
+    "open_cost",
+    "realized_pnl",
+    "value_bought",
+    "value_sold",
+    "fees",
+    "day_pnl",
 )
 
 
@@ -217,16 +223,14 @@ def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
     """Of orders of one group and side, which their broker links, the one or the other is filled:
     the larger counts. An exit counts nothing before its entry's first fill."""
     count = 0
-    largest = dict[tuple[str, bool], Decimal]()
+    buys: dict[str, Decimal] = {}
+    sells: dict[str, Decimal] = {}
     for each in orders:
-        count = count + 1
-        pair = (each.group, each.side is OrderSide.BUY)
-        largest[pair] = max(largest.get(pair, ZERO), each.unfilled if each.is_active else ZERO)
-    buy, sell = (
-        total(each for (_, is_buy), each in largest.items() if is_buy is side)
-        for side in (True, False)
-    )
-    return OpenSums(count, buy, sell)
+        count += 1
+        largest = buys if each.side is OrderSide.BUY else sells
+        unfilled = each.unfilled if each.is_active else ZERO
+        largest[each.group] = max(largest.get(each.group, ZERO), unfilled)
+    return OpenSums(count, total(buys.values()), total(sells.values()))
 
 
 class Holding(FrozenStruct, frozen=True):

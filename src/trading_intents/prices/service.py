@@ -10,7 +10,6 @@ from trading_intents.prices.model import (
     PriceKey,
     PriceMarket,
     PriceRules,
-    PriceSource,
     ReferencePrice,
     markets_of,
 )
@@ -42,18 +41,14 @@ class ReferencePrices:
         keys = [PriceKey(organization_id, market, symbol) for market in markets_of(environment)]
         async with self._pool.transaction([organization_id], plans="by_key") as tx:
             for key in keys:
-                is_new = not await store.is_stored(tx, key)
-                if (
-                    is_new
-                    and await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS
-                ):
+                if await store.is_stored(tx, key):
+                    continue
+                if await store.count_symbols(tx, organization_id, key.market) >= MAX_SYMBOLS:
                     raise LimitReached(
                         f"the organization has {MAX_SYMBOLS} symbols with prices there, the most"
                     )
-            rows = [await store.post_price(tx, key, price) for key in keys]
-        return ReferencePrice(
-            symbol, environment, rows[0]["price"], PriceSource.POSTED, rows[0]["as_of"]
-        )
+            posted = [await store.post_price(tx, key, price) for key in keys]
+        return posted[0]
 
     async def find(
         self, organization_id: OrganizationId, market: PriceMarket, symbol: Symbol | None
@@ -80,6 +75,10 @@ class ReferencePrices:
             symbols = await store.list_symbols(tx, organization_id, market, page)
             keys = [PriceKey(organization_id, market, symbol) for symbol in symbols[: page.limit]]
             known = await store.find_prices(tx, keys)
-        picked = [self._rules.pick(known[key]) for key in keys]
+        prices = []
+        for key in keys:
+            price = self._rules.pick(known[key])
+            if price:
+                prices.append(price)
         more = symbols[page.limit - 1] if len(symbols) > page.limit else None
-        return FoundPrices([price for price in picked if price is not None], more)
+        return FoundPrices(prices, more)

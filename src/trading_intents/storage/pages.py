@@ -17,6 +17,7 @@ TIME_MARGIN = timedelta(seconds=5)
 # PostgreSQL makes the texts of `amount_text` and `rfc3339` in a fraction of the event loop's time
 # for them.
 _TEXTS = {
+    "uuid": "{0}::text AS {0}",
     "numeric": "trim_scale({0})::text AS {0}",
     "timestamptz": """to_char({0} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') AS {0}""",
 }
@@ -38,7 +39,7 @@ class PageRequest(Protocol):
 
 
 def shown_columns(types: Mapping[str, str]) -> str:
-    """The columns of these names and types, with amounts and times in the form in which the
+    """The columns of these names and types, with ids, amounts and times in the form in which the
     platform sends them."""
     return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
