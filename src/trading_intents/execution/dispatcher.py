@@ -28,8 +28,8 @@ from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
+from trading_intents.outbox.outcomes import ENDED, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
-from trading_intents.outbox.settling import ENDED, reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
 from trading_intents.storage.pipeline import Reply, Statement
@@ -148,7 +148,7 @@ class Dispatcher:
         async with self._transactions.transaction() as tx:
             claimed, transaction_id, locked, shared, contexts = await tx.run(
                 [
-                    queue.claim_in_turn(
+                    queue.claim_by_lane(
                         free_slots=claimable.free_slots,
                         where=claimable.where,
                         limit=limit,

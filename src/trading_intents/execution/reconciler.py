@@ -40,7 +40,7 @@ from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
-from trading_intents.outbox.settling import reason_of, report_failed
+from trading_intents.outbox.outcomes import reason_of, report_failed
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.telemetry import AlertKind, Log, Metrics

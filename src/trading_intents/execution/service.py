@@ -22,8 +22,8 @@ from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
-from trading_intents.outbox.settling import make_outbox_series
-from trading_intents.outbox.upkeep import keep_up
+from trading_intents.outbox.outcomes import make_outbox_series
+from trading_intents.outbox.upkeep import keep_outbox
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.grouped import GroupTransactions
@@ -132,7 +132,7 @@ class Execution:
         self._dispatcher.start()
         self._halts.start()
         context = self._context
-        upkeep = keep_up(Queue.INTENTS, context.pool, context.metrics, context.log)
+        upkeep = keep_outbox(Queue.INTENTS, context.pool, context.metrics, context.log)
         drift = repeat(self._drift.run, CHECK_SECONDS, self._drift.log_failed)
         self._upkeep = [start_loop(work) for work in (upkeep, drift)]
 

@@ -9,7 +9,7 @@ from trading_intents.controls.limits.equity import EquityRecorder
 from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool

@@ -13,7 +13,7 @@ FIRST_LANE = str(UUID(int=0))
 # there are more than a batch takes, each has an equal share, and when there are more lanes, those
 # behind the last one come first. Only lanes with unfinished rows are visited, by one look into the
 # index each.
-_CLAIM_IN_TURN = """
+_CLAIM_BY_LANE = """
     WITH RECURSIVE busy AS (
         (SELECT lane FROM outbox WHERE finished_at IS NULL AND lane IS NOT NULL ORDER BY lane
             LIMIT 1)
@@ -70,7 +70,7 @@ _CLAIM_IN_TURN = """
 CLAIMED_IDS = "nullif(current_setting('trading_intents.claimed', true), '')::bigint[]"
 
 
-def claim_in_turn(
+def claim_by_lane(
     free_slots: Mapping[str, int],
     where: str,
     limit: int,
@@ -81,22 +81,15 @@ def claim_in_turn(
     """Claims at most `limit` rows of these lanes under one token; lanes behind `after_lane` come
     first if there are more lanes than that. `where` is our own SQL about the row `candidate`.
     `parse_shares` reads the reply."""
-    return Statement(
-        _CLAIM_IN_TURN.format(seconds=CLAIM_SECONDS, where=where),
-        (
-            array_text(free_slots),
-            array_text(map(str, free_slots.values())),
-            str(limit),
-            str(attempt_limit),
-            str(token),
-            after_lane,
-        ),
-    )
+    lanes = array_text(free_slots)
+    slots = array_text(map(str, free_slots.values()))
+    arguments = (lanes, slots, str(limit), str(attempt_limit), str(token), after_lane)
+    return Statement(_CLAIM_BY_LANE.format(seconds=CLAIM_SECONDS, where=where), arguments)
 
 
 def parse_shares(reply: Reply) -> dict[str, int]:
     """The lanes of the claimed rows, each with the number of rows that it might have had."""
-    return {row[0].decode(): int(row[1]) for row in reply.rows if row[0] and row[1]}
+    return {lane: int(share) for lane, share in reply.texts()}
 
 
 def find_claimed(row_id: str, token: UUID) -> Statement:
@@ -116,4 +109,4 @@ def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
 
 
 def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:
-    return {(int(row[0]), UUID(row[1].decode())) for row in reply.rows if row[0] and row[1]}
+    return {(int(row_id), UUID(token)) for row_id, token in reply.texts()}

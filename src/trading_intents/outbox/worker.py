@@ -9,14 +9,14 @@ from trading_intents.clock import Clock
 from trading_intents.loops import finish_tasks, repeat, start_loop, stop_tasks
 from trading_intents.outbox import model
 from trading_intents.outbox import queue as outbox
-from trading_intents.outbox.settling import (
+from trading_intents.outbox.outcomes import (
     ClaimedAttempt,
-    Settler,
+    OutcomeWriter,
     make_outbox_series,
     reason_of,
     report_failed,
 )
-from trading_intents.outbox.upkeep import keep_up
+from trading_intents.outbox.upkeep import keep_outbox
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
@@ -47,7 +47,7 @@ class Worker:
     def __init__(
         self,
         queue: model.Queue,
-        handlers: Mapping[str, model.Handler],
+        handlers: Mapping[str, model.RowHandler],
         context: WorkerContext,
         slots: int = SLOTS,
         poll_seconds: float = POLL_SECONDS,
@@ -57,7 +57,7 @@ class Worker:
         self._handlers = handlers
         self._context = context
         self._slots = slots
-        self._settler = Settler(
+        self._outcomes = OutcomeWriter(
             context.pool, context.attempt_limit, context.clock, context.metrics, context.log
         )
         make_outbox_series(queue, handlers, context.metrics)
@@ -71,7 +71,9 @@ class Worker:
 
     def start(self) -> None:
         context = self._context
-        self._upkeep = start_loop(keep_up(self._queue, context.pool, context.metrics, context.log))
+        self._upkeep = start_loop(
+            keep_outbox(self._queue, context.pool, context.metrics, context.log)
+        )
         self._claiming = start_loop(self._claim_until_stopped())
 
     def wake(self) -> None:
@@ -85,7 +87,7 @@ class Worker:
         self.wake()
         await finish_tasks(lambda: [self._claiming, *self._running], limit_seconds)
         await stop_tasks(self._upkeep)
-        await self._settler.close()
+        await self._outcomes.close()
 
     async def _claim_until_stopped(self) -> None:
         pauses = self._poll_seconds, self._log_failed, self._wakeup
@@ -126,15 +128,15 @@ class Worker:
 
     async def _handle(self, held: ClaimedAttempt) -> None:
         if self._stopping or self._age_seconds(held) > START_SECONDS:
-            await self._settler.settle(held, model.Release())
+            await self._outcomes.put(held, model.Release())
             return
-        outcome: model.Outcome | None = await self._run(held)
+        outcome: model.RowOutcome | None = await self._run(held)
         if isinstance(outcome, model.Done) and outcome.write:
             outcome = await self._write(held, outcome)
         if outcome:
-            await self._settler.settle(held, outcome)
+            await self._outcomes.put(held, outcome)
 
-    async def _run(self, held: ClaimedAttempt) -> model.Outcome:
+    async def _run(self, held: ClaimedAttempt) -> model.Done | model.Retry:
         row = held.row
         started_seconds = self._context.clock.monotonic()
         try:
@@ -150,7 +152,7 @@ class Worker:
                 spent_seconds
             )
 
-    async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Outcome | None:
+    async def _write(self, held: ClaimedAttempt, done: model.Done) -> model.Retry | None:
         """Runs the handler's writes and completes the row, which must still be claimed, in one
         transaction."""
         row = held.row

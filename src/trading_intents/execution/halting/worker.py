@@ -14,7 +14,7 @@ from trading_intents.execution.halting.parts import HaltPart, PartKey
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import pause_after, repeat, start_loop, stop_tasks
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.storage.database import Pool, Row, Tx
 from trading_intents.storage.signals import Signals
 from trading_intents.stream import log as stream_log

@@ -14,7 +14,7 @@ from trading_intents.controls.halts.service import end_halt, start_halt
 from trading_intents.errors import NotHalted, StartupRefused
 from trading_intents.execution.restored import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Log, Metrics

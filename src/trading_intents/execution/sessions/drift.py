@@ -7,7 +7,7 @@ from uuid import UUID
 
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.store import count_unknown, list_held, pending_too_old
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import AlertKind, Log, Metrics
 

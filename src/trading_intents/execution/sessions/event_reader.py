@@ -32,7 +32,7 @@ from trading_intents.execution.sessions.opening import (
     open_positions,
 )
 from trading_intents.orders.ledger.matching import AccountRef
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.database import Pool
 from trading_intents.storage.grouped import GroupTransactions

@@ -17,7 +17,7 @@ from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.storage.database import Row, Tx
 from trading_intents.trading import Environment
 

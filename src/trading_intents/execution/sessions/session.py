@@ -29,7 +29,7 @@ from trading_intents.execution.sessions.event_reader import (
 from trading_intents.loops import pause_after, stop_tasks, wait_at_most
 from trading_intents.orders.facts import CommandKind
 from trading_intents.orders.ledger.matching import AccountRef
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 
 OPEN_SECONDS = 10.0
 END_SECONDS = 5.0  # for a session that is cancelled, whatever its adapter does
