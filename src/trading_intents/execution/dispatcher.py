@@ -67,7 +67,7 @@ class Decided(FrozenStruct, frozen=True):
     command: ClaimedCommand
     client_order_id: str
     session: BrokerSession | None
-    decision: model.Decision
+    decision: model.SendDecision
 
 
 class Dispatcher:
@@ -253,7 +253,7 @@ class Dispatcher:
         kept_by = (
             session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
         )
-        decision = model.decide(
+        decision = model.decide_send(
             send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by)
         )
         if isinstance(decision, model.Send):
@@ -334,7 +334,7 @@ class Dispatcher:
             account_ref=session.account_ref, row=row, client_order_id=decided.client_order_id
         )
         match decided.decision:
-            case model.Settle(own, unclear):
+            case model.EndCommand(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
                 entry = self._repeat_cancel(entry, row) if unclear else entry
             case model.Send() as send:

@@ -94,7 +94,7 @@ class Send(FrozenStruct, frozen=True):
     call_seconds: float
 
 
-class Settle(FrozenStruct, frozen=True):
+class EndCommand(FrozenStruct, frozen=True):
     """The command ends without a call. `unclear`: it was sent before, and is looked up."""
 
     own: tuple[PlatformFact, ...] = ()
@@ -107,24 +107,24 @@ class Hold(FrozenStruct, frozen=True):
     after_seconds: float
 
 
-Decision = Send | Settle | Hold
+SendDecision = Send | EndCommand | Hold
 
 
-def decide(context: SendContext) -> Decision:
+def decide_send(context: SendContext) -> SendDecision:
     if context.order_status in FINAL_STATUSES:
-        return Settle()
+        return EndCommand()
     if context.is_sent:
-        return Settle((_fact(context, FactKind.UNCERTAIN),), unclear=True)
+        return EndCommand((_fact(context, FactKind.UNCERTAIN),), unclear=True)
     if context.command is CommandKind.SUBMIT and context.acknowledged:
         # Not marked, and yet it arrived: a worker that was paused before its call has resumed.
-        return Settle(unclear=True)
+        return EndCommand(unclear=True)
     if context.command is CommandKind.CANCEL:
         # A leg that its broker has not named yet cannot be cancelled: it is named, or ends with its
         # entry.
         may_wait = context.is_leg or (not context.lookups and context.age_seconds < HOLD_SECONDS)
         return _hold(context) if may_wait and not context.acknowledged else _send(context, None)
     if given_up := _given_up(context):
-        return Settle((given_up,))
+        return EndCommand((given_up,))
     if context.command is CommandKind.REPLACE and not context.acknowledged:
         return _hold(context)
     return _send(context, max_age_seconds(context) - context.age_seconds)
@@ -224,7 +224,7 @@ def _fact(
     )
 
 
-def _send(context: SendContext, left_seconds: float | None) -> Decision:
+def _send(context: SendContext, left_seconds: float | None) -> SendDecision:
     if context.claim_seconds > SEND_SECONDS:
         return Hold(0.0)
     return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
@@ -364,7 +364,7 @@ def lookup_delay_seconds(verdict: Verdict, unresolved: UnresolvedOrder) -> float
 
 
 def next_lookup_seconds(lookups: int, absent_seconds: float | None) -> float:
-    """Plans the second proof of absence as early as it counts."""
+    """Puts the second proof of absence as early as it counts."""
     delay = pause_after(LOOKUP_PAUSES_SECONDS, lookups)
     if absent_seconds is not None and absent_seconds < PROOF_SECONDS:
         delay = min(delay, PROOF_SECONDS - absent_seconds)

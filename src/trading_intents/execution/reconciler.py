@@ -168,7 +168,7 @@ class Reconciler:
                 if session and failing:
                     await self._fail(session, failing)
                 if session and flagged:
-                    await self._settle_again(session, flagged)
+                    await self._derive_again(session, flagged)
             except (
                 Exception
             ) as error:  # such as a lock that is held: the other accounts' rows are failed
@@ -238,7 +238,7 @@ class Reconciler:
         session = looked_up.session
         capabilities = looked_up.capabilities
         async with self._pool.transaction(plans="by_key") as tx:
-            order = (await store.lock_orders(tx, [order_id]))[order_id]
+            order = (await store.lock_unresolved(tx, [order_id]))[order_id]
             found = AccountRecording(
                 session.account_ref, looked_up.events, also_locked=frozenset({order_id})
             )
@@ -248,7 +248,7 @@ class Reconciler:
             verdict = classify_lookup(
                 unresolved, looked_up.order, looked_up.replaced, capabilities.lookup
             )
-            # If another look-up ended or was planned meanwhile, this answer is outdated: only its
+            # If another look-up ended or was scheduled meanwhile, this answer is outdated: only its
             # events count.
             is_current = order["lookup_due_at"] == looked_up.row["lookup_due_at"]
             is_proved = (
@@ -269,7 +269,7 @@ class Reconciler:
                 delay = LOOKUP_PAUSES_SECONDS[0] if fact else None
             if is_current:
                 is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
-                await store.plan_lookup(tx, order_id, delay, is_absent)
+                await store.schedule_lookup(tx, order_id, delay, is_absent)
             for each in recorded:
                 await self._recorder.publish(tx, each)
         for each in recorded:
@@ -374,8 +374,8 @@ class Reconciler:
         if found:
             self._wakeup.set()
 
-    async def _settle_again(self, session: BrokerSession, order_ids: frozenset[UUID]) -> None:
-        """Settles orders that change by time alone."""
+    async def _derive_again(self, session: BrokerSession, order_ids: frozenset[UUID]) -> None:
+        """Derives orders again that change by time alone."""
         async with self._pool.transaction(plans="by_key") as tx:
             waited = AccountRecording(session.account_ref, also_locked=order_ids)
             recorded = await self._recorder.record_in_tx(tx, waited)
@@ -388,7 +388,7 @@ class Reconciler:
         limit = self._limits.attempt_limit
         ids = {row["id"] for row in found}
         async with self._pool.transaction(plans="fresh") as tx:
-            await store.lock_orders(tx, {row["order_key"] for row in found})
+            await store.lock_unresolved(tx, {row["order_key"] for row in found})
             # Read again, now under the orders' locks.
             rows = [
                 r
@@ -401,7 +401,7 @@ class Reconciler:
             ends = AccountRecording(account_ref, (), [_ending(row) for row in rows])
             recorded = await self._recorder.record_in_tx(tx, ends)
             if sent:
-                unclear = store.marking_unclear(
+                unclear = store.setting_unclear(
                     [(account_ref.account_id, client_order_id(row["action_id"])) for row in sent]
                 )
                 look_ups = store.looking_up(

@@ -183,7 +183,7 @@ class Recorder:
     def _end_rows(
         self, entries: Sequence[RecorderEntry], recorded: Sequence[RecordedAccount]
     ) -> list[Statement]:
-        """Plans look-ups, changes the marks of sends, and completes rows or puts them back."""
+        """Schedules look-ups, changes the marks of sends, and completes rows or puts them back."""
         doubted = {entry.row.order_key for entry in entries if entry.look_up and entry.row}
         resurrected = {order_id for each in recorded for order_id in each.resurrected}
         unclear, unsent = (
@@ -199,7 +199,7 @@ class Recorder:
         return [
             *([store.looking_up(doubted, LOOKUP_PAUSES_SECONDS[0])] if doubted else ()),
             *([store.looking_up(resurrected, 0)] if resurrected else ()),
-            *([store.marking_unclear(unclear)] if unclear else ()),
+            *([store.setting_unclear(unclear)] if unclear else ()),
             *([store.unmarking_sent(unsent)] if unsent else ()),
             *([completing(done)] if done else ()),
             *([retrying(failed_attempts, self._attempt_limit)] if failed_attempts else ()),

@@ -13,7 +13,7 @@ from trading_intents.storage.pipeline import Statement, array_text
 SWEEP_ROWS = 100
 
 
-async def lock_orders(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
+async def lock_unresolved(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
     """With those that are linked to them, as a recording locks them."""
     rows = await tx.fetch(_LOCK_LINKED, sorted(order_ids))
     return {row["order_id"]: row for row in rows}
@@ -34,8 +34,8 @@ def unmarking_sent(commands: Sequence[tuple[UUID, str]]) -> Statement:
     return Statement(sql, _names(commands))
 
 
-def marking_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
-    """Marks commands whose answer was lost, by account and client order id."""
+def setting_unclear(commands: Sequence[tuple[UUID, str]]) -> Statement:
+    """Notes that the answers of commands were lost, by account and client order id."""
     sql = f"""
         UPDATE commands c SET unclear_at = clock_timestamp(),
             sent_at = coalesce(sent_at, clock_timestamp())
@@ -175,7 +175,9 @@ async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
     return row
 
 
-async def plan_lookup(tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool) -> None:
+async def schedule_lookup(
+    tx: Tx, order_id: UUID, after_seconds: float | None, is_absent: bool
+) -> None:
     """Sets the next look-up (None: none), and whether this one found that the unresolved command
     never arrived."""
     query = """

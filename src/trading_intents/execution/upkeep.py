@@ -30,7 +30,9 @@ KEEP_REFUSALS_DAYS = 30
 KEEP_MINUTES_DAYS = 30  # of equity; hours and days are kept for ever
 
 
-async def keep_up(pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics, log: Log) -> None:
+async def keep_execution(
+    pool: Pool, prices: PriceRules, clock: Clock, metrics: Metrics, log: Log
+) -> None:
     """Runs until cancelled."""
 
     async def roll() -> float:

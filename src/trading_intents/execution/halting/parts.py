@@ -57,8 +57,8 @@ class HaltPart:
         self._pool = pool
         self._actions = actions
         self._clock = clock
-        self._differing: dict[str, model.Report] = {}
-        self._last: model.Progress | None = None
+        self._differing: dict[str, model.ReportedQuantity] = {}
+        self._last: model.PartProgress | None = None
         self._idle_steps = 0
 
     async def step(self, session: BrokerSession) -> float:
@@ -80,18 +80,18 @@ class HaltPart:
         self._last = progress
         return SOON_SECONDS if is_busy else pause_after(PAUSES_SECONDS, self._idle_steps)
 
-    async def _write(self, progress: model.Progress) -> None:
+    async def _write(self, progress: model.PartProgress) -> None:
         async with self._pool.transaction() as tx:
             await store.write_progress(tx, *self.key, self.organization_id, self.closes, progress)
 
-    async def _look(self) -> tuple[model.Progress, Row, list[model.OpenOrder]]:
+    async def _look(self) -> tuple[model.PartProgress, Row, list[model.OpenOrder]]:
         account_id = self.key.account_id
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
             before = await store.read_progress(tx, *self.key)
             counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
         if before is None:
-            before = model.Progress(
+            before = model.PartProgress(
                 state=HaltState.CANCELLING,
                 base_seq=counts["seq"],
                 seen_seq=0,
@@ -111,8 +111,8 @@ class HaltPart:
         return progress, counts, orders
 
     async def _cancel(
-        self, progress: model.Progress, orders: Sequence[model.OpenOrder], is_connected: bool
-    ) -> tuple[model.Progress, bool]:
+        self, progress: model.PartProgress, orders: Sequence[model.OpenOrder], is_connected: bool
+    ) -> tuple[model.PartProgress, bool]:
         """Appends the CANCELs that are due, and says whether there may be more."""
         waits: dict[UUID, str | None] = {
             order.order_id: model.cancel_wait(order, is_connected) for order in orders
@@ -126,7 +126,9 @@ class HaltPart:
         )
         return model.with_orders(progress, waits | dict.fromkeys(due, pending)), bool(due)
 
-    async def _close(self, progress: model.Progress, session: BrokerSession) -> model.Progress:
+    async def _close(
+        self, progress: model.PartProgress, session: BrokerSession
+    ) -> model.PartProgress:
         """Asks the broker what it holds when something may be closed now, or when nothing seems to
         be held."""
         account_id = self.key.account_id
@@ -157,11 +159,11 @@ class HaltPart:
 
     async def _close_reported(
         self,
-        progress: model.Progress,
+        progress: model.PartProgress,
         working: set[str],
         reported: Mapping[str, Decimal] | None,
         asked_seconds: float,
-    ) -> model.Progress:
+    ) -> model.PartProgress:
         """`reported` was asked for when only `working` symbols had open orders; None: the broker
         reports none."""
         async with self._pool.transaction(read_only=True, plans="by_key") as tx:
@@ -211,7 +213,7 @@ class HaltPart:
         }
 
     async def _append(
-        self, progress: model.Progress, commands: Sequence[Command]
+        self, progress: model.PartProgress, commands: Sequence[Command]
     ) -> list[Receipt | PlatformError]:
         """The symbols that are to be closed are written first: one that is flat before the next
         look was closed too."""

@@ -8,7 +8,7 @@ import msgspec
 
 from trading_intents.controls.halts.model import Halt, HaltState
 from trading_intents.controls.halts.store import HALT_COLUMNS, halt_of
-from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, Progress
+from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, PartProgress
 from trading_intents.storage.database import Row, Tx
 
 MAX_WAITING = 500  # entries of a halt
@@ -47,11 +47,11 @@ async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
     return [row["id"] for row in rows]
 
 
-async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> Progress | None:
+async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> PartProgress | None:
     row = await tx.fetchrow(
         "SELECT * FROM halt_parts WHERE halt_id = $1 AND account_id = $2", halt_id, account_id
     )
-    return msgspec.convert({**row, "waiting": ()}, Progress) if row else None
+    return msgspec.convert({**row, "waiting": ()}, PartProgress) if row else None
 
 
 async def count_orders(tx: Tx, account_id: UUID, halt_at: object) -> Row:
@@ -117,7 +117,12 @@ async def closing_attempts(tx: Tx, account_id: UUID, base_seq: int) -> dict[str,
 
 
 async def write_progress(
-    tx: Tx, halt_id: UUID, account_id: UUID, organization_id: UUID, closes: bool, progress: Progress
+    tx: Tx,
+    halt_id: UUID,
+    account_id: UUID,
+    organization_id: UUID,
+    closes: bool,
+    progress: PartProgress,
 ) -> None:
     """Unless the halt is over, or has got more to do since `closes` was read. The lock on its row
     keeps a second call from adding to it in between."""

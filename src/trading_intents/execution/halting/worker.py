@@ -86,7 +86,7 @@ class HaltWorker:
             rows = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
         self._keep(rows)
-        for part in self._turns():
+        for part in self._due_parts():
             self._begin(part)
         halt_ids = {key.halt_id for key in self._parts} | swept
         for halt_id in halt_ids - self._sums.keys():
@@ -124,7 +124,7 @@ class HaltWorker:
             {key: count for key, count in self._failures.items() if key in found}
         )
 
-    def _turns(self) -> list[HaltPart]:
+    def _due_parts(self) -> list[HaltPart]:
         """The parts that are due: the longest due first, of each organization and of all only so
         many at a time."""
         now = self._clock.monotonic()

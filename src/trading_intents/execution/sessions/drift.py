@@ -11,7 +11,7 @@ from trading_intents.outbox.outcomes import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import AlertKind, Log, Metrics
 
-CHECK_SECONDS = 10.0  # what is found twice in turn has lasted that long
+CHECK_SECONDS = 10.0  # what is found twice in a row has lasted that long
 EVENTS: Final[Mapping[AlertKind, str]] = {
     "lease_without_session": "lease without session",
     "pending_too_old": "pending too old",

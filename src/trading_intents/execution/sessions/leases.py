@@ -71,7 +71,7 @@ class Leases:
         # By the process's clock; in the database, by which others go, the leases end later.
         self.valid_until = 0.0
         self._expiry: asyncio.TimerHandle | None = None
-        self._turn = 0  # of the claims
+        self._rotation = 0  # of the claims
         self._wakeup = asyncio.Event()
         self._reported: dict[UUID, str] = {}
         self._seen_at = self._brokerless_at = dependencies.clock.monotonic()
@@ -92,8 +92,7 @@ class Leases:
 
     def claimable(self) -> list[Claimable]:
         """Gives what may be claimed, by what each session can send; rows that need no broker once a
-        second, and first. The others take turns to be first, since a claim may leave no room for
-        the next."""
+        second, and first. The others rotate, since a claim may leave no room for the next."""
         now = self._dependencies.clock.monotonic()
         if now > self.valid_until - GUARD_SECONDS:
             return []
@@ -109,8 +108,8 @@ class Leases:
                 (submits if session.may_submit() else cancels).append(session)
         found = [_claimable(part) for part in _batched(submits, MAX_ACCOUNTS)]
         found += [_claimable(part, CANCELS) for part in _batched(cancels, MAX_ACCOUNTS)]
-        self._turn = (self._turn + 1) % max(1, len(found))
-        found = found[self._turn :] + found[: self._turn]
+        self._rotation = (self._rotation + 1) % max(1, len(found))
+        found = found[self._rotation :] + found[: self._rotation]
         brokerless += cancels
         if brokerless and now - self._brokerless_at >= BROKERLESS_SECONDS:
             self._brokerless_at = now
@@ -186,7 +185,7 @@ class Leases:
             missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - seen["held"]
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
             held = await store.list_held(tx, worker_id)
-            await self._mark_seen(tx)
+            await self._write_seen(tx)
         if ended:
             self._dependencies.signals.notify(CHANNEL)
         if not self._is_valid(worker_id):
@@ -224,7 +223,7 @@ class Leases:
         self._reported = {account_id: row["connection"] for account_id, row in leases.items()}
         self._dependencies.states_changed.set()
 
-    async def _mark_seen(self, tx: Tx) -> None:
+    async def _write_seen(self, tx: Tx) -> None:
         now = self._dependencies.clock.monotonic()
         if now - self._seen_at < SEEN_SECONDS:
             return
@@ -233,7 +232,7 @@ class Leases:
             session for session in self.sessions.values() if session.is_up and session.has_events
         ]
         if active:
-            await store.mark_seen(
+            await store.write_seen(
                 tx, self.worker_id, [session.account_ref.account_id for session in active]
             )
         for session in active:

@@ -75,7 +75,7 @@ class BrokerSession:
         # No more commands are claimed for it; when it has ended, its lease is given back.
         self.is_leaving = False
         self.generation: int | None = None  # of what it last read
-        self.has_events = False  # since they were last marked as seen
+        self.has_events = False  # since they were last written as seen
         # Events of recent answers, which the stream mostly repeats.
         self._answers: dict[str, port.BrokerEvent] = {}
         self.breaker = Breaker()

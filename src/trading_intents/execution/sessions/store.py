@@ -171,7 +171,7 @@ async def read_seen(tx: Tx, account_id: UUID) -> datetime:
     return seen_at
 
 
-async def mark_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
+async def write_seen(tx: Tx, worker_id: UUID, account_ids: Sequence[UUID]) -> None:
     query = """
         UPDATE leases SET seen_at = clock_timestamp()
         WHERE worker_id = $1 AND account_id = ANY ($2::uuid[])
