@@ -103,18 +103,8 @@ async def test_orders_of_a_claim_whose_outcome_is_not_found_in_time_are_looked_u
 ) -> None:
     outcomes: list[bool | None] = []
 
-    async def ask_for_a_moment(*question: Any) -> bool | None:
-        pool, organizations, transaction_id, proof, _, log = question
-        outcomes.append(
-            await has_committed(
-                pool=pool,
-                organizations=organizations,
-                transaction_id=transaction_id,
-                proof=proof,
-                limit_seconds=MOMENT_SECONDS,
-                log=log,
-            )
-        )
+    async def ask_for_a_moment(**question: Any) -> bool | None:
+        outcomes.append(await has_committed(**question | {"limit_seconds": MOMENT_SECONDS}))
         return outcomes[-1]
 
     monkeypatch.setattr(dispatcher, "has_committed", ask_for_a_moment)

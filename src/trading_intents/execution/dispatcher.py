@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 from collections import Counter, deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
 from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
-from trading_intents.execution.claimed import TRUE, claimed_row, marked_commands, send_context
+from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
 from trading_intents.execution.claims import ClaimedCommand
 from trading_intents.execution.recorder import CANCEL, Recorder, RecorderEntry
 from trading_intents.execution.sessions.leases import Claimable, Leases
@@ -70,6 +70,43 @@ class Decided(FrozenStruct, frozen=True):
     decision: model.SendDecision
 
 
+@dataclass(slots=True, kw_only=True)
+class ClaimedBatch:
+    """The commands of one claim: those that go on, and those that are claimed again after so many
+    seconds, by their rows. `wakes` is the wake-up count at the claim."""
+
+    token: UUID
+    since_seconds: float
+    wakes: int
+    going: list[Decided] = field(default_factory=list)
+    held: dict[int, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)  # of each lane's commands
+
+    def add(self, decided: Decided) -> None:
+        self.counts[decided.command.account_id] += 1
+        if isinstance(decided.decision, model.Hold):
+            self.held[decided.command.row_id] = decided.decision.after_seconds
+        else:
+            self.going.append(decided)
+
+    def last_statements(self) -> list[Statement]:
+        """Marks what is to be sent, and gives back what is held."""
+        marked = []
+        for each in self.going:
+            if isinstance(each.decision, model.Send):
+                marked += marked_commands(each.command, each.client_order_id)
+        statements = []
+        if marked:
+            statements.append(claims.mark_sent(marked))
+        if self.held:
+            statements.append(releasing(self.held, [self.token] * len(self.held)))
+        return statements
+
+
+def _ids_in(reply: Reply) -> set[str]:
+    return {text for (text,) in reply.texts()}
+
+
 class Dispatcher:
     def __init__(
         self,
@@ -113,9 +150,13 @@ class Dispatcher:
         self._transactions.close()
 
     async def _run(self) -> None:
-        pauses = POLL_SECONDS, self._log_failed, self._wakeup
         await repeat(
-            self._claim_all, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+            self._claim_all,
+            POLL_SECONDS,
+            self._log_failed,
+            self._wakeup,
+            retry_seconds=RETRY_SECONDS,
+            is_over=lambda: self._stopping,
         )
 
     def _log_failed(self, work: str, error: Exception) -> None:
@@ -142,77 +183,63 @@ class Dispatcher:
         return more
 
     async def _claim(self, claimable: Claimable, limit: int) -> bool:
-        token = self._make_id()
-        since_seconds = self._clock.monotonic()
-        wakes = self._wakeup.count
+        batch = ClaimedBatch(
+            token=self._make_id(),
+            since_seconds=self._clock.monotonic(),
+            wakes=self._wakeup.count,
+        )
+        claim = queue.claim_by_lane(
+            free_slots=claimable.free_slots,
+            where=claimable.where,
+            limit=limit,
+            attempt_limit=self._limits.attempt_limit,
+            token=batch.token,
+            after_lane=self._last_lane,
+        )
+        statements = [
+            claim,
+            TRANSACTION_ID,
+            claims.LOCK_CLAIMED_ORDERS,
+            claims.SHARE_HALT_LOCKS,
+            claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
+        ]
         async with self._transactions.transaction() as tx:
-            claimed, transaction_id, locked, shared, contexts = await tx.run(
-                [
-                    queue.claim_by_lane(
-                        free_slots=claimable.free_slots,
-                        where=claimable.where,
-                        limit=limit,
-                        attempt_limit=self._limits.attempt_limit,
-                        token=token,
-                        after_lane=self._last_lane,
-                    ),
-                    TRANSACTION_ID,
-                    claims.LOCK_CLAIMED_ORDERS,
-                    claims.SHARE_HALT_LOCKS,
-                    claims.read_claimed(self._leases.worker_id, claimable.lease_tokens),
-                ]
-            )
+            claimed, transaction_id, locked, shared, contexts = await tx.run(statements)
             shares = queue.parse_shares(claimed)
             if not shares:
                 return False
-            locked_ids = {row[0].decode() for row in locked.rows if row[0]}
-            steady = {row[0].decode() for row in shared.rows if row[0]}
-            decided = []
+            locked_ids = _ids_in(locked)
+            steady = _ids_in(shared)
             pacer = Pacer()
             for command in claims.parse_claimed(contexts):
-                decided.append(self._decide(command, locked_ids, steady))
+                batch.add(self._decide(command, locked_ids, steady))
                 await pacer.pause_if_due()
-            sending = [each for each in decided if isinstance(each.decision, model.Send)]
-            sent = [
-                mark
-                for each in sending
-                for mark in marked_commands(each.command, each.client_order_id)
-            ]
-            held = {
-                int(each.command.row_id): each.decision.after_seconds
-                for each in decided
-                if isinstance(each.decision, model.Hold)
-            }
             try:
-                await tx.commit(
-                    [
-                        *([claims.mark_sent(sent)] if sent else ()),
-                        *([releasing(held, [token] * len(held))] if held else ()),
-                    ]
-                )
+                await tx.commit(batch.last_statements())
             except OutcomeUnknown:
-                if kept := [each for each in decided if not isinstance(each.decision, model.Hold)]:
-                    proof = queue.find_claimed(kept[0].command.row_id, token)
-                    outcome = self._ask_outcome(transaction_id, proof, since_seconds)
-                    for each in kept:
-                        self._start(each, token, since_seconds, NO_ROOM, outcome)
+                self._start_unresolved(batch, transaction_id)
                 raise
-        for after_seconds in set(held.values()):
+        for after_seconds in set(batch.held.values()):
             self._wakeup.wake_after(after_seconds)
-        counts = Counter(each.command.account_id for each in decided)
-        # Lanes with perhaps more.
-        cut = {lane for lane, share in shares.items() if counts[lane] >= share}
-        if len(shares) >= limit:
+        cut = {lane for lane, share in shares.items() if batch.counts[lane] >= share}
+        for each in batch.going:
+            may_be_more = each.command.account_id in cut
+            self._start(each, batch, NO_ROOM if may_be_more else batch.wakes)
+        is_full = len(shares) >= limit
+        if is_full:
             self._last_lane = max(shares, key=lambda lane: (lane <= self._last_lane, lane))
-        for each in decided:
-            if not isinstance(each.decision, model.Hold):
-                self._start(
-                    each, token, since_seconds, NO_ROOM if each.command.account_id in cut else wakes
-                )
-        is_short = len(shares) >= limit or any(
-            shares[lane] < claimable.free_slots[lane] for lane in cut
-        )
-        return is_short and len(held) < len(decided)
+        is_short = is_full or any(shares[lane] < claimable.free_slots[lane] for lane in cut)
+        return is_short and bool(batch.going)
+
+    def _start_unresolved(self, batch: ClaimedBatch, transaction_id: Reply) -> None:
+        """Starts the commands of a claim whose COMMIT was not answered: each waits until it is
+        known how the claim ended."""
+        if not batch.going:
+            return
+        proof = queue.find_claimed(str(batch.going[0].command.row_id), batch.token)
+        outcome = self._ask_outcome(transaction_id, proof, batch.since_seconds)
+        for each in batch.going:
+            self._start(each, batch, NO_ROOM, outcome)
 
     def _ask_outcome(
         self, transaction_id: Reply, proof: Statement, since_seconds: float
@@ -241,42 +268,45 @@ class Dispatcher:
         """`steady` are the organizations in which no halt begins or ends meanwhile; a CANCEL does
         not mind."""
         is_cancel = command.event_type == CANCEL
-        attempt = int(command.sends) - (command.is_open == TRUE) if is_cancel else 0
-        client_id = client_order_id(UUID(command.action_id), attempt)
+        attempt = command.sends - command.is_open if is_cancel else 0
+        client_id = client_order_id(command.action_id, attempt)
         session = self._leases.sessions.get(UUID(command.account_id))
-        if command.order_id not in locked_ids or not (
-            is_cancel or command.organization_id in steady
-        ):
-            return Decided(command, client_id, session, model.Hold(LOCKED_PAUSE_SECONDS))
-        if command.claim_millis is None or session is None:
-            return Decided(command, client_id, session, model.Hold(NOT_OURS_SECONDS))
-        kept_by = (
-            session.hindrance(int(command.age_millis) / 1000) or command.last_error or NOT_TAKEN
-        )
-        decision = model.decide_send(
-            send_context(command, client_id, self._limits.max_age_millis / 1000, kept_by)
-        )
-        if isinstance(decision, model.Send):
-            wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
-            if not session.is_up or (session.breaker.is_open and not is_cancel):
-                decision = model.Hold(NOT_OURS_SECONDS)
-            elif wait_seconds > 0:
-                decision = model.Hold(wait_seconds)
-            else:
-                session.budget.take()
+        is_steady = is_cancel or command.organization_id in steady
+        decision: model.SendDecision
+        if command.order_id not in locked_ids or not is_steady:
+            decision = model.Hold(LOCKED_PAUSE_SECONDS)
+        elif command.claim_seconds is None or session is None:
+            decision = model.Hold(NOT_OURS_SECONDS)
+        else:
+            kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
+            max_age_seconds = self._limits.max_age_millis / 1000
+            decision = model.decide_send(send_context(command, client_id, max_age_seconds, kept_by))
+            if isinstance(decision, model.Send):
+                decision = self._take_request(decision, session, is_cancel)
         return Decided(command, client_id, session, decision)
+
+    def _take_request(
+        self, send: model.Send, session: BrokerSession, is_cancel: bool
+    ) -> model.Send | model.Hold:
+        """Takes a request of the session's budget, or holds the command until it may."""
+        if not session.is_up or (session.breaker.is_open and not is_cancel):
+            return model.Hold(NOT_OURS_SECONDS)
+        wait_seconds = session.budget.wait_seconds(is_cancel, self._clock.monotonic())
+        if wait_seconds > 0:
+            return model.Hold(wait_seconds)
+        session.budget.take()
+        return send
 
     def _start(
         self,
         decided: Decided,
-        token: UUID,
-        since_seconds: float,
+        batch: ClaimedBatch,
         wakes: int,
         outcome: asyncio.Task[bool | None] | None = None,
     ) -> None:
-        """Takes a slot and starts the task. `wakes` is the wake-up count at the claim: if it is
-        another when the task ends, or if the claim was limited (NO_ROOM), there may be more to
-        claim. `outcome` says whether the claim has committed, if its COMMIT was not answered."""
+        """Takes a slot and starts the task. If `wakes` is not the wake-up count when the task ends,
+        as after a claim that was limited (NO_ROOM), there may be more to claim. `outcome` says
+        whether the claim has committed, if its COMMIT was not answered."""
         assert decided.session is not None
         session = decided.session
         session.in_flight += 1
@@ -291,7 +321,7 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()):
                 self._log.error("command not carried out", exc_info=error)
 
-        task = asyncio.create_task(self._carry_out(decided, session, token, since_seconds, outcome))
+        task = asyncio.create_task(self._carry_out(decided, session, batch, outcome))
         self._sending.add(task)
         task.add_done_callback(on_end)
 
@@ -318,8 +348,7 @@ class Dispatcher:
         self,
         decided: Decided,
         session: BrokerSession,
-        token: UUID,
-        since_seconds: float,
+        batch: ClaimedBatch,
         outcome: asyncio.Task[bool | None] | None,
     ) -> None:
         if outcome is not None:
@@ -329,14 +358,16 @@ class Dispatcher:
                     # claim expires.
                     return
         command = decided.command
-        row = claimed_row(command, token)
+        since_seconds = batch.since_seconds
+        row = claimed_row(command, batch.token)
         entry = RecorderEntry(
             account_ref=session.account_ref, row=row, client_order_id=decided.client_order_id
         )
         match decided.decision:
             case model.EndCommand(own, unclear):
                 entry = replace(entry, own=own, is_unclear=unclear, look_up=unclear)
-                entry = self._repeat_cancel(entry, row) if unclear else entry
+                if unclear:
+                    entry = self._repeat_cancel(entry, row)
             case model.Send() as send:
                 result = await self._send(
                     session, model.COMMANDS[command.event_type], send, since_seconds
@@ -399,16 +430,15 @@ class Dispatcher:
     def _repeat_cancel(self, entry: RecorderEntry, row: ClaimedRow) -> RecorderEntry:
         """Only a CANCEL whose answer was lost is sent again, unless a look-up ends its order
         before."""
-        return (
-            self._fail_attempt(entry, row, "no answer came") if row.event_type == CANCEL else entry
-        )
+        if row.event_type != CANCEL:
+            return entry
+        return self._fail_attempt(entry, row, "no answer came")
 
     def _fail_attempt(
         self, entry: RecorderEntry, row: ClaimedRow, reason: str, after_seconds: float | None = None
     ) -> RecorderEntry:
-        self._wakeup.wake_after(
-            outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
-        )
+        delay = outbox.backoff_seconds(row.attempts) if after_seconds is None else after_seconds
+        self._wakeup.wake_after(delay)
         return replace(entry, failed_attempt=FailedAttempt(row, reason, after_seconds))
 
     async def _record(self, entry: RecorderEntry, row: ClaimedRow, since_seconds: float) -> None:

@@ -90,9 +90,13 @@ class Worker:
         await self._outcomes.close()
 
     async def _claim_until_stopped(self) -> None:
-        pauses = self._poll_seconds, self._log_failed, self._wakeup
         await repeat(
-            self._claim, *pauses, retry_seconds=RETRY_SECONDS, is_over=lambda: self._stopping
+            self._claim,
+            self._poll_seconds,
+            self._log_failed,
+            self._wakeup,
+            retry_seconds=RETRY_SECONDS,
+            is_over=lambda: self._stopping,
         )
 
     def _log_failed(self, work: str, error: Exception) -> None:

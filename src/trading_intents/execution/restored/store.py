@@ -4,8 +4,10 @@ a worker runs on it. Never decides."""
 from collections.abc import Sequence
 from uuid import UUID
 
-from trading_intents.execution.claims import ACTION_TYPES
-from trading_intents.ids import OrganizationId
+from msgspec.structs import astuple
+
+from trading_intents.execution.claims import ACTION_TYPES, MARKED, MarkedCommand
+from trading_intents.ids import OrganizationId, id_text
 from trading_intents.orders.facts import client_order_id
 from trading_intents.storage.database import Tx
 from trading_intents.trading import FrozenStruct
@@ -84,6 +86,16 @@ class QueuedCommand(FrozenStruct, frozen=True, kw_only=True):
     seq: int
     action_id: UUID
 
+    def marked(self) -> MarkedCommand:
+        return MarkedCommand(
+            account_id=id_text(self.account_id),
+            client_order_id=client_order_id(self.action_id),
+            organization_id=id_text(self.organization_id),
+            order_id=id_text(self.order_id),
+            seq=self.seq,
+            action_type=ACTION_TYPES[self.event_type],
+        )
+
 
 async def list_queued_commands(tx: Tx) -> list[QueuedCommand]:
     """With the CREATEs of the legs that are sent with them."""
@@ -112,22 +124,11 @@ async def list_queued_commands(tx: Tx) -> list[QueuedCommand]:
 async def restore_queued_commands(tx: Tx, queued: Sequence[QueuedCommand]) -> None:
     """Queued commands become sent ones whose answer was lost; what the broker reports of them from
     now on is known by their client order ids."""
-    query = """
-        INSERT INTO commands AS c
-            (account_id, client_order_id, organization_id, order_id, seq, action_type, sent_at,
-                restored_at)
-        SELECT *, clock_timestamp(), clock_timestamp()
-        FROM unnest($1::uuid[], $2::text[], $3::uuid[], $4::uuid[], $5::bigint[], $6::text[])
+    query = f"""
+        INSERT INTO commands AS c ({MARKED.columns}, sent_at, restored_at)
+        SELECT {MARKED.columns}, clock_timestamp(), clock_timestamp() FROM {MARKED.rows} AS n
         ON CONFLICT (account_id, client_order_id) DO UPDATE
         SET sent_at = coalesce(c.sent_at, excluded.sent_at), restored_at = excluded.restored_at
-    """
-    await tx.execute(
-        query,
-        [each.account_id for each in queued],
-        [client_order_id(each.action_id) for each in queued],
-        [each.organization_id for each in queued],
-        [each.order_id for each in queued],
-        [each.seq for each in queued],
-        [ACTION_TYPES[each.event_type] for each in queued],
-        timeout=STATEMENT_LIMIT_SECONDS,
-    )
+    """  # noqa: S608 - our own constants
+    marked = [each.marked() for each in queued]
+    await tx.execute(query, *MARKED.pack(map(astuple, marked)), timeout=STATEMENT_LIMIT_SECONDS)
