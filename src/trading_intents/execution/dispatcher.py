@@ -12,7 +12,6 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import DUPLICATE_ID, CommandResult, Outcome
-from trading_intents.clock import Clock
 from trading_intents.errors import OutcomeUnknown, PlatformError
 from trading_intents.execution import claims, model
 from trading_intents.execution.claimed import claimed_row, marked_commands, send_context
@@ -30,7 +29,7 @@ from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
 from trading_intents.outbox.outcomes import ENDED, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
-from trading_intents.storage.database import Pool
+from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
 from trading_intents.storage.pipeline import Reply, Statement
 from trading_intents.telemetry import Log, Metrics
@@ -55,12 +54,6 @@ MAX_RATE_LIMIT_SECONDS = 60  # whatever an adapter answers
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 NOT_TAKEN = "no worker took it in time"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
-
-
-@dataclass(frozen=True, slots=True)
-class SendLimits:
-    max_age_millis: int
-    attempt_limit: int
 
 
 class Decided(FrozenStruct, frozen=True):
@@ -110,27 +103,25 @@ def _ids_in(reply: Reply) -> set[str]:
 class Dispatcher:
     def __init__(
         self,
-        pool: Pool,
+        context: WorkerContext,
         transactions: GroupTransactions,
         leases: Leases,
         recorder: Recorder,
         wakeup: Wakeup,
-        limits: SendLimits,
         make_id: IdMaker,
-        clock: Clock,
-        metrics: Metrics,
-        log: Log,
+        max_age_millis: int,
     ) -> None:
-        self._pool = pool
+        self._pool = context.pool
+        self._attempt_limit = context.attempt_limit
+        self._clock = context.clock
+        self._metrics = context.metrics
+        self._log = context.log
         self._transactions = transactions
         self._leases = leases
         self._recorder = recorder
-        self._limits = limits
         self._wakeup = wakeup
         self._make_id = make_id
-        self._clock = clock
-        self._metrics = metrics
-        self._log = log
+        self._max_age_seconds = max_age_millis / 1000
         self._in_flight = 0
         self._recorded: deque[float] = deque(maxlen=MAX_IN_FLIGHT)  # when the last commands were
         self._last_lane = queue.FIRST_LANE  # of the last claim that had no room for every lane
@@ -192,7 +183,7 @@ class Dispatcher:
             free_slots=claimable.free_slots,
             where=claimable.where,
             limit=limit,
-            attempt_limit=self._limits.attempt_limit,
+            attempt_limit=self._attempt_limit,
             token=batch.token,
             after_lane=self._last_lane,
         )
@@ -279,8 +270,8 @@ class Dispatcher:
             decision = model.Hold(NOT_OURS_SECONDS)
         else:
             kept_by = session.hindrance(command.age_seconds) or command.last_error or NOT_TAKEN
-            max_age_seconds = self._limits.max_age_millis / 1000
-            decision = model.decide_send(send_context(command, client_id, max_age_seconds, kept_by))
+            context = send_context(command, client_id, self._max_age_seconds, kept_by)
+            decision = model.decide_send(context)
             if isinstance(decision, model.Send):
                 decision = self._take_request(decision, session, is_cancel)
         return Decided(command, client_id, session, decision)
@@ -411,7 +402,7 @@ class Dispatcher:
                     replace(entry, is_unsent=True), row, result.message, wait_seconds
                 )
             case Outcome.NOT_SENT:
-                if row.attempts >= self._limits.attempt_limit:
+                if row.attempts >= self._attempt_limit:
                     entry = replace(
                         entry,
                         own=(model.used_up(command, row.order_key, client_id, result.message),),

@@ -270,34 +270,40 @@ def classify_lookup(
     REPLACE."""
     if unresolved.order_status in FINAL_STATUSES:
         return Verdict.KNOWN
-    if not unresolved.acknowledged and unresolved.is_entry_acknowledged is not None:
-        # While its entry is not known either, that one is looked up, and the leg is named or ends
-        # with it.
-        return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
     if not unresolved.acknowledged:
-        if not unresolved.is_sent:
-            return Verdict.KNOWN  # it is in the queue
-        return Verdict.MISSING if _is_proved_absent(order, lookup) else Verdict.UNKNOWN
+        return _classify_unacknowledged(unresolved, order, lookup)
     if unresolved.replace_id:
         was_reported = isinstance(order, port.OrderSnapshot) or replaced == port.Absent(
             never_sent=True
         )
-        return (
-            Verdict.MISSING
-            if was_reported and _is_proved_absent(replaced, lookup)
-            else Verdict.UNKNOWN
-        )
+        return _missing_if(was_reported and _is_proved_absent(replaced, lookup))
     if unresolved.cancel_id:
-        return (
-            Verdict.MISSING
-            if isinstance(order, port.OrderSnapshot) and is_working(order)
-            else Verdict.UNKNOWN
-        )
-    if isinstance(order, port.OrderSnapshot):
-        if unresolved.is_unwanted:
+        return _missing_if(isinstance(order, port.OrderSnapshot) and is_working(order))
+    match order:
+        case port.OrderSnapshot() if unresolved.is_unwanted:
             return Verdict.ALIVE
-        return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
-    return Verdict.LOST if isinstance(order, port.Absent) else Verdict.UNKNOWN
+        case port.OrderSnapshot():
+            return Verdict.WAITING if unresolved.is_pending else Verdict.KNOWN
+        case port.Absent():
+            return Verdict.LOST
+        case port.LookupUnknown():
+            return Verdict.UNKNOWN
+
+
+def _classify_unacknowledged(
+    unresolved: UnresolvedOrder, order: port.Lookup, lookup: port.LookupKind
+) -> Verdict:
+    if unresolved.is_entry_acknowledged is not None:
+        # While its entry is not known either, that one is looked up, and the leg is named or ends
+        # with it.
+        return Verdict.UNKNOWN if unresolved.is_entry_acknowledged else Verdict.KNOWN
+    if not unresolved.is_sent:
+        return Verdict.KNOWN  # it is in the queue
+    return _missing_if(_is_proved_absent(order, lookup))
+
+
+def _missing_if(is_missing: bool) -> Verdict:
+    return Verdict.MISSING if is_missing else Verdict.UNKNOWN
 
 
 def _is_proved_absent(found: port.Lookup | None, lookup: port.LookupKind) -> bool:

@@ -2,25 +2,33 @@
 the database's."""
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from uuid import UUID
 
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.ids import OrganizationId
 from trading_intents.orders.ledger.store import WITH_LINKED
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import Statement, array_text
+from trading_intents.trading import FrozenStruct
 
 SWEEP_ROWS = 100
 
 
-async def lock_unresolved(tx: Tx, order_ids: Collection[UUID]) -> dict[UUID, Row]:
+class LockedOrder(FrozenStruct, frozen=True):
+    order_id: UUID
+    lookup_due_at: datetime | None
+
+
+async def lock_unresolved(tx: Tx, order_ids: Collection[UUID]) -> list[LockedOrder]:
     """With those that are linked to them, as a recording locks them."""
     rows = await tx.fetch(_LOCK_LINKED, sorted(order_ids))
-    return {row["order_id"]: row for row in rows}
+    return [LockedOrder(**row) for row in rows]
 
 
 _LOCK_LINKED = f"""
-    SELECT * FROM orders WHERE order_id
+    SELECT order_id, lookup_due_at FROM orders WHERE order_id
         = ANY (ARRAY ({WITH_LINKED.format(named="SELECT unnest($1::uuid[])")}))
     ORDER BY order_id FOR UPDATE
 """  # noqa: S608 - our own constants
@@ -52,9 +60,8 @@ _BY_NAME = """
 
 
 def _names(commands: Sequence[tuple[UUID, str]]) -> tuple[str, str]:
-    return array_text(str(account_id) for account_id, _ in commands), array_text(
-        name for _, name in commands
-    )
+    account_ids, names = zip(*commands, strict=True)
+    return array_text(map(str, account_ids)), array_text(names)
 
 
 def looking_up(order_ids: Collection[UUID], seconds: float) -> Statement:
@@ -92,9 +99,32 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
+class UnresolvedRow(FrozenStruct, frozen=True, kw_only=True):
+    order_id: UUID
+    account_id: UUID
+    external_order_id: str | None
+    lookups: int
+    lookup_due_at: datetime | None
+    create_seq: int
+    pending_replace_seq: int | None
+    absent_seconds: float | None
+    create_action_id: UUID
+    confirmed_action_id: UUID
+    entry_action_id: UUID | None  # of a leg
+    entry_external_id: str | None
+    is_entry_acknowledged: bool | None
+    is_sent: bool
+    restored_seqs: list[int]
+    was_cancelled: bool
+    was_halted: bool
+    replace_id: str | None
+    cancel_id: str | None
+    is_cancelling: bool
+    is_pending: bool
+
+
 _UNRESOLVED = f"""
-    SELECT o.order_id, o.account_id, o.organization_id, o.external_order_id, o.lookups,
-        o.lookup_due_at, o.create_seq,
+    SELECT o.order_id, o.account_id, o.external_order_id, o.lookups, o.lookup_due_at, o.create_seq,
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
@@ -155,7 +185,7 @@ _UNRESOLVED = f"""
 """  # noqa: S608 - our own constants
 
 
-async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[Row]:
+async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[UnresolvedRow]:
     """The orders of each account that are due first, so many at most."""
     query = f"""
         {_UNRESOLVED} WHERE o.order_id = ANY (ARRAY (
@@ -167,12 +197,13 @@ async def due_lookups(tx: Tx, account_ids: Sequence[UUID], limit: int) -> list[R
         ))
         ORDER BY o.lookup_due_at
     """  # noqa: S608 - our own constants
-    return await tx.fetch(query, account_ids, limit)
+    rows = await tx.fetch(query, account_ids, limit)
+    return [UnresolvedRow(**row) for row in rows]
 
 
-async def read_unresolved(tx: Tx, order_id: UUID) -> Row:
+async def read_unresolved(tx: Tx, order_id: UUID) -> UnresolvedRow:
     [row] = await tx.fetch(f"{_UNRESOLVED} WHERE o.order_id = $1", order_id)
-    return row
+    return UnresolvedRow(**row)
 
 
 async def schedule_lookup(
@@ -209,9 +240,15 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     await tx.execute(query, order_id)
 
 
+class StaleOrder(FrozenStruct, frozen=True):
+    order_id: UUID
+    account_id: UUID
+    organization_id: OrganizationId
+
+
 async def stale_orders(
     tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int
-) -> list[Row]:
+) -> list[StaleOrder]:
     """Orders that worked longer than their symbol allows since the action they reflect, without a
     recent CANCEL."""
     query = """
@@ -239,10 +276,18 @@ async def stale_orders(
           )
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
     """
-    return await tx.fetch(query, account_ids, again_seconds, limit)
+    rows = await tx.fetch(query, account_ids, again_seconds, limit)
+    return [StaleOrder(**row) for row in rows]
 
 
-async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float) -> list[Row]:
+class UncoveredEntry(FrozenStruct, frozen=True):
+    order_id: UUID
+    account_id: UUID
+
+
+async def uncovered_entries(
+    tx: Tx, account_ids: Sequence[UUID], seconds: float
+) -> list[UncoveredEntry]:
     """Final entries whose exits have not covered their fills for so long, and that are not flagged
     yet."""
     query = """
@@ -253,12 +298,23 @@ async def uncovered_entries(tx: Tx, account_ids: Sequence[UUID], seconds: float)
         ) AS uncovered
         WHERE account_id = ANY ($1::uuid[]) LIMIT $3
     """
-    return await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
+    rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
+    return [UncoveredEntry(**row) for row in rows]
+
+
+class UsedUpRow(FrozenStruct, frozen=True, kw_only=True):
+    id: int
+    order_key: UUID
+    lane: UUID
+    event_type: str
+    last_error: str | None
+    action_id: UUID
+    is_sent: bool
 
 
 async def used_up(
     tx: Tx, lanes: Sequence[UUID], attempt_limit: int, claim_seconds: float
-) -> list[Row]:
+) -> list[UsedUpRow]:
     """Rows that are to fail: no attempt is left, and no worker runs the last one."""
     query = """
         WITH ended AS MATERIALIZED (
@@ -279,4 +335,5 @@ async def used_up(
         ) AS a
         ORDER BY r.id LIMIT $4
     """
-    return await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
+    rows = await tx.fetch(query, lanes, attempt_limit, claim_seconds, SWEEP_ROWS)
+    return [UsedUpRow(**row) for row in rows]

@@ -131,13 +131,12 @@ def differing(
     found = dict[str, ReportedQuantity]()
     for symbol in {*reported, *ours}:
         quantity = reported.get(symbol, ZERO)
-        if quantity != ours.get(symbol, ZERO):
-            first = before.get(symbol)
-            found[symbol] = (
-                first
-                if first and first.quantity == quantity
-                else ReportedQuantity(quantity, asked_seconds)
-            )
+        if quantity == ours.get(symbol, ZERO):
+            continue
+        found[symbol] = ReportedQuantity(quantity, asked_seconds)
+        first = before.get(symbol)
+        if first and first.quantity == quantity:
+            found[symbol] = first
     return found
 
 

@@ -12,13 +12,13 @@ from trading_intents.accounts.model import ConnectionState
 from trading_intents.execution.sessions import store
 from trading_intents.execution.sessions.event_reader import SessionDependencies
 from trading_intents.execution.sessions.session import BrokerSession
-from trading_intents.execution.sessions.store import LEASE_SECONDS
-from trading_intents.ids import IdMaker, OrganizationId
+from trading_intents.execution.sessions.store import LEASE_SECONDS, HeldLease
+from trading_intents.ids import IdMaker
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
 from trading_intents.outbox.outcomes import reason_of
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.trading import Environment
 
 RENEW_SECONDS = 1.5
@@ -173,32 +173,46 @@ class Leases:
         worker_id = self.worker_id
         if not self._is_valid(worker_id):
             return RETRY_SECONDS
-        ended = [account_id for account_id, session in self.sessions.items() if session.has_ended]
-        closed = [account_id for account_id, session in self.sessions.items() if session.is_closed]
         async with self._dependencies.pool.transaction(plans="fresh") as tx:
             await store.remove_expired(tx)
-            if ended:
-                await store.give_back(tx, worker_id, ended)
-            if closed:
-                await store.forget_closed(tx, worker_id, closed)
-            seen = await store.survey(tx, worker_id)
-            missing = math.ceil(seen["accounts"] / max(1, seen["workers"])) - seen["held"]
+            has_freed = await self._give_back(tx, worker_id)
+            survey = await store.survey(tx, worker_id)
+            missing = math.ceil(survey.accounts / max(1, survey.workers)) - survey.held
             taken = await store.take(tx, worker_id, min(missing, MAX_TAKEN)) if missing > 0 else []
             held = await store.list_held(tx, worker_id)
             await self._write_seen(tx)
-        if ended:
+        if has_freed:
             self._dependencies.signals.notify(CHANNEL)
         if not self._is_valid(worker_id):
             return 0.0
         self._match(held, taken or ())
-        staying = [session for session in self.sessions.values() if not session.is_leaving]
-        leaving = len(self.sessions) - len(staying)
-        for session in staying[: max(0, min(MAX_GIVEN, -missing) - leaving)]:
-            session.is_leaving = True
-            self._end(session, HANDLER_SECONDS)
+        self._let_go(min(MAX_GIVEN, -missing))
         if taken is None or len(taken) == MAX_TAKEN:
             return MIN_PAUSE_SECONDS
-        return min(BALANCE_SECONDS, max(RETRY_SECONDS, seen["expires_seconds"] or 0.0))
+        return min(BALANCE_SECONDS, max(RETRY_SECONDS, survey.expires_seconds or 0.0))
+
+    async def _give_back(self, tx: Tx, worker_id: UUID) -> bool:
+        """Gives back the leases of sessions that have ended, and says whether there were any."""
+        ended = []
+        closed = []
+        for account_id, session in self.sessions.items():
+            if session.has_ended:
+                ended.append(account_id)
+            if session.is_closed:
+                closed.append(account_id)
+        if ended:
+            await store.give_back(tx, worker_id, ended)
+        if closed:
+            await store.forget_closed(tx, worker_id, closed)
+        return bool(ended)
+
+    def _let_go(self, count: int) -> None:
+        """Ends sessions, so that this many end in all, those of before among them."""
+        staying = [session for session in self.sessions.values() if not session.is_leaving]
+        leaving = len(self.sessions) - len(staying)
+        for session in staying[: max(0, count - leaving)]:
+            session.is_leaving = True
+            self._end(session, HANDLER_SECONDS)
 
     def _is_valid(self, worker_id: UUID) -> bool:
         """Whether what was read of this worker's leases still says what may be sent."""
@@ -206,21 +220,21 @@ class Leases:
             worker_id == self.worker_id and self._dependencies.clock.monotonic() < self.valid_until
         )
 
-    def _match(self, held: Sequence[Row], first: Sequence[UUID]) -> None:
+    def _match(self, held: Sequence[HeldLease], first: Sequence[UUID]) -> None:
         """Makes the sessions equal to the leases; opens those of the accounts in `first` first."""
-        leases = {row["account_id"]: row for row in held}
-        self._organizations = {str(row["organization_id"]) for row in held}
+        leases = {lease.account_id: lease for lease in held}
+        self._organizations = {str(lease.organization_id) for lease in held}
         for account_id, session in list(self.sessions.items()):
-            if account_id not in leases or leases[account_id]["token"] != session.token:
+            if account_id not in leases or leases[account_id].token != session.token:
                 self._close(session)
         for account_id in dict.fromkeys([*first, *leases]):
-            row = leases[account_id]
+            lease = leases[account_id]
             opened = self.sessions.get(account_id)
             if opened is None:
-                self._open(row)
-            elif opened.generation not in (None, row["link_generation"]):
+                self._open(lease)
+            elif opened.generation not in (None, lease.link_generation):
                 opened.refresh()
-        self._reported = {account_id: row["connection"] for account_id, row in leases.items()}
+        self._reported = {lease.account_id: lease.connection for lease in held}
         self._dependencies.states_changed.set()
 
     async def _write_seen(self, tx: Tx) -> None:
@@ -238,15 +252,17 @@ class Leases:
         for session in active:
             session.has_events = False
 
-    def _open(self, row: Row) -> None:
-        ids = (row["account_id"], OrganizationId(row["organization_id"]))
-        environment = Environment(row["environment"])
-        integration = self._dependencies.brokers.integration(row["broker"])
-        bust_reopens = integration is None or integration.capabilities.bust_reopens
-        account_ref = AccountRef(*ids, environment, row["broker"], bust_reopens)
-        session = self.sessions[account_ref.account_id] = BrokerSession(
-            account_ref, row["token"], self._dependencies
+    def _open(self, lease: HeldLease) -> None:
+        integration = self._dependencies.brokers.integration(lease.broker)
+        account_ref = AccountRef(
+            account_id=lease.account_id,
+            organization_id=lease.organization_id,
+            environment=Environment(lease.environment),
+            broker=lease.broker,
+            bust_reopens=integration is None or integration.capabilities.bust_reopens,
         )
+        session = BrokerSession(account_ref, lease.token, self._dependencies)
+        self.sessions[lease.account_id] = session
         session.start()
 
     def _close(self, session: BrokerSession) -> None:
@@ -273,9 +289,7 @@ class Leases:
             states = {account_id: session.state for account_id, session in self.sessions.items()}
             self._measure(states)
             changed = {
-                account_id: state
-                for account_id, state in states.items()
-                if self._reported.get(account_id) != state
+                key: state for key, state in states.items() if self._reported.get(key) != state
             }
             if not changed:
                 continue
