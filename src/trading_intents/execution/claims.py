@@ -2,7 +2,6 @@
 decides. Times are the database's."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from uuid import UUID
 
 import msgspec
@@ -10,6 +9,7 @@ from msgspec.structs import astuple
 
 from trading_intents.controls.limits import store as limits
 from trading_intents.controls.store import COLUMNS, HALT_LOCK, JOINS
+from trading_intents.execution.model import CommandState
 from trading_intents.ids import IdText
 from trading_intents.orders.model import ALIVE
 from trading_intents.outbox.intents_queue import CLAIMED_IDS
@@ -71,7 +71,7 @@ class ClaimedLeg(FrozenStruct, frozen=True):
     record: ActionRecord
 
 
-class ClaimedCommand(FrozenStruct, frozen=True, kw_only=True):
+class ClaimedCommand(CommandState, frozen=True, kw_only=True):
     """A claimed row, its order, and all that decides whether it is sent."""
 
     row_id: int
@@ -84,24 +84,12 @@ class ClaimedCommand(FrozenStruct, frozen=True, kw_only=True):
     action_id: UUID
     confirmed_action_id: UUID
     record: ActionRecord
-    is_leg: bool
     legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
-    order_status: str
     external_order_id: str | None
-    cancel_requested: bool
-    lookups: int
-    now: datetime
-    age_seconds: float
     claim_seconds: float | None  # None: the account's lease is not ours any more
     sends: int  # attempts that are marked
     is_open: bool  # whether the last attempt's outcome is not recorded
-    is_resend: bool
-    acknowledged: bool
-    closes: bool  # whether it is a CREATE that closes a position
-    is_halted_since: bool  # whether a halt has ended since it was accepted
-    halt_stands: bool | None  # of the halt that made it; None: no halt did
     last_error: str | None  # of its last attempt
-    account_disabled: bool
     controls: tuple[str | None, ...]
     limits: tuple[str | None, ...]  # of the three levels
 

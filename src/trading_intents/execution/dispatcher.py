@@ -27,7 +27,7 @@ from trading_intents.orders.model import OrderState
 from trading_intents.outbox import intents_queue as queue
 from trading_intents.outbox import model as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, HANDLER_SECONDS, ClaimedRow
-from trading_intents.outbox.outcomes import ENDED, reason_of
+from trading_intents.outbox.outcomes import ENDED, log_failures, reason_of
 from trading_intents.outbox.queue import FailedAttempt, releasing
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.grouped import TRANSACTION_ID, GroupTransactions, has_committed
@@ -144,14 +144,11 @@ class Dispatcher:
         await repeat(
             self._claim_all,
             POLL_SECONDS,
-            self._log_failed,
+            log_failures(self._log, "commands not claimed"),
             self._wakeup,
             retry_seconds=RETRY_SECONDS,
             is_over=lambda: self._stopping,
         )
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._log.warning("commands not claimed", reason=reason_of(error))
 
     async def _claim_all(self) -> None:
         while self._in_flight <= self._max_unrecorded() // 2 and await self._claim_some():
@@ -455,9 +452,7 @@ class Dispatcher:
             spent_seconds
         )
         if written.status is None:
-            self._log.warning(
-                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
-            )
+            self._log.warning("outbox claim lost", **row.log_fields)
             return
         self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
         booked = written.orders.get(id_text(row.order_key))

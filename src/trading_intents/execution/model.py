@@ -48,29 +48,33 @@ COMMANDS = {
 }
 
 
-class SendContext(FrozenStruct, frozen=True, kw_only=True):
-    """All that decides whether a command is sent, read under its order's lock. Ages are by the
-    database's clock."""
+class CommandState(FrozenStruct, frozen=True, kw_only=True):
+    """A command and its order, read under the order's lock. Ages are by the database's clock."""
 
-    command: CommandKind
-    order_id: UUID
-    ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
     now: datetime
     age_seconds: float
-    claim_seconds: float
     order_status: str
     acknowledged: bool
     cancel_requested: bool
-    is_sent: bool  # marked as sent, and its outcome is not recorded
     is_resend: bool  # a CREATE that was marked before, and proved never to have arrived
     lookups: int
     account_disabled: bool
-    controls: Controls
-    max_age_seconds: float
     is_leg: bool = False
     closes: bool = False  # a CREATE that closes a position: it passes a halt
     is_halted_since: bool = False  # a halt has ended since it was accepted
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
+
+
+class SendContext(CommandState, frozen=True, kw_only=True):
+    """All that decides whether a command is sent."""
+
+    command: CommandKind
+    order_id: UUID
+    ticket: port.OrderTicket  # for a CANCEL, with the order's current terms
+    claim_seconds: float
+    is_sent: bool  # marked as sent, and its outcome is not recorded
+    controls: Controls
+    max_age_seconds: float
     limits: AppliedLimits = NO_LIMITS
     kept_by: str | None = None  # what has kept it from being sent so far
 
@@ -230,14 +234,10 @@ def _send(context: SendContext, left_seconds: float | None) -> SendDecision:
     return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
-class UnresolvedOrder(FrozenStruct, frozen=True, kw_only=True):
-    """An order that the broker may or may not have, or that has a command whose answer was lost."""
+class UnresolvedCommands(FrozenStruct, frozen=True, kw_only=True):
+    """The commands of an order that the broker may or may not have."""
 
-    order_status: str
-    is_unwanted: bool  # the broker may work it though we ended it
-    acknowledged: bool
     is_sent: bool  # its CREATE is marked
-    is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
     was_cancelled: bool  # a CANCEL was asked for, whatever its outcome
     replace_id: str | None  # client order ids of unanswered commands
     cancel_id: str | None
@@ -247,6 +247,15 @@ class UnresolvedOrder(FrozenStruct, frozen=True, kw_only=True):
     is_entry_acknowledged: bool | None = None  # of a leg
     was_halted: bool = False  # a halt came since it was accepted
     is_cancelling: bool = False  # a CANCEL is queued, or was sent lately
+
+
+class UnresolvedOrder(UnresolvedCommands, frozen=True, kw_only=True):
+    """An order that the broker may or may not have, or that has a command whose answer was lost."""
+
+    order_status: str
+    is_unwanted: bool  # the broker may work it though we ended it
+    acknowledged: bool
+    is_restored: bool  # the CREATE or REPLACE in doubt is from a restored backup
 
 
 class Verdict(StrEnum):

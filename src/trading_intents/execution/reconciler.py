@@ -18,6 +18,7 @@ from trading_intents.execution.model import (
     CREATE,
     LOOKUP_PAUSES_SECONDS,
     PROOF_SECONDS,
+    UnresolvedCommands,
     UnresolvedOrder,
     Verdict,
     classify_lookup,
@@ -37,7 +38,7 @@ from trading_intents.orders.ledger.recording import RecordedAccount
 from trading_intents.orders.model import OrderView
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import CLAIM_SECONDS, NewRow, Queue
-from trading_intents.outbox.outcomes import reason_of, report_failed
+from trading_intents.outbox.outcomes import log_failures, reason_of, report_failed
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.database import Tx
 from trading_intents.storage.grouped import PoolTransaction
@@ -85,8 +86,8 @@ class OverdueWork(FrozenStruct, frozen=True):
     """The rows and orders that something is done about as time passes."""
 
     used_up: Sequence[store.UsedUpRow] = ()
-    uncovered: Sequence[store.UncoveredEntry] = ()
-    stale: Sequence[store.StaleOrder] = ()
+    uncovered: Sequence[store.OverdueOrder] = ()
+    stale: Sequence[store.OverdueOrder] = ()
 
 
 class Reconciler:
@@ -103,6 +104,7 @@ class Reconciler:
         self._clock = context.clock
         self._metrics = context.metrics
         self._log = context.log
+        self._log_failed = log_failures(context.log, "execution watch failed")
         self._leases = leases
         self._recorder = recorder
         self._wakeup = wakeup
@@ -122,9 +124,6 @@ class Reconciler:
 
     async def close(self) -> None:
         await stop_tasks(*self._tasks, *self._looking.values(), self._cancelling)
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._log.warning("execution watch failed", work=work, reason=reason_of(error))
 
     async def _poll(self) -> None:
         """Reads in one transaction which look-ups are due, and once a second what is overdue.
@@ -160,7 +159,7 @@ class Reconciler:
         limit = self._attempt_limit
         used_up_rows = await store.used_up(tx, account_ids, limit, CLAIM_SECONDS)
         uncovered = await store.uncovered_entries(tx, account_ids, UNCOVERED_TIME.total_seconds())
-        stale: list[store.StaleOrder] = []
+        stale: list[store.OverdueOrder] = []
         if self._cancelling is None or self._cancelling.done():
             stale = await store.stale_orders(
                 tx, self._cancellable(), CANCEL_AGAIN_SECONDS, MAX_STALE
@@ -253,22 +252,19 @@ class Reconciler:
             # If another look-up ended or was scheduled meanwhile, this answer is outdated: only its
             # events count.
             is_current = due_at[order_id] == looked_up.row.lookup_due_at
-            is_proved = (
-                is_current
-                and verdict is Verdict.MISSING
-                and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
-            )
+            is_proved = is_current and _is_proved_missing(verdict, unresolved)
             delay = lookup_delay_seconds(verdict, unresolved) if is_current else None
+            fact = None
             if is_proved:
                 fact = not_delivered_fact(
                     order_id, looked_up.create_id, unresolved, capabilities.unique_order_ids
                 )
-                if fact:
-                    recorded.append(await self._give_up(tx, looked_up, fact))
-                else:
-                    await self._queue_again(tx, looked_up)
-                # Another command may still be unresolved.
-                delay = LOOKUP_PAUSES_SECONDS[0] if fact else None
+            if fact:
+                recorded.append(await self._give_up(tx, looked_up, fact))
+                delay = LOOKUP_PAUSES_SECONDS[0]  # another command may still be unresolved
+            elif is_proved:
+                await self._queue_again(tx, looked_up)
+                delay = None
             if is_current:
                 is_absent = verdict in (Verdict.MISSING, Verdict.LOST) and not is_proved
                 await store.schedule_lookup(tx, order_id, delay, is_absent)
@@ -350,7 +346,7 @@ class Reconciler:
         self._failed_accounts = failed[1:]
         return [*(each for each in self._leases.sessions if each not in failed), *failed[:1]]
 
-    async def _cancel_stale(self, stale: Sequence[store.StaleOrder]) -> None:
+    async def _cancel_stale(self, stale: Sequence[store.OverdueOrder]) -> None:
         for order in stale:
             if order.account_id in self._failed_accounts:
                 continue
@@ -415,23 +411,19 @@ class Reconciler:
         return [row for row in found if row.id in failed]
 
 
+def _is_proved_missing(verdict: Verdict, unresolved: UnresolvedOrder) -> bool:
+    return verdict is Verdict.MISSING and (unresolved.absent_seconds or 0) >= PROOF_SECONDS
+
+
 def _describe(row: store.UnresolvedRow, view: OrderView) -> UnresolvedOrder:
     in_doubt = row.pending_replace_seq if view.acknowledged else row.create_seq
+    names = UnresolvedCommands.__struct_fields__
     return UnresolvedOrder(
         order_status=view.status,
         is_unwanted=view.is_unwanted,
         acknowledged=view.acknowledged,
-        is_sent=row.is_sent,
         is_restored=in_doubt in row.restored_seqs,
-        was_cancelled=row.was_cancelled,
-        replace_id=row.replace_id,
-        cancel_id=row.cancel_id,
-        is_pending=row.is_pending,
-        lookups=row.lookups,
-        absent_seconds=row.absent_seconds,
-        is_entry_acknowledged=row.is_entry_acknowledged,
-        was_halted=row.was_halted,
-        is_cancelling=row.is_cancelling,
+        **{name: getattr(row, name) for name in names},
     )
 
 

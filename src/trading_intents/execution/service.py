@@ -22,7 +22,7 @@ from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.facts import CommandKind
 from trading_intents.outbox.model import HANDLER_SECONDS, Queue, channel
-from trading_intents.outbox.outcomes import make_outbox_series
+from trading_intents.outbox.outcomes import log_failures, make_outbox_series
 from trading_intents.outbox.upkeep import keep_outbox
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.prices.model import PriceRules
@@ -107,7 +107,8 @@ class Execution:
         self._halts.start()
         context = self._context
         upkeep = keep_outbox(Queue.INTENTS, context.pool, context.metrics, context.log)
-        drift = repeat(self._drift.run, CHECK_SECONDS, self._drift.log_failed)
+        log_failed = log_failures(context.log, "drift not checked")
+        drift = repeat(self._drift.run, CHECK_SECONDS, log_failed)
         self._upkeep = [start_loop(upkeep), start_loop(drift)]
 
     async def stop(self, limit_seconds: float) -> None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from trading_intents.controls.store import was_halted
 from trading_intents.execution.claims import SHOWN_KINDS
+from trading_intents.execution.model import UnresolvedCommands
 from trading_intents.ids import OrganizationId
 from trading_intents.orders.ledger.store import WITH_LINKED
 from trading_intents.storage.database import Tx
@@ -99,28 +100,18 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
-class UnresolvedRow(FrozenStruct, frozen=True, kw_only=True):
+class UnresolvedRow(UnresolvedCommands, frozen=True, kw_only=True):
     order_id: UUID
     account_id: UUID
     external_order_id: str | None
-    lookups: int
     lookup_due_at: datetime | None
     create_seq: int
     pending_replace_seq: int | None
-    absent_seconds: float | None
     create_action_id: UUID
     confirmed_action_id: UUID
     entry_action_id: UUID | None  # of a leg
     entry_external_id: str | None
-    is_entry_acknowledged: bool | None
-    is_sent: bool
     restored_seqs: list[int]
-    was_cancelled: bool
-    was_halted: bool
-    replace_id: str | None
-    cancel_id: str | None
-    is_cancelling: bool
-    is_pending: bool
 
 
 _UNRESOLVED = f"""
@@ -240,7 +231,7 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     await tx.execute(query, order_id)
 
 
-class StaleOrder(FrozenStruct, frozen=True):
+class OverdueOrder(FrozenStruct, frozen=True):
     order_id: UUID
     account_id: UUID
     organization_id: OrganizationId
@@ -248,7 +239,7 @@ class StaleOrder(FrozenStruct, frozen=True):
 
 async def stale_orders(
     tx: Tx, account_ids: Sequence[UUID], again_seconds: float, limit: int
-) -> list[StaleOrder]:
+) -> list[OverdueOrder]:
     """Orders that worked longer than their symbol allows since the action they reflect, without a
     recent CANCEL."""
     query = """
@@ -277,21 +268,16 @@ async def stale_orders(
         ORDER BY array_position($1::uuid[], o.account_id), o.order_id LIMIT $3
     """
     rows = await tx.fetch(query, account_ids, again_seconds, limit)
-    return [StaleOrder(**row) for row in rows]
-
-
-class UncoveredEntry(FrozenStruct, frozen=True):
-    order_id: UUID
-    account_id: UUID
+    return [OverdueOrder(**row) for row in rows]
 
 
 async def uncovered_entries(
     tx: Tx, account_ids: Sequence[UUID], seconds: float
-) -> list[UncoveredEntry]:
+) -> list[OverdueOrder]:
     """Final entries whose exits have not covered their fills for so long, and that are not flagged
     yet."""
     query = """
-        SELECT order_id, account_id FROM (
+        SELECT order_id, account_id, organization_id FROM (
             SELECT * FROM orders
             WHERE uncovered_since <= (SELECT clock_timestamp()) - make_interval(secs => $2)
             ORDER BY uncovered_since OFFSET 0
@@ -299,7 +285,7 @@ async def uncovered_entries(
         WHERE account_id = ANY ($1::uuid[]) LIMIT $3
     """
     rows = await tx.fetch(query, account_ids, seconds, SWEEP_ROWS)
-    return [UncoveredEntry(**row) for row in rows]
+    return [OverdueOrder(**row) for row in rows]
 
 
 class UsedUpRow(FrozenStruct, frozen=True, kw_only=True):

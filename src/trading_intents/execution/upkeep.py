@@ -9,7 +9,7 @@ from trading_intents.controls.limits.equity import EquityRecorder
 from trading_intents.controls.limits.upkeep import ExposureCheck
 from trading_intents.intents import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.outcomes import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.prices.model import PriceRules
 from trading_intents.stats import store as stats_store
 from trading_intents.storage.database import Pool
@@ -62,9 +62,7 @@ async def keep_execution(
                 done.append(await work(tx))
         return PARTITIONS_SECONDS if all(done) else RETRY_SECONDS
 
-    def on_error(work: str, error: Exception) -> None:
-        log.warning("upkeep failed", work=work, reason=reason_of(error))
-
+    on_error = log_failures(log, "upkeep failed")
     exposures = ExposureCheck(pool, clock, metrics, log)
     equity = EquityRecorder(pool, prices)
     async with asyncio.TaskGroup() as group:

@@ -67,6 +67,10 @@ class ClaimedRow(FrozenStruct, frozen=True, kw_only=True):
     attempts: int  # this one included
     token: UUID
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        return {"queue": self.queue, "event_type": self.event_type, "row": self.id}
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

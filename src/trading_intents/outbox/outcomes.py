@@ -1,7 +1,7 @@
 """Writes the outcomes of claimed rows, all that wait in one transaction. Never runs a handler."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -106,15 +106,11 @@ class OutcomeWriter:
             row = each.attempt.row
             status = statuses.get(row.token)
             if status is None:
-                self._log.warning(
-                    "outbox claim void", queue=row.queue, event_type=row.event_type, row=row.id
-                )
+                self._log.warning("outbox claim void", **row.log_fields)
             elif not isinstance(each.outcome, Release):
                 self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:
-                    self._log.error(
-                        "outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id
-                    )
+                    self._log.error("outbox row failed", **row.log_fields)
 
 
 def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metrics) -> None:
@@ -129,6 +125,15 @@ ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED
 def report_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:
     log.error("outbox row failed", queue=queue, event_type=event_type)
     metrics.outbox_rows.labels(queue, event_type, "failed").inc()
+
+
+def log_failures(log: Log, event: str, **fields: str) -> Callable[[str, Exception], None]:
+    """Gives what logs the errors of a loop's work under this event."""
+
+    def on_error(work: str, error: Exception) -> None:
+        log.warning(event, work=work, reason=reason_of(error), **fields)
+
+    return on_error
 
 
 def reason_of(error: Exception) -> str:

@@ -257,8 +257,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
         )
         SELECT count(*) FROM removed
     """
-    removed: int = await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS)
-    return removed
+    return int(await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS))
 
 
 class Backlog(FrozenStruct, frozen=True):

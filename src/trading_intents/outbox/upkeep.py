@@ -5,7 +5,7 @@ import asyncio
 from trading_intents.loops import repeat
 from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.model import Queue, Status
-from trading_intents.outbox.outcomes import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.storage.database import Pool
 from trading_intents.telemetry import Log, Metrics
 
@@ -35,9 +35,7 @@ async def keep_outbox(queue: Queue, pool: Pool, metrics: Metrics, log: Log) -> N
         metrics.outbox_oldest_pending.labels(queue).set(backlog.oldest_pending_seconds)
         metrics.outbox_oldest_claim.labels(queue).set(backlog.oldest_claim_seconds)
 
-    def on_error(work: str, error: Exception) -> None:
-        log.warning("outbox upkeep failed", queue=queue, work=work, reason=reason_of(error))
-
+    on_error = log_failures(log, "outbox upkeep failed", queue=queue)
     async with asyncio.TaskGroup() as group:
         group.create_task(repeat(prune, PRUNE_SECONDS, on_error))
         group.create_task(repeat(measure, MEASURE_SECONDS, on_error))

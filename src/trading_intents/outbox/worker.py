@@ -12,6 +12,7 @@ from trading_intents.outbox import queue as outbox
 from trading_intents.outbox.outcomes import (
     ClaimedAttempt,
     OutcomeWriter,
+    log_failures,
     make_outbox_series,
     reason_of,
     report_failed,
@@ -93,14 +94,11 @@ class Worker:
         await repeat(
             self._claim,
             self._poll_seconds,
-            self._log_failed,
+            log_failures(self._context.log, "outbox not claimed", queue=self._queue),
             self._wakeup,
             retry_seconds=RETRY_SECONDS,
             is_over=lambda: self._stopping,
         )
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._context.log.warning("outbox not claimed", queue=self._queue, reason=reason_of(error))
 
     async def _claim(self) -> None:
         """Claims rows, and once a second, in the same transaction, fails those that have no attempt
@@ -168,9 +166,7 @@ class Worker:
                     if not await outbox.complete(tx, [row]):
                         raise _ClaimLost
         except _ClaimLost:
-            self._context.log.warning(
-                "outbox claim lost", queue=row.queue, event_type=row.event_type, row=row.id
-            )
+            self._context.log.warning("outbox claim lost", **row.log_fields)
             return None
         except Exception as error:
             return self._failed_attempt(row, error)
@@ -180,9 +176,7 @@ class Worker:
     def _failed_attempt(self, row: model.ClaimedRow, error: Exception) -> model.Retry:
         self._context.log.warning(
             "outbox handler failed",
-            queue=row.queue,
-            event_type=row.event_type,
-            row=row.id,
+            **row.log_fields,
             exc_info=error,
         )
         return model.Retry(reason_of(error))

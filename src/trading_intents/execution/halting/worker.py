@@ -12,7 +12,7 @@ from trading_intents.execution.halting.parts import HaltPart, PartKey
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.intents.writing.system import PlatformActions
 from trading_intents.loops import pause_after, repeat, start_loop, stop_tasks
-from trading_intents.outbox.outcomes import reason_of
+from trading_intents.outbox.outcomes import log_failures, reason_of
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.storage.database import Tx
 from trading_intents.storage.signals import Signals
@@ -59,7 +59,8 @@ class HaltWorker:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = start_loop(repeat(self._round, POLL_SECONDS, self._log_failed, self._wakeup))
+        log_failed = log_failures(self._log, "halts not worked")
+        self._task = start_loop(repeat(self._round, POLL_SECONDS, log_failed, self._wakeup))
 
     def wake(self) -> None:
         """A halt began, or has more to do."""
@@ -68,9 +69,6 @@ class HaltWorker:
 
     async def close(self) -> None:
         await stop_tasks(*self._running.values(), *self._sums.values(), self._task)
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._log.warning("halts not worked", work=work, reason=reason_of(error))
 
     async def _round(self) -> float:
         """Starts the steps that are due, and adds up. Gives the seconds until there may be

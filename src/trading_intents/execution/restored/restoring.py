@@ -14,7 +14,7 @@ from trading_intents.controls.halts.service import end_halt, start_halt
 from trading_intents.errors import NotHalted, StartupRefused
 from trading_intents.execution.restored import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.outcomes import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Log, Metrics
@@ -56,10 +56,7 @@ async def keep_restoring(pool: Pool, metrics: Metrics, log: Log) -> None:
             metrics.alert("tail_lost")
             log.error("committed work lost", reason=lost, never_sent=count)
 
-    def on_error(_: str, error: Exception) -> None:
-        log.warning("lost tail not looked for", reason=reason_of(error))
-
-    await repeat(restore, CHECK_SECONDS, on_error)
+    await repeat(restore, CHECK_SECONDS, log_failures(log, "lost tail not looked for"))
 
 
 async def resume_restored(pool: Pool, who: str, organization: str | None) -> list[Halt]:

@@ -16,10 +16,8 @@ STATEMENT_LIMIT_SECONDS = 300.0
 
 
 async def is_any_worker_running(tx: Tx) -> bool:
-    running: bool = await tx.fetchval(
-        "SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())"
-    )
-    return running
+    query = "SELECT EXISTS (SELECT FROM workers WHERE expires_at > clock_timestamp())"
+    return bool(await tx.fetchval(query))
 
 
 async def is_connected(tx: Tx, account_id: UUID) -> bool:

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from trading_intents.execution.sessions.leases import Leases
 from trading_intents.execution.sessions.store import count_unknown, list_held, pending_too_old
-from trading_intents.outbox.outcomes import reason_of
 from trading_intents.outbox.worker import WorkerContext
 from trading_intents.telemetry import AlertKind
 
@@ -45,6 +44,3 @@ class DriftCheck:
             self._metrics.alert(kind)
             self._log.error(EVENTS[kind], subject=str(subject))
         self._found = found
-
-    def log_failed(self, _: str, error: Exception) -> None:
-        self._log.warning("drift not checked", reason=reason_of(error))

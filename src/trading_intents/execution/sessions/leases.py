@@ -17,7 +17,7 @@ from trading_intents.ids import IdMaker
 from trading_intents.loops import Wakeup, repeat, start_loop, stop_tasks
 from trading_intents.orders.ledger.matching import AccountRef
 from trading_intents.outbox.model import HANDLER_SECONDS
-from trading_intents.outbox.outcomes import reason_of
+from trading_intents.outbox.outcomes import log_failures, reason_of
 from trading_intents.storage.database import Tx
 from trading_intents.trading import Environment
 
@@ -79,8 +79,9 @@ class Leases:
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        renewals = repeat(self._renew, RETRY_SECONDS, self._log_failed)
-        balances = repeat(self._balance, RETRY_SECONDS, self._log_failed, self._wakeup)
+        log_failed = log_failures(self._dependencies.log, "leases not kept")
+        renewals = repeat(self._renew, RETRY_SECONDS, log_failed)
+        balances = repeat(self._balance, RETRY_SECONDS, log_failed, self._wakeup)
         self._tasks = [start_loop(work) for work in (renewals, balances, self._write_states())]
 
     def wake(self) -> None:
@@ -133,9 +134,6 @@ class Leases:
         except Exception as error:
             self._dependencies.log.warning("leases not given back", reason=reason_of(error))
         self._dependencies.signals.notify(CHANNEL)
-
-    def _log_failed(self, work: str, error: Exception) -> None:
-        self._dependencies.log.warning("leases not kept", work=work, reason=reason_of(error))
 
     async def _renew(self) -> float:
         """Renews the worker, or enlists it under its next id if its leases may have expired. Gives

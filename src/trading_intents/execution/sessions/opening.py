@@ -1,7 +1,7 @@
 """Opening positions: what an account held at its broker before our first trade. Only the first
 snapshot with positions sets them: a later report of a symbol may be of a fill on its way."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -61,12 +61,8 @@ async def open_positions(
     if not await store.claim_openings(tx, account_id, organization_id):
         return []
     by_symbol = {event.symbol: event for event in sanitize(reports)[0]}
-    # Of a symbol that is reported flat only what we have a position of is looked at.
-    held = {str(event.symbol) for event in by_symbol.values() if event.quantity}
-    flat = {str(event.symbol) for event in by_symbol.values()} - held
-    locked, now = await orders_store.lock_positions(
-        tx, account_id, organization_id, sorted(held), sorted(flat)
-    )
+    held, flat = _symbols(by_symbol.values())
+    locked, now = await orders_store.lock_positions(tx, account_id, organization_id, held, flat)
     if now and (reported := reported_prices(account_ref, (), by_symbol.values(), now)):
         newest = newest_prices((account_ref, price) for price in reported)
         await PoolTransaction(tx).run([prices_store.write_prices(newest)])
@@ -136,6 +132,13 @@ async def _reopened(
     """The position's row, summed up again from that opening."""
     summed = await sum_trades(PoolTransaction(tx), reopen(row, start))
     return replace(summed, received_at=now or row.received_at)
+
+
+def _symbols(reports: Iterable[BrokerEvent]) -> tuple[list[str], list[str]]:
+    """Those with a quantity, and those without: of these only what we have a position of is looked
+    at."""
+    held = {str(event.symbol) for event in reports if event.quantity}
+    return sorted(held), sorted({str(event.symbol) for event in reports} - held)
 
 
 async def _publish(tx: Tx, account_ref: AccountRef, rows: Sequence[PositionRow]) -> None:

@@ -257,14 +257,12 @@ async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> boo
         VALUES ($1, $2, clock_timestamp())
         ON CONFLICT (account_id) DO NOTHING RETURNING true
     """
-    claimed = await tx.fetchval(query, account_id, organization_id)
-    return bool(claimed)
+    return bool(await tx.fetchval(query, account_id, organization_id))
 
 
 async def has_open_orders(tx: Tx, account_id: UUID) -> bool:
     query = "SELECT EXISTS (SELECT FROM orders WHERE account_id = $1 AND finished_at IS NULL)"
-    found: bool = await tx.fetchval(query, account_id)
-    return found
+    return bool(await tx.fetchval(query, account_id))
 
 
 async def look_up_missing(
@@ -325,5 +323,4 @@ async def count_unknown(tx: Tx) -> int:
     """Orders of whatever account of which nobody knows whether the broker has them; each has its
     look-ups."""
     sql = "SELECT count(*) FROM orders WHERE lookup_due_at IS NOT NULL AND order_status = 'UNKNOWN'"
-    found: int = await tx.fetchval(sql)
-    return found
+    return int(await tx.fetchval(sql))
