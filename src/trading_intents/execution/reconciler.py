@@ -342,9 +342,10 @@ class Reconciler:
         """Accounts whose stale orders are cancelled next. One that failed lately may wait for a
         lock until its timeout: each round has one of them, at its end, so that the others wait for
         one at most."""
-        failed = [each for each in self._failed_accounts if each in self._leases.sessions]
+        sessions = self._leases.sessions
+        failed = [each for each in self._failed_accounts if each in sessions]
         self._failed_accounts = failed[1:]
-        return [*(each for each in self._leases.sessions if each not in failed), *failed[:1]]
+        return [each for each in sessions if each not in failed] + failed[:1]
 
     async def _cancel_stale(self, stale: Sequence[store.OverdueOrder]) -> None:
         for order in stale:
@@ -407,7 +408,8 @@ class Reconciler:
         """Reads the rows again, now under the locks of their orders."""
         limit = self._attempt_limit
         found = await store.used_up(tx, [account_id], limit, CLAIM_SECONDS)
-        failed = await outbox.fail(tx, [row.id for row in found if row.id in ids], limit)
+        wanted = [row.id for row in found if row.id in ids]
+        failed = await outbox.fail(tx, wanted, limit)
         return [row for row in found if row.id in failed]
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from trading_intents.outbox.model import CLAIM_SECONDS, ClaimedRow
-from trading_intents.outbox.queue import ids_and_tokens
 from trading_intents.storage.pipeline import Reply, Statement, array_text
 
 FIRST_LANE = str(UUID(int=0))
@@ -100,12 +99,12 @@ def find_claimed(row_id: str, token: UUID) -> Statement:
 def lock_claimed(claims: Sequence[ClaimedRow]) -> Statement:
     """Locks claimed rows by id. `parse_locked` gives the ids and tokens of those that still
     hold."""
-    ids, tokens = ids_and_tokens(claims)
     sql = """
         SELECT id, claim_token FROM outbox
         WHERE id = ANY ($1::bigint[]) AND claim_token = ANY ($2::uuid[]) ORDER BY id FOR UPDATE
     """
-    return Statement(sql, (array_text(map(str, ids)), array_text(map(str, set(tokens)))))
+    ids = array_text(str(row.id) for row in claims)
+    return Statement(sql, (ids, array_text({str(row.token) for row in claims})))
 
 
 def parse_locked(reply: Reply) -> set[tuple[int, UUID]]:

@@ -149,8 +149,8 @@ _RELEASE = f"""
 
 def completing(claims: Sequence[ClaimedRow]) -> Statement:
     """Completes rows; gives the tokens that still held."""
-    ids, tokens = ids_and_tokens(claims)
-    return Statement(_COMPLETE, (array_text(map(str, ids)), array_text(map(str, tokens))))
+    ids, tokens = claim_texts(claims)
+    return Statement(_COMPLETE, (ids, tokens))
 
 
 def retrying(failed_attempts: Sequence[FailedAttempt], attempt_limit: int) -> Statement:
@@ -198,8 +198,10 @@ async def retry(
 
 
 async def release(tx: Tx, claims: Sequence[ClaimedRow]) -> set[UUID]:
-    ids, tokens = ids_and_tokens(claims)
-    (reply,) = await PoolTransaction(tx).run([releasing(dict.fromkeys(ids, 0.0), tokens)])
+    ordered = sorted(claims, key=lambda row: row.id)
+    delays = {row.id: 0.0 for row in ordered}
+    statement = releasing(delays, [row.token for row in ordered])
+    (reply,) = await PoolTransaction(tx).run([statement])
     return {UUID(token) for (token,) in reply.texts()}
 
 
@@ -233,8 +235,7 @@ _FAIL = _FAIL_USED_UP.format(
 async def sweep(tx: Tx, queue: Queue, attempt_limit: int) -> list[str]:
     """Fails rows at the attempt limit that wait, or whose worker has ended. Gives their event
     types."""
-    failed: list[str] = await tx.fetchval(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS)
-    return failed
+    return list(await tx.fetchval(_SWEEP, queue, attempt_limit, CLAIM_SECONDS, SWEEP_ROWS))
 
 
 async def fail(tx: Tx, ids: Sequence[int], attempt_limit: int) -> set[int]:
@@ -372,7 +373,8 @@ async def archive_failed(
     return ArchivedRow(**row) if row else None
 
 
-def ids_and_tokens(claims: Sequence[ClaimedRow]) -> tuple[list[int], list[UUID]]:
-    # In id order, as every statement takes its locks.
+def claim_texts(claims: Sequence[ClaimedRow]) -> tuple[str, str]:
+    """Parameters of ids and tokens, in id order, as every statement takes its locks."""
     ordered = sorted(claims, key=lambda row: row.id)
-    return [row.id for row in ordered], [row.token for row in ordered]
+    ids = array_text(str(row.id) for row in ordered)
+    return ids, array_text(str(row.token) for row in ordered)

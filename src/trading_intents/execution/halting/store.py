@@ -11,6 +11,7 @@ from trading_intents.controls.halts.model import Halt, HaltState
 from trading_intents.controls.halts.store import HALT_COLUMNS, halt_of
 from trading_intents.execution.halting.model import ClosingAttempts, OpenOrder, PartProgress
 from trading_intents.storage.database import Tx
+from trading_intents.storage.pipeline import json_text
 from trading_intents.trading import FrozenStruct
 
 MAX_WAITING = 500  # entries of a halt
@@ -58,8 +59,7 @@ async def unfinished_halts(tx: Tx, after: UUID, limit: int) -> list[UUID]:
             ORDER BY id LIMIT $2
         )
     """
-    halt_ids: list[UUID] = await tx.fetchval(query, after, limit)
-    return halt_ids
+    return list(await tx.fetchval(query, after, limit))
 
 
 async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> PartProgress | None:
@@ -170,6 +170,7 @@ async def write_progress(
             orders_done = excluded.orders_done, symbols = excluded.symbols,
             positions_done = excluded.positions_done, waiting = excluded.waiting
     """
+    waiting = [each.entry(account_id) for each in progress.waiting]
     await tx.execute(
         query,
         halt_id,
@@ -183,7 +184,7 @@ async def write_progress(
         progress.orders_done,
         list(progress.symbols),
         progress.positions_done,
-        msgspec.json.encode([each.entry(account_id) for each in progress.waiting]).decode(),
+        json_text(waiting),
     )
 
 

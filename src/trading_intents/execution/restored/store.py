@@ -33,10 +33,7 @@ async def is_connected(tx: Tx, account_id: UUID) -> bool:
 
 
 async def list_organizations(tx: Tx) -> list[OrganizationId]:
-    found: list[OrganizationId] = await tx.fetchval(
-        "SELECT ARRAY (SELECT id FROM organizations ORDER BY id)"
-    )
-    return found
+    return list(await tx.fetchval("SELECT ARRAY (SELECT id FROM organizations ORDER BY id)"))
 
 
 async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[OrganizationId]:
@@ -51,8 +48,7 @@ async def list_restored(tx: Tx, reason: str, organization: str | None) -> list[O
             ORDER BY g.id
         )
     """
-    found: list[OrganizationId] = await tx.fetchval(query, reason, organization)
-    return found
+    return list(await tx.fetchval(query, reason, organization))
 
 
 async def forget_absences(tx: Tx) -> None:

@@ -246,8 +246,7 @@ async def list_uncosted(tx: Tx, account_id: UUID) -> list[str]:
             ORDER BY symbol
         )
     """
-    symbols: list[str] = await tx.fetchval(query, account_id)
-    return symbols
+    return list(await tx.fetchval(query, account_id))
 
 
 async def claim_openings(tx: Tx, account_id: UUID, organization_id: UUID) -> bool:
@@ -315,8 +314,7 @@ async def pending_too_old(tx: Tx, seconds: float) -> list[UUID]:
             ORDER BY r.id LIMIT $2
         )
     """
-    order_ids: list[UUID] = await tx.fetchval(query, seconds, MAX_REPORTED)
-    return order_ids
+    return list(await tx.fetchval(query, seconds, MAX_REPORTED))
 
 
 async def count_unknown(tx: Tx) -> int:
