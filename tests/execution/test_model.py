@@ -1,4 +1,4 @@
-"""The pure decisions of execution: turns, findings, the breaker and the budget."""
+"""The pure decisions of execution: sends, findings, the breaker and the budget."""
 
 import re
 from collections import Counter
@@ -160,7 +160,7 @@ def said(decision: SendDecision) -> str:
         ({"is_resend": True, "acknowledged": True, "age_seconds": 30.1}, "look up: "),
     ],
 )
-def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
+def test_a_claimed_command_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
     assert said(decide_send(replace(CONTEXT, **changes))) == expected
 
 

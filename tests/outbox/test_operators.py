@@ -67,7 +67,7 @@ async def test_a_drop_archives_and_puts_nothing_in(pool: Pool, table: Table) -> 
 
 @pytest.mark.parametrize("state", ["pending", "processing", "completed", "gone"])
 @pytest.mark.parametrize("work", [operators.retry, operators.drop])
-async def test_only_failed_rows_are_settled_and_all_or_none(
+async def test_only_failed_rows_are_retried_or_dropped_and_all_or_none(
     pool: Pool,
     table: Table,
     state: str,

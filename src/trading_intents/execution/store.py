@@ -119,9 +119,9 @@ _UNRESOLVED = f"""
         o.pending_replace_seq,
         extract(epoch FROM clock_timestamp() - o.absent_at)::float8 AS absent_seconds,
         created.action_id AS create_action_id, confirmed.action_id AS confirmed_action_id,
-        entry.confirmed_action_id AS entry_action_id, entry.external_order_id AS entry_external_id,
-            entry.acknowledged
-            AS is_entry_acknowledged,
+        entry.confirmed_action_id AS entry_action_id,
+        entry.external_order_id AS entry_external_id,
+        entry.acknowledged AS is_entry_acknowledged,
         EXISTS (
             SELECT FROM commands c
             WHERE c.order_id = o.order_id AND c.seq = o.create_seq
@@ -141,7 +141,8 @@ _UNRESOLVED = f"""
         (
             SELECT client_order_id FROM commands c
             WHERE c.order_id = o.order_id AND c.action_type = 'CANCEL' AND c.unclear_at IS NOT NULL
-              AND o.cancel_requested AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
+              AND o.cancel_requested
+              AND NOT queued.is_cancel  -- while a row is left the CANCEL is sent again
             ORDER BY c.seq LIMIT 1
         ) AS cancel_id,
         queued.is_cancel OR EXISTS (

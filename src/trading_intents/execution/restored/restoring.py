@@ -73,7 +73,7 @@ async def resume_restored(pool: Pool, who: str, organization: str | None) -> lis
 
 
 async def refuse_workers(pool: Pool) -> None:
-    """Refuses while a worker may run on the database: it could send what is about to be restored."""
+    """Refuses while a worker may run on the database: it could send what is being restored."""
     async with pool.transaction(read_only=True) as tx:
         if await store.is_any_worker_running(tx):
             raise StartupRefused(

@@ -1,5 +1,5 @@
-"""Statements on a restored database, over all tenants' orders, commands and outbox rows, and whether
-a worker runs on it. Never decides."""
+"""Statements on a restored database, over all tenants' orders, commands and outbox rows, and on who
+works on it. Never decides."""
 
 from collections.abc import Sequence
 from uuid import UUID
