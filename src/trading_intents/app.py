@@ -35,9 +35,9 @@ from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
 from trading_intents.errors import InternalError, PlatformError
-from trading_intents.execution.restored.marking import keep_marking
+from trading_intents.execution.restored.restoring import keep_restoring
 from trading_intents.execution.service import Execution
-from trading_intents.execution.upkeep import keep_up
+from trading_intents.execution.upkeep import keep_execution
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import (
     key_routes,
@@ -557,10 +557,10 @@ async def working(
         resuming = keep_resuming(
             pool, features.directory, infra.settings.identity_provider_name, infra.log
         )
-        upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
+        upkeep = keep_execution(pool, tools.prices, infra.clock, infra.metrics, infra.log)
         assert infra.database.marking is not None
-        marking = keep_marking(infra.database.marking, infra.metrics, infra.log)
-        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, marking)]
+        restoring = keep_restoring(infra.database.marking, infra.metrics, infra.log)
+        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, restoring)]
         workers = build_workers(infra, vault, tools, losses)
         for each in workers:
             each.start()

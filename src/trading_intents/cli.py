@@ -264,8 +264,9 @@ async def list_outbox(
     ):
         rows = await list_rows(tx, queue or list(Queue), status or [Status.FAILED], limit)
     for row in rows:
-        *cells, created_at, organization_id, error = row.values()
-        typer.echo("\t".join(map(str, (*cells, rfc3339(created_at), organization_id, error or ""))))
+        words = [str(row.id), row.queue, row.status, row.event_type, str(row.attempts)]
+        words += [rfc3339(row.created_at), str(row.organization_id), row.last_error or ""]
+        typer.echo("\t".join(words))
 
 
 @command(outbox, "retry")

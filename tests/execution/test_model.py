@@ -1,4 +1,4 @@
-"""The pure decisions of execution: turns, findings, the breaker and the budget."""
+"""The pure decisions of execution: sends, findings, the breaker and the budget."""
 
 import re
 from collections import Counter
@@ -27,15 +27,15 @@ from trading_intents.controls.model import Controls, Switch, TimeRule
 from trading_intents.execution.model import (
     Breaker,
     Budget,
-    Decision,
+    EndCommand,
     Hold,
     Send,
     SendContext,
-    Settle,
+    SendDecision,
     UnresolvedOrder,
     Verdict,
     classify_lookup,
-    decide,
+    decide_send,
     first_reconcile_seconds,
     next_lookup_seconds,
     not_delivered_fact,
@@ -83,13 +83,13 @@ CONTEXT = SendContext(
 SHORT = replace(CONTEXT.ticket, side=OrderSide.SELL_SHORT)
 
 
-def said(decision: Decision) -> str:
+def said(decision: SendDecision) -> str:
     match decision:
         case Send():
             return "send"
         case Hold():
             return "hold"
-        case Settle(own, unclear):
+        case EndCommand(own, unclear):
             facts = ", ".join(f"{fact.kind} {fact.reason or ''}".strip() for fact in own)
             return f"look up: {facts}" if unclear else facts or "nothing"
 
@@ -159,13 +159,13 @@ def said(decision: Decision) -> str:
         ({"is_resend": True, "acknowledged": True, "age_seconds": 30.1}, "look up: "),
     ],
 )
-def test_a_turn_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
-    assert said(decide(replace(CONTEXT, **changes))) == expected
+def test_a_claimed_command_comes_to_one_thing(changes: dict[str, Any], expected: str) -> None:
+    assert said(decide_send(replace(CONTEXT, **changes))) == expected
 
 
 def test_a_command_is_good_for_a_limited_time_unless_it_is_a_cancel() -> None:
-    create = decide(CONTEXT)
-    cancel = decide(replace(CONTEXT, command=CANCEL, acknowledged=True))
+    create = decide_send(CONTEXT)
+    cancel = decide_send(replace(CONTEXT, command=CANCEL, acknowledged=True))
     assert isinstance(create, Send)
     assert isinstance(cancel, Send)
     assert (create.left_seconds, create.call_seconds) == (29.0, 3.4)

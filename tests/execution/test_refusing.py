@@ -124,7 +124,7 @@ async def test_a_replace_that_grew_old_is_dropped(urls: Urls) -> None:
         assert (order["quantity"], order["reason"]) == (10, "stale")
 
 
-async def test_while_the_broker_is_away_only_what_needs_no_broker_is_settled(urls: Urls) -> None:
+async def test_while_the_broker_is_away_only_what_needs_no_broker_is_ended(urls: Urls) -> None:
     async with open_in_process(urls) as in_process:
         in_process.venue.is_away = True
         old = await in_process.create()

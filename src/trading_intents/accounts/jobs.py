@@ -4,11 +4,11 @@ secrets are deleted."""
 from trading_intents.accounts import store
 from trading_intents.accounts.vault import SecretRef, Vault
 from trading_intents.brokers.registry import Registry
-from trading_intents.outbox.model import ClaimedRow, Done, Handler, OutboxEventType
+from trading_intents.outbox.model import ClaimedRow, Done, OutboxEventType, RowHandler
 from trading_intents.storage.database import Pool, Tx
 
 
-def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, Handler]:
+def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str, RowHandler]:
     """One handler for all six event types: it reads the account as it is now, so that a repeat or a
     delay does no harm."""
     needing_credential = [each.name for each in brokers.all() if each.credential_fields]

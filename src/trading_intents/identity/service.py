@@ -16,7 +16,7 @@ from trading_intents.identity.provider import EmbeddedProvider
 from trading_intents.identity.tokens import TokenVerifier
 from trading_intents.ids import ID_RULE, IdMaker, OrganizationId, parse_id
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.secret import Secret
 from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest

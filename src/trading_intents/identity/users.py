@@ -15,9 +15,9 @@ from trading_intents.identity.model import Caller, UserPrincipal
 from trading_intents.identity.service import Callers
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import repeat
-from trading_intents.outbox.model import ClaimedRow, Done, Handler, NewRow, Queue, channel
+from trading_intents.outbox.model import ClaimedRow, Done, NewRow, Queue, RowHandler, channel
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.outbox.queue import put
-from trading_intents.outbox.settling import reason_of
 from trading_intents.storage.database import Pool
 from trading_intents.storage.signals import Signals
 from trading_intents.telemetry import Log
@@ -133,7 +133,7 @@ async def keep_resuming(
     await repeat(resume, RESUME_SECONDS, on_error)
 
 
-def user_handlers() -> dict[str, Handler]:
+def user_handlers() -> dict[str, RowHandler]:
     async def forget_person(row: ClaimedRow) -> Done:
         return Done(lambda tx: store.delete_memberships_of_deleted(tx, row.order_key))
 

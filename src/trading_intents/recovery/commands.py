@@ -13,9 +13,9 @@ from trading_intents import app
 from trading_intents.clock import SystemClock
 from trading_intents.config import Settings
 from trading_intents.errors import InvalidRequest, StartupRefused
-from trading_intents.execution.restored.marking import (
-    mark_restored,
+from trading_intents.execution.restored.restoring import (
     refuse_workers,
+    restore_commands,
     resume_restored,
 )
 from trading_intents.outbox.operators import name_operator
@@ -104,7 +104,7 @@ async def restore(
     if folder is None:
         async with app.open_infrastructure(settings, log) as parts:
             await refuse_workers(parts.database.worker)
-            count = await mark_restored(
+            count = await restore_commands(
                 parts.database.worker, name_operator(), "restored by other means", halts=not no_halt
             )
             parts.signals.notify(STREAM)

@@ -9,7 +9,7 @@ from pathlib import Path
 from trading_intents.clock import Clock
 from trading_intents.config import Settings
 from trading_intents.errors import StartupRefused
-from trading_intents.execution.restored.marking import mark_restored
+from trading_intents.execution.restored.restoring import restore_commands
 from trading_intents.recovery.backups import (
     FILES,
     KEPT_FILES,
@@ -112,7 +112,7 @@ async def _mark(
     async with running(staging, settings.postgres_bin, log) as server:
         await migrate(server.owner_url, server.url, log, worker_url=server.worker_url)
         async with open_pool(server.worker_url, WORKER_ROLE, 1, Metrics()) as pool:
-            return await mark_restored(pool, who, reason, halts=halts)
+            return await restore_commands(pool, who, reason, halts=halts)
 
 
 def _move_aside(home: Path, aside: Path) -> Path | None:

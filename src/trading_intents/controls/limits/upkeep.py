@@ -26,7 +26,7 @@ from trading_intents.controls.limits.state.losses import (
 from trading_intents.controls.limits.state.statements import read_results, record_baselines
 from trading_intents.ids import IdMaker, OrganizationId
 from trading_intents.loops import Wakeup, repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import reason_of
 from trading_intents.prices.model import PriceRules
 from trading_intents.storage.administration import read_clock
 from trading_intents.storage.database import Pool

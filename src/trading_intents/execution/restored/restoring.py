@@ -1,4 +1,4 @@
-"""Marks a restored database before any role starts on it: what it would send may have been sent
+"""Prepares a restored database before any role starts on it: what it would send may have been sent
 after its backup was made, so no CREATE or REPLACE in it is ever sent, only looked up."""
 
 from uuid import uuid4
@@ -14,29 +14,29 @@ from trading_intents.controls.halts.service import end_halt, start_halt
 from trading_intents.errors import NotHalted, StartupRefused
 from trading_intents.execution.restored import store
 from trading_intents.loops import repeat
-from trading_intents.outbox.settling import reason_of
+from trading_intents.outbox.outcomes import log_failures
 from trading_intents.storage.database import Pool, Tx
 from trading_intents.stream import log as event_log
 from trading_intents.telemetry import Log, Metrics
 
-MARK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 RESTORED = "restored"  # the reason of the halts
 _TERMS = HaltTerms(RESTORED, cancel_orders=False)
 
 
-async def mark_restored(pool: Pool, who: str, reason: str, *, halts: bool = True) -> int:
-    """Marks in one transaction, which renews the event log's epoch too, and halts every
-    organization: a halt may have begun after the backup was made. Gives how many commands are never
-    sent because of it."""
+async def restore_commands(pool: Pool, who: str, reason: str, *, halts: bool = True) -> int:
+    """Makes commands restored ones in one transaction, which renews the event log's epoch too, and
+    halts every organization: a halt may have begun after the backup was made. Gives how many
+    commands are never sent because of it."""
     async with pool.transaction() as tx:
-        return await _mark(tx, who, reason, halts)
+        return await _restore(tx, who, reason, halts)
 
 
-async def _mark(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
+async def _restore(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
     await store.forget_absences(tx)
-    await store.mark_sent_commands(tx)
+    await store.restore_sent_commands(tx)
     queued = await store.list_queued_commands(tx)
-    await store.mark_queued_commands(tx, queued)
+    await store.restore_queued_commands(tx, queued)
     await event_log.renew_epoch(tx, who, reason)
     for organization_id in await store.list_organizations(tx) if halts else ():
         principal = HaltPrincipal(HaltPrincipalType.SYSTEM, "restore")
@@ -44,22 +44,19 @@ async def _mark(tx: Tx, who: str, reason: str, halts: bool = True) -> int:
     return len(queued)
 
 
-async def keep_marking(pool: Pool, metrics: Metrics, log: Log) -> None:
-    """Marks the data as restored after a failover that lost a tail, which any process may have
+async def keep_restoring(pool: Pool, metrics: Metrics, log: Log) -> None:
+    """Makes commands restored ones after a failover that lost a tail, which any process may have
     reported. Runs until cancelled."""
 
-    async def mark() -> None:
+    async def restore() -> None:
         async with pool.transaction() as tx:
             if lost := await event_log.lock_lost_tail(tx):
-                count = await _mark(tx, "failover", lost)
+                count = await _restore(tx, "failover", lost)
         if lost:
             metrics.alert("tail_lost")
             log.error("committed work lost", reason=lost, never_sent=count)
 
-    def on_error(_: str, error: Exception) -> None:
-        log.warning("lost tail not looked for", reason=reason_of(error))
-
-    await repeat(mark, MARK_SECONDS, on_error)
+    await repeat(restore, CHECK_SECONDS, log_failures(log, "lost tail not looked for"))
 
 
 async def resume_restored(pool: Pool, who: str, organization: str | None) -> list[Halt]:
@@ -76,7 +73,7 @@ async def resume_restored(pool: Pool, who: str, organization: str | None) -> lis
 
 
 async def refuse_workers(pool: Pool) -> None:
-    """Refuses while a worker may run on the database: it could send what is about to be marked."""
+    """Refuses while a worker may run on the database: it could send what is being restored."""
     async with pool.transaction(read_only=True) as tx:
         if await store.is_any_worker_running(tx):
             raise StartupRefused(

@@ -1,7 +1,7 @@
-"""Records how claims ended, all that wait in one transaction. Never runs a handler."""
+"""Writes the outcomes of claimed rows, all that wait in one transaction. Never runs a handler."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,10 +12,10 @@ from trading_intents.outbox.model import (
     CLAIM_SECONDS,
     ClaimedRow,
     Done,
-    Outcome,
     Queue,
     Release,
     Retry,
+    RowOutcome,
     Status,
 )
 from trading_intents.storage.database import Pool, Tx
@@ -35,12 +35,12 @@ class ClaimedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
-    held: ClaimedAttempt
-    outcome: Outcome
+class _EndedAttempt:
+    attempt: ClaimedAttempt
+    outcome: RowOutcome
 
 
-class Settler:
+class OutcomeWriter:
     def __init__(
         self, pool: Pool, attempt_limit: int, clock: Clock, metrics: Metrics, log: Log
     ) -> None:
@@ -49,70 +49,68 @@ class Settler:
         self._clock = clock
         self._metrics = metrics
         self._log = log
-        self._group: GroupCommit[_Ending, None] = GroupCommit(self._write)
+        self._group: GroupCommit[_EndedAttempt, None] = GroupCommit(self._write)
 
-    async def settle(self, held: ClaimedAttempt, outcome: Outcome) -> None:
+    async def put(self, attempt: ClaimedAttempt, outcome: RowOutcome) -> None:
         """Returns once the outcome is written, or once the claim is void. The claims of a worker
         limit how many wait."""
-        await self._group.put(_Ending(held, outcome))
+        await self._group.put(_EndedAttempt(attempt, outcome))
 
     async def close(self) -> None:
         await self._group.close()
 
-    async def _write(self, batch: list[_Ending]) -> list[None]:
+    async def _write(self, batch: list[_EndedAttempt]) -> list[None]:
         """Tries again for as long as the claims hold; after that other workers have the rows."""
         held = batch
         while held:
             try:
                 async with self._pool.transaction(plans="fresh") as tx:
-                    endings = await self._settle_all(tx, held)
+                    statuses = await self._write_all(tx, held)
             except Exception as error:
                 self._log.warning(
                     "outbox results not written", rows=len(held), reason=reason_of(error)
                 )
                 await asyncio.sleep(PAUSE_SECONDS)
-                held = [
-                    e
-                    for e in held
-                    if self._clock.monotonic() - e.held.since_seconds < CLAIM_SECONDS
-                ]
+                oldest_seconds = self._clock.monotonic() - CLAIM_SECONDS
+                held = [each for each in held if each.attempt.since_seconds > oldest_seconds]
             else:
-                self._count(held, endings)
+                self._count(held, statuses)
                 break
         return [None] * len(batch)
 
-    async def _settle_all(self, tx: Tx, batch: list[_Ending]) -> dict[UUID, Status]:
-        """Gives the new state for each token; the missing ones no longer held."""
-        done = [e.held.row for e in batch if isinstance(e.outcome, Done)]
-        failed_attempts = [
-            outbox.FailedAttempt(e.held.row, e.outcome.reason)
-            for e in batch
-            if isinstance(e.outcome, Retry)
-        ]
-        released = [e.held.row for e in batch if isinstance(e.outcome, Release)]
-        result: dict[UUID, Status] = {}
+    async def _write_all(self, tx: Tx, batch: list[_EndedAttempt]) -> dict[UUID, Status]:
+        """Gives the new status for each token; the missing ones no longer held."""
+        done: list[ClaimedRow] = []
+        failed: list[outbox.FailedAttempt] = []
+        released: list[ClaimedRow] = []
+        for each in batch:
+            row = each.attempt.row
+            match each.outcome:
+                case Done():
+                    done.append(row)
+                case Retry(reason):
+                    failed.append(outbox.FailedAttempt(row, reason))
+                case Release():
+                    released.append(row)
+        statuses: dict[UUID, Status] = {}
         if done:
-            result |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
-        if failed_attempts:
-            result |= await outbox.retry(tx, failed_attempts, self._attempt_limit)
+            statuses |= dict.fromkeys(await outbox.complete(tx, done), Status.COMPLETED)
+        if failed:
+            statuses |= await outbox.retry(tx, failed, self._attempt_limit)
         if released:
-            result |= dict.fromkeys(await outbox.release(tx, released), Status.PENDING)
-        return result
+            statuses |= dict.fromkeys(await outbox.release(tx, released), Status.PENDING)
+        return statuses
 
-    def _count(self, batch: list[_Ending], endings: dict[UUID, Status]) -> None:
-        for ending in batch:
-            row = ending.held.row
-            status = endings.get(row.token)
+    def _count(self, batch: list[_EndedAttempt], statuses: dict[UUID, Status]) -> None:
+        for each in batch:
+            row = each.attempt.row
+            status = statuses.get(row.token)
             if status is None:
-                self._log.warning(
-                    "outbox claim void", queue=row.queue, event_type=row.event_type, row=row.id
-                )
-            elif not isinstance(ending.outcome, Release):
+                self._log.warning("outbox claim void", **row.log_fields)
+            elif not isinstance(each.outcome, Release):
                 self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[status]).inc()
                 if status is Status.FAILED:
-                    self._log.error(
-                        "outbox row failed", queue=row.queue, event_type=row.event_type, row=row.id
-                    )
+                    self._log.error("outbox row failed", **row.log_fields)
 
 
 def make_outbox_series(queue: Queue, event_types: Iterable[str], metrics: Metrics) -> None:
@@ -127,6 +125,15 @@ ENDED = {Status.COMPLETED: "completed", Status.PENDING: "retried", Status.FAILED
 def report_failed(queue: Queue, event_type: str, metrics: Metrics, log: Log) -> None:
     log.error("outbox row failed", queue=queue, event_type=event_type)
     metrics.outbox_rows.labels(queue, event_type, "failed").inc()
+
+
+def log_failures(log: Log, event: str, **fields: str) -> Callable[[str, Exception], None]:
+    """Gives what logs the errors of a loop's work under this event."""
+
+    def on_error(work: str, error: Exception) -> None:
+        log.warning(event, work=work, reason=reason_of(error), **fields)
+
+    return on_error
 
 
 def reason_of(error: Exception) -> str:
