@@ -558,9 +558,9 @@ async def working(
             pool, features.directory, infra.settings.identity_provider_name, infra.log
         )
         upkeep = keep_up(pool, tools.prices, infra.clock, infra.metrics, infra.log)
-        assert infra.database.marking is not None
-        marking = keep_marking(infra.database.marking, infra.metrics, infra.log)
-        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, marking)]
+        assert infra.database.restoring is not None
+        restoring = keep_marking(infra.database.restoring, infra.metrics, infra.log)
+        background += [start_loop(work) for work in (resuming, losses.run(), upkeep, restoring)]
         workers = build_workers(infra, vault, tools, losses)
         for each in workers:
             each.start()

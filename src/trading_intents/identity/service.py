@@ -176,8 +176,8 @@ class Callers:
         if not is_key(text):
             return None  # it never was a key, so nothing is read
         # All keys that did not verify lately wait in one line, so that guesses delay nobody else.
-        turn = key_digest if key_digest in self._verified else None
-        async with self._pool.transaction(read_only=True, turn=turn) as tx:
+        slot = key_digest if key_digest in self._verified else None
+        async with self._pool.transaction(read_only=True, slot=slot) as tx:
             record = await store.find_key(tx, key_digest)
         # A disabled key is not cached: once it is enabled again it works at once.
         if record is not None and record.is_refused:
@@ -186,11 +186,11 @@ class Callers:
         return record
 
     async def _read_user(self, subject: str, organization: str | None) -> model.UserRecord:
-        async with self._pool.transaction(read_only=True, turn=subject) as tx:
+        async with self._pool.transaction(read_only=True, slot=subject) as tx:
             return await store.find_user(tx, self._provider, subject, organization)
 
     async def _read_service(self, client_id: str) -> model.ServiceAccount | None:
-        async with self._pool.transaction(read_only=True, turn=client_id) as tx:
+        async with self._pool.transaction(read_only=True, slot=client_id) as tx:
             return await store.find_service_account(tx, client_id)
 
     async def _read_organization(self, organization_id: UUID) -> model.OrganizationRecord | None:
