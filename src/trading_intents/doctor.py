@@ -36,7 +36,7 @@ from trading_intents.identity.model import Entitlement
 from trading_intents.secret import Secret
 from trading_intents.storage import administration
 from trading_intents.storage.administration import read_login
-from trading_intents.storage.database import WORKER_ROLE, Row, open_pool
+from trading_intents.storage.database import DURABLE_SETTINGS, WORKER_ROLE, Row, open_pool
 from trading_intents.storage.embedded.cluster import has_cluster
 from trading_intents.storage.embedded.server import lock_holder
 from trading_intents.storage.grouped import GroupTransactions
@@ -441,22 +441,16 @@ async def _database(settings: Settings, log: Log) -> list[CheckResult]:
 
 async def _server(connection: Any) -> list[CheckResult]:
     before = time.time()
-    row = await administration.read_server(connection)
-    findings = [CheckResult("ok", "database", f"PostgreSQL {row['version']} answers")]
-    findings += [
-        CheckResult(
-            "wrong", "database", f"{name} is off: an answered order could be lost; turn it on"
-        )
-        for name in ("fsync", "synchronous_commit")
-        if row[name] == "off"
-    ]
-    skew = row["seconds"] - (before + time.time()) / 2
+    server = await administration.read_server(connection)
+    findings = [CheckResult("ok", "database", f"PostgreSQL {server.version} answers")]
+    for name in DURABLE_SETTINGS:
+        if getattr(server, name) == "off":
+            text = f"{name} is off: an answered order could be lost; turn it on"
+            findings.append(CheckResult("wrong", "database", text))
+    skew = server.clock_seconds - (before + time.time()) / 2
     if abs(skew) > CLOCK_LIMIT_SECONDS:
-        findings.append(
-            CheckResult(
-                "wrong", "clock", f"{skew:+.1f} s from the database's: set up NTP on both machines"
-            )
-        )
+        text = f"{skew:+.1f} s from the database's: set up NTP on both machines"
+        findings.append(CheckResult("wrong", "clock", text))
     else:
         findings.append(CheckResult("ok", "clock", "agrees with the database's"))
     return findings
