@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 from rich.markup import escape
 
-BACKUP_MARK = "last-backup"  # in DATA_DIR: its time is that of the last backup
+BACKUP_STAMP = "last-backup"  # in DATA_DIR: its time is that of the last backup
 MINUTE_SECONDS = 60.0
 # The fields of the line that is logged once a minute, and where they come from.
 RATES = {
@@ -269,7 +269,7 @@ class Metrics:
             lambda: look(lambda: shutil.disk_usage(data_dir).free, float("nan"))
         )
         self.backup_made_at.set_function(
-            lambda: look(lambda: (data_dir / BACKUP_MARK).stat().st_mtime, 0.0)
+            lambda: look(lambda: (data_dir / BACKUP_STAMP).stat().st_mtime, 0.0)
         )
 
     def alert(self, kind: AlertKind) -> None:

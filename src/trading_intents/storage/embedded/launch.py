@@ -35,7 +35,7 @@ def main(parent: int, alive: str, cluster: str, program: str, arguments: list[st
 def die_with(parent: int) -> None:
     """Has the kernel send SIGQUIT when the parent dies: an immediate shutdown, in which the
     postmaster ends its children too."""
-    system("prctl", PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGQUIT)
     if os.getppid() != parent:
         sys.exit("the parent is gone")
 
@@ -142,7 +142,7 @@ def enter_namespace() -> None:
 def become(uid: int) -> None:
     """Changes to a user who keeps one right of root's: to reach a folder below closed ones, which
     stay closed."""
-    system("prctl", PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    prctl(PR_SET_KEEPCAPS, 1)
     os.setgroups([])
     os.setgid(pwd.getpwuid(uid).pw_gid)
     os.setuid(uid)
@@ -150,7 +150,7 @@ def become(uid: int) -> None:
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
     rights = (ctypes.c_uint32 * 6)(right, right, right, 0, 0, 0)
     system("capset", header, rights)
-    system("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE, 0, 0)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE)
 
 
 def hand_over(cluster: str, uid: int) -> None:
@@ -159,6 +159,10 @@ def hand_over(cluster: str, uid: int) -> None:
     for folder, folders, files in os.walk(cluster):
         for name in (*folders, *files):
             os.lchown(os.path.join(folder, name), uid, gid)
+
+
+def prctl(option: int, value: int, detail: int = 0) -> None:
+    system("prctl", option, value, detail, 0, 0)
 
 
 def system(call: str, *arguments: object) -> None:
