@@ -70,7 +70,7 @@ class Credentials:
                 fingerprint=fingerprint,
             )
             await store.insert_sealed(tx, self._make_id(), made, sealed)
-            await store.mark_credential(tx, current.id, has_credential=True)
+            await store.note_credential(tx, current.id, has_credential=True)
             await _put_event(tx, OutboxEventType.CREDENTIAL_CREATED, made)
             return made
 
@@ -131,7 +131,7 @@ class Credentials:
             await check_no_open_orders(tx, account)
             await store.discard_sealed(tx, old.id)
             await store.delete_credential(tx, old.id)
-            await store.mark_credential(tx, old.account_id, has_credential=False)
+            await store.note_credential(tx, old.account_id, has_credential=False)
             await _put_event(tx, OutboxEventType.CREDENTIAL_DELETED, old)
         self._signals.notify(channel(Queue.ACCOUNTS))
 

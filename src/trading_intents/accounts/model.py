@@ -41,6 +41,24 @@ class Account(FrozenStruct, frozen=True, kw_only=True):
     version: int
 
 
+class InspectedAccount(FrozenStruct, frozen=True, kw_only=True):
+    """What decides whether an account can trade."""
+
+    id: AccountId
+    organization_id: OrganizationId
+    name: str
+    broker: str
+    environment: Environment
+    external_account_id: str | None
+    disabled: bool
+    closed_at: datetime | None
+    connection: ConnectionState
+    entitlements: frozenset[str]
+    is_organization_disabled: bool
+    credential_id: UUID | None
+    sealed: bytes | None  # the credential's
+
+
 class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     broker: Name

@@ -1,6 +1,5 @@
 """The interface of a vault: it seals a credential's secrets into bytes that the database keeps.
-Never shows a secret in an error, and never opens one for another row than the one it was sealed
-for."""
+Never shows a secret in an error, and never opens one for another row than its own."""
 
 from collections.abc import Mapping
 from typing import Protocol
