@@ -43,6 +43,7 @@ from trading_intents.identity.http import (
     key_routes,
     organization_route,
     provider_routes,
+    session_routes,
     user_route,
 )
 from trading_intents.identity.provider import EmbeddedProvider, load_issuer
@@ -279,9 +280,11 @@ def build_features(infra: Infrastructure, vault: Vault) -> Features:
     writer = Writer(tools, pool, signals, infra.metrics, infra.log)
     read_accounts = gates["read_accounts"]
     intents = Intents(pool, price_rules, brokers)
+    keys = ApiKeys(pool, make_id, callers)
     quotes = Quotes(pool, signals, settings.paper_seed)
     routes = (
-        *key_routes(gates, ApiKeys(pool, make_id, callers)),
+        *key_routes(gates, keys),
+        *session_routes(gates, keys),
         organization_route(gates["organization_by_provider"], Organizations(pool, name)),
         user_route(
             gates["delete_current_user"],

@@ -121,17 +121,18 @@ class Callers:
         if not used:
             return
         start = self._clock.now() - timedelta(seconds=self._clock.monotonic())
+        times = [start + timedelta(seconds=seconds) for seconds in used.values()]
         try:
             async with self._pool.transaction() as tx:
-                times = [start + timedelta(seconds=seconds) for seconds in used.values()]
                 await store.touch_keys(tx, list(used), times)
         except Exception:
             self._used = used | self._used
             raise
 
     async def _user(self, claims: model.Claims, token_digest: bytes) -> model.Caller:
-        key = (claims.subject, claims.organization)
-        record = await self._users.get(key, lambda: self._read_user(*key))
+        subject = claims.subject
+        named = claims.organization
+        record = await self._users.get((subject, named), lambda: self._read_user(subject, named))
         if record is None or record.deleted or (self._local and not record.known):
             raise errors.Unauthorized("the user is not known")
         if record.tokens_after is not None and claims.issued_at <= record.tokens_after:
@@ -140,7 +141,7 @@ class Callers:
             raise errors.Unauthorized("the organization is disabled")
         # Roles of the embedded provider are in the database, so a change needs no new token.
         role = record.role if self._local else claims.role
-        principal = model.UserPrincipal(claims.subject, claims.organization, role)
+        principal = model.UserPrincipal(subject, named, role)
         return model.Caller(
             principal, record.organization, claims.expires_at, claims.issued_at, token_digest
         )

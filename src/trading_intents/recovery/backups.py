@@ -1,5 +1,5 @@
-"""A folder of backups, each a base backup of the embedded PostgreSQL or an increment, with the files
-of DATA_DIR that belong to it. Never changes a backup that is complete."""
+"""A folder of backups, each a base backup of the embedded PostgreSQL or an increment, with the
+files of DATA_DIR that belong to it. Never changes a backup that is complete."""
 
 import contextlib
 import hashlib

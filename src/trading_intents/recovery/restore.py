@@ -1,5 +1,5 @@
-"""Replaces the embedded database by a backup. Its data are put together in a folder of their own, and
-become DATA_DIR's once nothing of them is sent again: no role of the platform meets them before."""
+"""Replaces the embedded database by a backup. Its data are put together in a folder of their own,
+and become DATA_DIR's once nothing of them is sent again: no role meets them before."""
 
 import shutil
 import time
