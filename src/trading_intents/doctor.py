@@ -17,8 +17,8 @@ from typing import Any, Literal
 from uuid import UUID
 
 from trading_intents import __version__
-from trading_intents.accounts.model import InspectedAccount
-from trading_intents.accounts.store import SealedSecret, inspect_account, newest_sealed
+from trading_intents.accounts.model import InspectedAccount, SealedSecret
+from trading_intents.accounts.store import inspect_account, newest_sealed
 from trading_intents.accounts.vault import EmbeddedVault, SecretRef, embedded_vault, open_vault
 from trading_intents.app import database_urls
 from trading_intents.brokers import port
@@ -479,7 +479,7 @@ async def _vault(settings: Settings, worker_url: Secret, log: Log) -> list[Check
 
 async def _opens(vault: EmbeddedVault, secret: SealedSecret) -> bool:
     try:
-        await vault.open(secret.ref, secret.sealed)
+        await vault.open(secret, secret.sealed)
     except SecretUnreadable:
         return False
     return True

@@ -21,7 +21,7 @@ def account_handlers(worker: Pool, brokers: Registry, vault: Vault) -> dict[str,
             if discarded:
                 await store.want_session(tx, account_id, needing_credential)
         for secret in discarded:
-            await vault.forget(secret.ref, secret.sealed)
+            await vault.forget(secret, secret.sealed)
 
         async def write(tx: Tx) -> None:
             await store.want_session(tx, account_id, needing_credential)

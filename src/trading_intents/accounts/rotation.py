@@ -37,7 +37,7 @@ async def rotate(
             for secret in secrets:
                 sealed = secret.sealed
                 try:
-                    sealed = await vault.rewrap(secret.ref, sealed)
+                    sealed = await vault.rewrap(secret, sealed)
                 except SecretUnreadable:
                     unreadable.append(secret.credential_id)
                 try:

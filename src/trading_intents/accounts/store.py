@@ -12,40 +12,26 @@ from trading_intents.accounts.model import (
     CredentialRecord,
     InspectedAccount,
     NewAccount,
+    SealedSecret,
 )
-from trading_intents.accounts.vault import SecretRef
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.database import Row, Tx
 from trading_intents.storage.pages import PageRequest, fetch_page
-from trading_intents.trading import Environment, FrozenStruct
+from trading_intents.trading import Environment
 
 _CREDENTIAL = ", ".join(CredentialRecord.__struct_fields__)
-_SEALED = "id, organization_id, account_id, credential_id, sealed"
+_SEALED = ", ".join(SealedSecret.__struct_fields__)
 _ACCOUNT = ", ".join(Account.__struct_fields__)
 # The state that a dead worker wrote holds only while a worker has leased the account.
-_CONNECTION = """
+_SHOWN = """
+    a.id, a.organization_id, a.name, a.broker, a.environment, a.external_account_id, a.disabled,
+    a.has_credential, a.created_at, a.updated_at, a.closed_at, a.version,
     CASE WHEN a.connection IN ('connected', 'connecting') AND NOT EXISTS (
         SELECT FROM leases l JOIN workers w ON w.id = l.worker_id
         WHERE l.account_id = a.id AND w.expires_at > clock_timestamp()
     ) THEN 'disconnected' ELSE a.connection END AS connection
 """
-_READ = f"""
-    SELECT id, organization_id, name, broker, environment, external_account_id, disabled,
-        has_credential, created_at, updated_at, closed_at, version, {_CONNECTION}
-    FROM accounts a
-"""  # noqa: S608 - our own constant
-
-
-class SealedSecret(FrozenStruct, frozen=True):
-    id: UUID
-    organization_id: UUID
-    account_id: UUID
-    credential_id: UUID
-    sealed: bytes
-
-    @property
-    def ref(self) -> SecretRef:
-        return SecretRef(self.organization_id, self.account_id, self.credential_id)
+_READ = f"SELECT {_SHOWN} FROM accounts a"  # noqa: S608 - our own constant
 
 
 async def fingerprint_key(tx: Tx, organization_id: OrganizationId) -> UUID:
@@ -120,7 +106,7 @@ async def list_accounts(
     tx: Tx, organization_id: OrganizationId, environment: Environment | None, page: PageRequest
 ) -> list[Account]:
     query = f"{_READ} WHERE organization_id = $1 AND ($2::text IS NULL OR environment = $2)"
-    rows = await fetch_page(tx, query, "id", page, organization_id, environment)
+    rows = await fetch_page(tx, query, page, organization_id, environment)
     return [_account(row) for row in rows]
 
 
@@ -276,9 +262,8 @@ async def inspect_account(tx: Tx, account_id: UUID) -> InspectedAccount | None:
     """An account of whatever organization, with what the organization has bought and the secret in
     use, if any."""
     query = f"""
-        SELECT a.id, a.organization_id, a.name, a.broker, a.environment, a.external_account_id,
-            a.disabled, a.closed_at, {_CONNECTION}, o.entitlements,
-            o.disabled AS is_organization_disabled, s.credential_id, s.sealed
+        SELECT {_SHOWN}, o.entitlements, o.disabled AS is_organization_disabled, s.credential_id,
+            s.sealed
         FROM accounts a
         JOIN organizations o ON o.id = a.organization_id
         LEFT JOIN credentials c ON c.account_id = a.id

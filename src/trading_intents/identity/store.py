@@ -201,7 +201,7 @@ async def list_keys(
     tx: Tx, organization_id: OrganizationId, page: PageRequest
 ) -> list[model.ApiKeyRecord]:
     query = f"SELECT {_KEY} FROM api_keys WHERE organization_id = $1"  # noqa: S608 - our own constant
-    rows = await fetch_page(tx, query, "id", page, organization_id)
+    rows = await fetch_page(tx, query, page, organization_id)
     return [_key(row) for row in rows]
 
 

@@ -329,7 +329,7 @@ _LIST_POSITIONS = (
 
 async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> list[Row]:
     return await pages.fetch_page(
-        tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), "symbol", page, account_id
+        tx, _LIST_POSITIONS.format(shown=_SHOWN_POSITION), page, account_id, key="symbol"
     )
 
 

@@ -43,7 +43,9 @@ def shown_columns(types: Mapping[str, str]) -> str:
     return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
 
-async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
+async def fetch_page(
+    tx: Tx, query: str, page: PageRequest, *args: object, key: str = "id"
+) -> list[Row]:
     """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and
     leads to them by an index."""
     number = len(args) + 1

@@ -10,9 +10,9 @@ from typing import NoReturn
 import httpx
 import msgspec
 
+from trading_intents.accounts.model import SecretRef
 from trading_intents.accounts.vault.port import (
     MAX_FIELDS_BYTES,
-    SecretRef,
     decode_fields,
     encode_fields,
 )

@@ -191,7 +191,7 @@ async def list_last_quotes(
         ) AS q
         WHERE s.organization_id = $1
     """
-    rows = await fetch_page(tx, query, "s.symbol", page, organization_id)
+    rows = await fetch_page(tx, query, page, organization_id, key="s.symbol")
     return [(Symbol(row["symbol"]), quote_of(row)) for row in rows]
 
 

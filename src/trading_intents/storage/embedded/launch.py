@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
@@ -133,7 +134,7 @@ def enter_namespace() -> None:
     inside = pwd.getpwnam("nobody")
     uid = os.geteuid()
     gid = os.getegid()
-    system("unshare", CLONE_NEWUSER)
+    system("unshare", [CLONE_NEWUSER])
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{inside.pw_uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{inside.pw_gid} {gid} 1")
@@ -148,8 +149,8 @@ def become(uid: int) -> None:
     os.setuid(uid)
     right = 1 << CAP_DAC_OVERRIDE
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
-    rights = (ctypes.c_uint32 * 6)(right, right, right, 0, 0, 0)
-    system("capset", header, rights)
+    rights = (ctypes.c_uint32 * 6)(right, right, right)  # the others are 0
+    system("capset", [header, rights])
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE)
 
 
@@ -162,10 +163,10 @@ def hand_over(cluster: str, uid: int) -> None:
 
 
 def prctl(option: int, value: int, detail: int = 0) -> None:
-    system("prctl", option, value, detail, 0, 0)
+    system("prctl", [option, value, detail, 0, 0])
 
 
-def system(call: str, *arguments: object) -> None:
+def system(call: str, arguments: list[Any]) -> None:
     numbers = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
     if getattr(ctypes.CDLL(None, use_errno=True), call)(*numbers) != 0:
         raise OSError(ctypes.get_errno(), f"{call}: {os.strerror(ctypes.get_errno())}")
