@@ -373,7 +373,6 @@ def identity_routes(infra: Infrastructure, services: Services) -> tuple[Route, .
 def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> tuple[Route, ...]:
     pool = infra.database.service
     signals = infra.signals
-    make_id = infra.make_id
     gates = services.gates
     accounts = services.accounts
     writer = services.writer
@@ -381,9 +380,9 @@ def trading_routes(infra: Infrastructure, services: Services, vault: Vault) -> t
     read_accounts = gates["read_accounts"]
     read_intents = gates["read_intents"]
     submit = gates["submit_intent"]
-    credentials = Credentials(pool, make_id, infra.brokers, signals, vault)
+    credentials = Credentials(pool, infra.make_id, infra.brokers, signals, vault)
     intents = Intents(pool, prices, infra.brokers)
-    halts = Halts(pool, make_id, signals, infra.log)
+    halts = Halts(pool, infra.make_id, signals, infra.log)
     quotes = Quotes(pool, signals, infra.settings.paper_seed)
     balances = Balances(pool, services.simulations)
     references = ReferencePrices(pool, prices)

@@ -40,14 +40,6 @@ class _FoundKey(FrozenStruct, frozen=True):
     has_expired: bool
 
 
-class _FoundUser(FrozenStruct, frozen=True):
-    known: bool
-    deleted: bool
-    tokens_after: datetime | None
-    role: model.Role | None
-    o_id: UUID | None
-
-
 async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
     query = f"""
         SELECT {_JOINED_KEY}, k.digest,
@@ -61,7 +53,8 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
         return None
     key = _key(row)
     found = msgspec.convert(dict(row), _FoundKey)
-    organization = _organization(row, "o_")
+    organization = _joined_organization(row)
+    assert organization is not None
     principal = model.ApiKeyPrincipal(key.id, key.organization_id, key.environment, key.permissions)
     caller = model.Caller(principal, organization, key.expires_at)
     of_session = key.user_subject and await find_user(
@@ -89,14 +82,8 @@ async def find_user(
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
     """  # noqa: S608 - our own constant
     [row] = await tx.fetch(query, provider, subject, organization)
-    found = msgspec.convert(dict(row), _FoundUser)
-    return model.UserRecord(
-        known=found.known,
-        deleted=found.deleted,
-        tokens_after=found.tokens_after,
-        organization=_organization(row, "o_") if found.o_id else None,
-        role=found.role,
-    )
+    user = dict(row) | {"organization": _joined_organization(row)}
+    return msgspec.convert(user, model.UserRecord)
 
 
 async def find_service_account(tx: Tx, client_id: str) -> model.ServiceAccount | None:
@@ -396,12 +383,16 @@ async def delete_memberships_of_deleted(tx: Tx, user_id: UUID) -> None:
     await tx.execute(query, user_id)
 
 
-def _organization(row: Row, prefix: str = "") -> model.OrganizationRecord:
+def _organization(row: Row) -> model.OrganizationRecord:
+    return msgspec.convert(dict(row), model.OrganizationRecord)
+
+
+def _joined_organization(row: Row) -> model.OrganizationRecord | None:
     own = {}
     for name, value in row.items():
-        if name.startswith(prefix):
-            own[name.removeprefix(prefix)] = value
-    return msgspec.convert(own, model.OrganizationRecord)
+        if name.startswith("o_"):
+            own[name.removeprefix("o_")] = value
+    return _organization(own) if own.get("id") else None
 
 
 def _key(row: Row) -> model.ApiKeyRecord:

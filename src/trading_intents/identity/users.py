@@ -98,18 +98,14 @@ async def finish(
             "organization_ids": [str(found) for found in deletion.organization_ids],
             "deleted_at": rfc3339(deletion.deleted_at),
         }
-        await put(
-            tx,
-            [
-                NewRow(
-                    queue=Queue.USERS,
-                    event_type=USER_DELETED,
-                    organization_id=organization_id,
-                    order_key=user_id,
-                    payload=payload,
-                )
-            ],
+        row = NewRow(
+            queue=Queue.USERS,
+            event_type=USER_DELETED,
+            organization_id=organization_id,
+            order_key=user_id,
+            payload=payload,
         )
+        await put(tx, [row])
 
 
 async def keep_resuming(

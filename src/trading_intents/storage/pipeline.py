@@ -115,18 +115,18 @@ class RowParameters:
     def pack(self, rows: Iterable[Sequence[Any]]) -> tuple[str | None, ...]:
         """The parameters. Without a row each is NULL, of which unnest makes none."""
         columns = list(zip(*rows, strict=True)) or [()] * len(self._types)
-        packed: list[str | None] = []
-        for kind, values in zip(self._types, columns, strict=True):
-            packed.append(pack_array(_texts(kind, values)) if values else None)
-        return tuple(packed)
+        kinds = zip(self._types, columns, strict=True)
+        return tuple([_pack(kind, values) for kind, values in kinds])
 
 
-def _texts(kind: str, values: Sequence[Any]) -> Sequence[str | None]:
-    if kind in ("text", "uuid"):
-        return values
+def _pack(kind: str, values: Sequence[Any]) -> str | None:
+    if not values:
+        return None
     if kind == "text[]":
-        return [",".join(each) for each in values]
-    return [None if each is None else str(each) for each in values]
+        values = [",".join(each) for each in values]
+    elif kind not in ("text", "uuid"):
+        values = [None if each is None else str(each) for each in values]
+    return pack_array(values)
 
 
 Row = tuple[bytes | None, ...]  # texts
