@@ -21,7 +21,7 @@ PlatformError
 ├── InternalError, SecretUnreadable 500
 ├── Unavailable 503 ── DiskFailed
 ├── OutcomeUnknown 503
-└── StartupRefused ── DatabaseMissing, PortTaken  (never on the wire: the process says it and ends)
+└── StartupRefused ── DatabaseMissing, PortTaken (never on the wire: the process says it and ends)
 """
 
 from collections.abc import Iterable, Mapping, Sequence

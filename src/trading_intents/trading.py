@@ -1,6 +1,5 @@
-"""The types of trading that all features use, and exact arithmetic on amounts: sums and products
-lose no digit, and only a quotient is ever rounded. Never a float, no I/O, no clock, no rules of one
-feature."""
+"""The types of trading that all features use, and exact arithmetic on amounts: only a quotient is
+ever rounded. Never a float, no I/O, no clock, no rules of one feature."""
 
 import re
 from collections.abc import Iterable

@@ -9,7 +9,7 @@ from trading_intents.accounts import model
 from trading_intents.accounts.credentials import Credentials
 from trading_intents.accounts.model import Account, ChangedCredential, NewCredential
 from trading_intents.accounts.service import Accounts, AccountTarget
-from trading_intents.brokers.port import LinkedOrders
+from trading_intents.brokers.port import Capabilities, LinkedOrders
 from trading_intents.brokers.registry import Registry
 from trading_intents.errors import AccountClosed, LimitReached, OpenOrders
 from trading_intents.identity.access import Gate, caller_of, organization_of
@@ -191,20 +191,7 @@ def credential_routes(
 
 
 def broker_route(gate: Gate, brokers: Registry) -> Route:
-    shown = [
-        show_as(
-            Broker,
-            broker,
-            order_kinds=list(broker.times_in_force),
-            times_in_force=[
-                time
-                for time in TimeInForce
-                if any(time in each for each in broker.times_in_force.values())
-            ],
-            times_in_force_by_kind=broker.times_in_force,
-        )
-        for broker in brokers.all()
-    ]
+    shown = [_show_broker(broker) for broker in brokers.all()]
 
     @Operation(tag=Tag.BROKERS, answer=Listing[Broker], parameters=PAGE_PARAMETERS)
     async def list_brokers(request: Request) -> Answer:
@@ -214,6 +201,17 @@ def broker_route(gate: Gate, brokers: Registry) -> Route:
         return answer_json(page.answer(rows, lambda broker: broker.name, lambda broker: broker))
 
     return Route("GET", "/v1/brokers", gate, list_brokers)
+
+
+def _show_broker(broker: Capabilities) -> Broker:
+    taken = set[TimeInForce]().union(*broker.times_in_force.values())
+    return show_as(
+        Broker,
+        broker,
+        order_kinds=list(broker.times_in_force),
+        times_in_force=[time for time in TimeInForce if time in taken],
+        times_in_force_by_kind=broker.times_in_force,
+    )
 
 
 def target_of(request: Request, gate: Gate, account_id: str | None = None) -> AccountTarget:

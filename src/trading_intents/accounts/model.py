@@ -41,6 +41,15 @@ class Account(FrozenStruct, frozen=True, kw_only=True):
     version: int
 
 
+class InspectedAccount(Account, frozen=True, kw_only=True):
+    """With what else decides whether it can trade."""
+
+    entitlements: frozenset[str]
+    is_organization_disabled: bool
+    credential_id: UUID | None
+    sealed: bytes | None
+
+
 class NewAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     broker: Name
@@ -69,6 +78,17 @@ class ChangedAccount(msgspec.Struct, forbid_unknown_fields=True):
     name: Name | None = None
     external_account_id: Text | None = None
     disabled: bool | None = None
+
+
+class SecretRef(FrozenStruct, frozen=True):
+    organization_id: UUID
+    account_id: UUID
+    credential_id: UUID
+
+
+class SealedSecret(SecretRef, frozen=True):
+    id: UUID
+    sealed: bytes
 
 
 # The values are checked by hand: msgspec does not say which value of an object is wrong.

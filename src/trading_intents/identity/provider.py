@@ -123,8 +123,7 @@ def load_issuer(settings: Settings, may_create: bool = True) -> Issuer:
         ):
             raise DatabaseMissing(
                 f"no {KEY_FILE} and {ISSUER_FILE} in {settings.data_dir.absolute()}: set "
-                "TRADING_INTENTS_DATA_DIR to "
-                "the data folder of the process that serves"
+                "TRADING_INTENTS_DATA_DIR to the data folder of the process that serves"
             )
         if not key_path.exists():
             make_file(key_path, _new_key())

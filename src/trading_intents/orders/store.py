@@ -466,7 +466,7 @@ async def list_positions(tx: Tx, account_id: UUID, page: pages.PageRequest) -> l
     query = f"""
         SELECT {_POSITION}, (SELECT clock_timestamp()) AS now FROM positions WHERE account_id = $1
     """  # noqa: S608 - our own constants
-    rows = await pages.fetch_page(tx, query, "symbol", page, account_id)
+    rows = await pages.fetch_page(tx, query, page, account_id, key="symbol")
     return parse_rows(rows, ListedPosition)
 
 

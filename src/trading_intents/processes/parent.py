@@ -66,14 +66,8 @@ async def supervise(
         ]
         for number in range(settings.count_workers()):
             own = sockets.enter_context(contextlib.closing(bind(LOOPBACK, 0)))
-            children.append(
-                Child(
-                    f"worker-{number + 1}",
-                    "worker",
-                    own,
-                    f"http://{LOOPBACK}:{own.getsockname()[1]}",
-                )
-            )
+            url = f"http://{LOOPBACK}:{own.getsockname()[1]}"
+            children.append(Child(f"worker-{number + 1}", "worker", own, url))
         metrics = Metrics()
         async with (
             interrupted_by(stop) as interrupt,

@@ -44,7 +44,9 @@ def shown_columns(types: Mapping[str, str]) -> str:
     return ", ".join(_TEXTS.get(kind, "{0}").format(name) for name, kind in types.items())
 
 
-async def fetch_page(tx: Tx, query: str, key: str, page: PageRequest, *args: object) -> list[Row]:
+async def fetch_page(
+    tx: Tx, query: str, page: PageRequest, *args: object, key: str = "id"
+) -> list[Row]:
     """`query` ends with its conditions, which take `args`; `key` is unique among its rows, and
     leads to them by an index."""
     number = len(args) + 1
@@ -75,6 +77,11 @@ class SeqLog(NamedTuple):
     condition: str = "true"
 
 
+class _FoundBound(NamedTuple):
+    name: str  # start or end
+    low: int  # the first seq at or after its time
+
+
 class SeqRange(NamedTuple):
     """The seqs of a page: `first` and those above it, below `end`."""
 
@@ -91,9 +98,11 @@ async def find_range(
     end = NO_END
     if times != TimeRange():
         rows = await tx.fetch(_FIND_SEQS.format(**log._asdict()), account_id, *times, TIME_MARGIN)
-        found = {row["name"]: row["low"] for row in rows}
-        first = max(found.get("start", FIRST_SEQ), FIRST_SEQ)
-        end = found.get("end", end)
+        for found in [_FoundBound(**row) for row in rows]:
+            if found.name == "start":
+                first = max(found.low, FIRST_SEQ)
+            else:
+                end = found.low
     if page.after is None:
         return SeqRange(first, end)
     return (

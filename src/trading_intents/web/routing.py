@@ -8,7 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from trading_intents import errors
 from trading_intents.clock import Clock
-from trading_intents.loops import LoopTurns, wait_at_most
+from trading_intents.loops import LoopSlots, wait_at_most
 from trading_intents.telemetry import Log, Metrics
 from trading_intents.web.limits import Bucket, ClientAddress, Limits
 from trading_intents.web.paging import answer_csv, prefers_csv
@@ -55,7 +55,7 @@ class App:
         self._log = log
         self._find_account = find_account
         # Of organizations, and of all requests without a caller together.
-        self._slots = LoopTurns[str | None]()
+        self._slots = LoopSlots[str | None]()
         self._in_flight: set[object] = set()
         self._refusals_logged = _PerSecond(MAX_REFUSALS_LOGGED)
         self._failures_logged = _PerSecond(MAX_FAILURES_LOGGED)

@@ -193,7 +193,7 @@ async def list_last_quotes(tx: Tx, organization_id: UUID, page: PageRequest) -> 
         ) AS q
         WHERE s.organization_id = $1
     """  # noqa: S608 - our own constants
-    rows = await fetch_page(tx, query, "s.symbol", page, organization_id)
+    rows = await fetch_page(tx, query, page, organization_id, key="s.symbol")
     return [PostedQuote(**row) for row in rows]
 
 

@@ -95,9 +95,7 @@ class Cluster(FrozenStruct, frozen=True):
         return Path(tempfile.mkdtemp(prefix="postgres.new-", dir=self.home))
 
     def initdb_command(self, folder: Path) -> list[str]:
-        return self._launch(
-            folder,
-            "initdb",
+        arguments = [
             f"--pgdata={folder}",
             f"--username={OWNER}",
             f"--pwfile={self.password_file(OWNER)}",
@@ -105,7 +103,8 @@ class Cluster(FrozenStruct, frozen=True):
             "--locale=C",
             "--data-checksums",
             "--auth=scram-sha-256",
-        )
+        ]
+        return self._launch(folder, "initdb", arguments)
 
     def postgres_command(self) -> list[str]:
         settings = SETTINGS | {
@@ -113,15 +112,12 @@ class Cluster(FrozenStruct, frozen=True):
             "port": PORT,
             "cluster_name": self.name,
         }
-        return self._launch(
-            self.data,
-            "postgres",
-            "-D",
-            str(self.data),
-            *(f"--{name}={value}" for name, value in settings.items()),
-        )
+        arguments = ["-D", str(self.data)]
+        for name, value in settings.items():
+            arguments.append(f"--{name}={value}")
+        return self._launch(self.data, "postgres", arguments)
 
-    def _launch(self, folder: Path, program: str, *arguments: str) -> list[str]:
+    def _launch(self, folder: Path, program: str, arguments: list[str]) -> list[str]:
         launcher = Path(__file__).with_name("launch.py")
         alive = self.home / ALIVE
         python = [sys.executable, "-I", "-S", str(launcher)]
@@ -160,8 +156,8 @@ class Cluster(FrozenStruct, frozen=True):
         if ours != theirs:
             raise StartupRefused(
                 f"{self.data} was written by PostgreSQL {theirs}, the binaries in "
-                f"{self.binaries} are {ours}: "
-                f"set TRADING_INTENTS_POSTGRES_BIN to those of {theirs}, or move the data with pg_dump"
+                f"{self.binaries} are {ours}: set TRADING_INTENTS_POSTGRES_BIN to those of "
+                f"{theirs}, or move the data with pg_dump"
             )
 
     def rotate_log(self) -> None:

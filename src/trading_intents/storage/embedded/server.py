@@ -70,7 +70,9 @@ async def running(
         await ready
         keeping.add_done_callback(report_failure)
         yield DatabaseUrls(
-            *(cluster.url(login, DATABASE) for login in (OWNER, LOGIN, WORKER_LOGIN))
+            owner_url=cluster.url(OWNER, DATABASE),
+            url=cluster.url(LOGIN, DATABASE),
+            worker_url=cluster.url(WORKER_LOGIN, DATABASE),
         )
     finally:
         await stop_tasks(keeping, ready)
