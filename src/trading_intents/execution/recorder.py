@@ -173,7 +173,7 @@ class Recorder:
                 if error.code == LOCK_NOT_AVAILABLE:
                     raise _StreamHeadHeld(error.code, "a stream head is held") from None
                 raise
-        orders: dict[IdText, SettledOrder] = {}
+        orders: dict[IdText, DerivedOrder] = {}
         for each in recorded:
             orders |= each.orders
             self.notify_committed(each)
