@@ -185,7 +185,9 @@ async def insert_credential(
 
 
 async def list_credentials(tx: Tx, account_id: AccountId) -> list[CredentialRecord]:
-    query = f"SELECT {_CREDENTIAL} FROM credentials WHERE account_id = $1 ORDER BY id"  # noqa: S608 - ours
+    query = f"""
+        SELECT {_CREDENTIAL} FROM credentials WHERE account_id = $1 ORDER BY id
+    """  # noqa: S608 - ours
     return [_credential(row) for row in await tx.fetch(query, account_id)]
 
 
@@ -233,7 +235,9 @@ async def discard_sealed(tx: Tx, credential_id: CredentialId) -> None:
 
 
 async def list_discarded(tx: Tx, account_id: UUID) -> list[SealedSecret]:
-    query = f"SELECT {_SEALED} FROM sealed_secrets WHERE account_id = $1 AND discarded"  # noqa: S608 - ours
+    query = f"""
+        SELECT {_SEALED} FROM sealed_secrets WHERE account_id = $1 AND discarded
+    """  # noqa: S608 - ours
     return [SealedSecret(**row) for row in await tx.fetch(query, account_id)]
 
 

@@ -55,7 +55,7 @@ SHARE_HALT_LOCKS = Statement(
 )
 
 
-class ActionRecord(VersionTerms, frozen=True, kw_only=True):
+class ClaimedRecord(VersionTerms, frozen=True, kw_only=True):
     """The fields of an action's record that a ticket needs."""
 
     symbol: Symbol
@@ -69,7 +69,7 @@ class ClaimedLeg(FrozenStruct, frozen=True):
     seq: int
     leg: Leg
     action_id: UUID
-    record: ActionRecord
+    record: ClaimedRecord
 
 
 class ClaimedCommand(CommandState, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class ClaimedCommand(CommandState, frozen=True, kw_only=True):
     seq: int
     action_id: UUID
     confirmed_action_id: UUID
-    record: ActionRecord
+    record: ClaimedRecord
     legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
     external_order_id: str | None
     claim_seconds: float | None  # None: the account's lease is not ours any more

@@ -87,7 +87,9 @@ async def find_user(
 
 
 async def find_service_account(tx: Tx, client_id: str) -> model.ServiceAccount | None:
-    query = f"SELECT {_SERVICE_ACCOUNT} FROM service_accounts WHERE client_id = $1"  # noqa: S608 - ours
+    query = f"""
+        SELECT {_SERVICE_ACCOUNT} FROM service_accounts WHERE client_id = $1
+    """  # noqa: S608 - ours
     row = await tx.fetchrow(query, client_id)
     return msgspec.convert(dict(row), model.ServiceAccount) if row else None
 

@@ -156,7 +156,9 @@ class Writer:
             self._lock_waits.add(first, batch)
             return
         for half in ([first, *others[1::2]], others[::2]):
-            part = [pending for organization_id in half for pending in groups[organization_id]]
+            part = list[PendingSubmission]()
+            for organization_id in half:
+                part += groups[organization_id]
             try:
                 self._put_back_skipped(
                     await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)

@@ -374,7 +374,7 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
 def _find_senders(
     account_id: IdText, index: LedgerIndex, names: Sequence[tuple[str, str]]
 ) -> dict[str, list[tuple[datetime, IdText]]]:
-    """When, and for which orders, commands were sent that are newly known by a broker's id."""
+    """Finds when, and for which orders, commands were sent that are newly known by a broker's id."""
     senders: dict[str, list[tuple[datetime, IdText]]] = {}
     for client_id, broker_id in names:
         sent = index.clients.get(AccountName(account_id, client_id))
