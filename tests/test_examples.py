@@ -25,13 +25,12 @@ from trading_intents.config import PREFIX
 from trading_intents_client import TradingClient
 
 pytest_plugins = ("tests.started_dirs",)
-pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30
 INTERRUPTED = 130
 QUOTE_SECONDS = 0.02
-MAX_STRATEGY_TOKENS = 530
+MAX_STRATEGY_TOKENS = 534
 
 
 @pytest.fixture(scope="module")

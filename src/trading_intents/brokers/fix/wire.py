@@ -347,7 +347,7 @@ def _numbers(message: FixMessage, kind: EventKind) -> Amounts:
 
 
 def _counts(message: FixMessage, kind: EventKind) -> Amounts:
-    """Reads how much of the order is filled, and how much is left. A bust's own count is not used."""
+    """Gives what of the order is filled and left. A bust's own count is not used."""
     return {
         "cum_quantity": None if kind is _E.FILL_BUST else _amount(message, 14),
         "leaves_quantity": _amount(message, 151),
