@@ -55,7 +55,7 @@ SHARE_HALT_LOCKS = Statement(
 )
 
 
-class ClaimedRecord(VersionTerms, frozen=True, kw_only=True):
+class TicketRecord(VersionTerms, frozen=True, kw_only=True):
     """The fields of an action's record that a ticket needs."""
 
     symbol: Symbol
@@ -69,7 +69,7 @@ class ClaimedLeg(FrozenStruct, frozen=True):
     seq: int
     leg: Leg
     action_id: UUID
-    record: ClaimedRecord
+    record: TicketRecord
 
 
 class ClaimedCommand(CommandState, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class ClaimedCommand(CommandState, frozen=True, kw_only=True):
     seq: int
     action_id: UUID
     confirmed_action_id: UUID
-    record: ClaimedRecord
+    record: TicketRecord
     legs: tuple[ClaimedLeg, ...]  # of a CREATE: those that are sent with it
     external_order_id: str | None
     claim_seconds: float | None  # None: the account's lease is not ours any more
@@ -97,51 +97,32 @@ class ClaimedCommand(CommandState, frozen=True, kw_only=True):
 
 # LATERAL with LIMIT allows only look-ups by key.
 _READ_CLAIMED = f"""
-    SELECT json_build_object(
-        'row_id', asked.row_id,
-        'event_type', asked.event_type,
-        'attempts', asked.attempts,
-        'organization_id', asked.organization_id,
-        'account_id', asked.account_id,
-        'order_id', asked.order_id,
-        'seq', asked.seq,
-        'action_id', act.action_id,
-        'confirmed_action_id', confirmed.action_id,
-        'record', act.record::json,
-        'is_leg', asked.leg IS NOT NULL,
-        'legs', linked.legs,
-        'order_status', asked.order_status,
-        'external_order_id', asked.external_order_id,
-        'cancel_requested', asked.cancel_requested,
-        'lookups', asked.lookups,
-        'now', clock_timestamp(),
-        'age_seconds', extract(epoch FROM clock_timestamp() - act.created_at),
-        'claim_seconds', CASE WHEN lease.is_ours
-            THEN extract(epoch FROM clock_timestamp() - asked.claimed_at) END,
-        'sends', marked.sends,
-        'is_open', marked.is_open,
-        'is_resend', asked.is_resend,
-        'acknowledged', EXISTS (
+    SELECT row_to_json(claimed)::text FROM (
+    SELECT asked.row_id, asked.event_type, asked.attempts, asked.organization_id, asked.account_id,
+        asked.order_id, asked.seq, act.action_id, confirmed.action_id AS confirmed_action_id,
+        act.record::json, asked.leg IS NOT NULL AS is_leg, linked.legs, asked.order_status,
+        asked.external_order_id, asked.cancel_requested, asked.lookups, clock_timestamp() AS now,
+        extract(epoch FROM clock_timestamp() - act.created_at) AS age_seconds,
+        CASE WHEN lease.is_ours
+            THEN extract(epoch FROM clock_timestamp() - asked.claimed_at) END AS claim_seconds,
+        marked.sends, marked.is_open, asked.is_resend,
+        EXISTS (
             SELECT FROM facts f
             WHERE f.order_id = asked.order_id AND f.kind IN ({SHOWN_KINDS}) OFFSET 0
-        ),
-        'closes', asked.closes,
-        'is_halted_since', EXISTS (
+        ) AS acknowledged,
+        asked.closes,
+        EXISTS (
             SELECT FROM halts h
             WHERE h.scope_id IN (asked.organization_id, asked.account_id)
                 AND h.resumed_at >= act.created_at OFFSET 0
-        ),
-        'halt_stands',
+        ) AS is_halted_since,
         CASE WHEN asked.closes AND act.record::json ->> 'principal_type' = 'SYSTEM' THEN EXISTS (
             SELECT FROM halts h
             WHERE h.id = (act.record::json ->> 'principal_id')::uuid
                 AND h.resumed_at IS NULL OFFSET 0
-        ) END,
-        'last_error', asked.last_error,
-        'account_disabled', a.disabled,
-        'controls', ({CONTROLS}),
-        'limits', ARRAY [{limits.COLUMNS}]
-    )::text
+        ) END AS halt_stands,
+        asked.last_error, a.disabled AS account_disabled,
+        ({CONTROLS}) AS controls, ARRAY [{limits.COLUMNS}] AS limits
     FROM (
         SELECT r.id AS row_id, r.event_type, r.attempts, r.organization_id, r.lane AS account_id,
             r.order_key AS order_id, (r.payload ->> 'seq')::bigint AS seq,
@@ -193,7 +174,8 @@ _READ_CLAIMED = f"""
           AND l.token = ($3::bigint[])[array_position($2::uuid[], asked.account_id)]
         LIMIT 1
     ) lease ON true
-    ORDER BY asked.row_id
+    ) AS claimed
+    ORDER BY row_id
 """  # noqa: S608 - our own constants
 
 
