@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 import msgspec
@@ -9,8 +10,9 @@ from msgspec.structs import astuple
 
 from trading_intents.balances.model import AccountBalance, EquityPoint, EquityValues, Resolution
 from trading_intents.brokers.port import BrokerBalance
-from trading_intents.storage.database import Row, Tx
+from trading_intents.storage.database import Tx
 from trading_intents.storage.pipeline import RowParameters, Statement, column_types
+from trading_intents.trading import FrozenStruct
 
 RECORDING_LOCK = 7469013  # one process records equity
 PRUNE_ROWS = 5_000
@@ -61,10 +63,30 @@ async def find_due_span(tx: Tx) -> tuple[datetime | None, float]:
     return (row["at"] if row["is_due"] else None), row["left_seconds"]
 
 
-async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
-    """Accounts that ever held something, each with its balance and its last point, by id."""
+class EquityRow(FrozenStruct, frozen=True, kw_only=True):
+    """An account that ever held something, with its balance and its last point."""
+
+    account_id: UUID
+    organization_id: UUID
+    cash: Decimal | None
+    equity: Decimal | None
+    last_equity: Decimal | None
+    last_cash: Decimal | None
+    last_realized_pnl: Decimal | None
+    last_unrealized_pnl: Decimal | None
+
+    @property
+    def last(self) -> EquityValues | None:
+        realized = self.last_realized_pnl
+        unrealized = self.last_unrealized_pnl
+        if realized is None or unrealized is None:
+            return None
+        return EquityValues(self.last_equity, self.last_cash, realized, unrealized)
+
+
+async def page_equity(tx: Tx, after: UUID, limit: int) -> list[EquityRow]:
     query = """
-        SELECT a.id, a.organization_id, b.cash, b.equity, last.*
+        SELECT a.id AS account_id, a.organization_id, b.cash, b.equity, last.*
         FROM (
             SELECT id, organization_id FROM accounts
             WHERE id > $1 AND closed_at IS NULL
@@ -81,7 +103,7 @@ async def page_equity(tx: Tx, after: UUID, limit: int) -> list[Row]:
         ) AS last ON true
         ORDER BY a.id
     """
-    return await tx.fetch(query, after, limit)
+    return [EquityRow(**row) for row in await tx.fetch(query, after, limit)]
 
 
 async def write_points(

@@ -8,7 +8,7 @@ from trading_intents.balances.model import EquityValues
 from trading_intents.controls.limits.state.losses import AccountResults
 from trading_intents.controls.limits.state.statements import read_results
 from trading_intents.prices.model import PriceRules
-from trading_intents.storage.database import Pool, Row, Tx
+from trading_intents.storage.database import Pool, Tx
 from trading_intents.storage.grouped import PoolTransaction
 from trading_intents.trading import exact, normalized
 
@@ -38,29 +38,22 @@ class EquityRecorder:
         rows = await store.page_equity(tx, after, PAGE_ACCOUNTS)
         if not rows:
             return None
-        (reply,) = await PoolTransaction(tx).run([read_results([str(row["id"]) for row in rows])])
+        request = read_results([str(row.account_id) for row in rows])
+        (reply,) = await PoolTransaction(tx).run([request])
         results = AccountResults(reply.texts(), self._prices)
-        changed = {
-            (row["id"], row["organization_id"]): values
-            for row in rows
-            if (values := _values(row, results)) != _last_values(row)
-        }
+        changed: dict[tuple[UUID, UUID], EquityValues] = {}
+        for row in rows:
+            values = _values(row, results)
+            if values != row.last:
+                changed[row.account_id, row.organization_id] = values
         if changed:
             await store.write_points(tx, span, changed)
-        last: UUID = rows[-1]["id"]
-        return last
+        return rows[-1].account_id
 
 
-def _values(row: Row, results: AccountResults) -> EquityValues:
-    account_id = str(row["id"])
+def _values(row: store.EquityRow, results: AccountResults) -> EquityValues:
+    account_id = str(row.account_id)
     realized = results.realized[account_id]
     with exact():
         unrealized = results.results[account_id] - realized
-    return EquityValues(row["equity"], row["cash"], normalized(realized), normalized(unrealized))
-
-
-def _last_values(row: Row) -> EquityValues | None:
-    if row["last_realized_pnl"] is None:
-        return None
-    names = ("equity", "cash", "realized_pnl", "unrealized_pnl")
-    return EquityValues(*(row[f"last_{name}"] for name in names))
+    return EquityValues(row.equity, row.cash, normalized(realized), normalized(unrealized))

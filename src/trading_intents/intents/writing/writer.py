@@ -156,19 +156,22 @@ class Writer:
             self._lock_waits.add(first, batch)
             return
         for half in ([first, *others[1::2]], others[::2]):
-            part = [pending for organization_id in half for pending in groups[organization_id]]
+            part: list[PendingSubmission] = []
+            for organization_id in half:
+                part += groups[organization_id]
             try:
-                self._put_back_skipped(
-                    await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)
-                )
+                skipped = await self._attempt(self._dependencies, part, statements.SKIP_AT_ONCE)
+                self._put_back_skipped(skipped)
             except StatementRefused:
                 await self._write_by_organization(part)
 
     def _put_back_skipped(self, skipped: Sequence[PendingSubmission]) -> None:
+        again: list[PendingSubmission] = []
+        held: list[PendingSubmission] = []
         for pending in skipped:
             pending.skips += 1
-        self._queue.put_back(pending for pending in skipped if pending.skips <= MAX_SKIPS)
-        held = [pending for pending in skipped if pending.skips > MAX_SKIPS]
+            (held if pending.skips > MAX_SKIPS else again).append(pending)
+        self._queue.put_back(again)
         for held_id, own in group_by(held, lambda pending: pending.held_id).items():
             self._lock_waits.add(held_id, own)
 
@@ -205,9 +208,9 @@ class Writer:
         started_seconds = self._clock.monotonic()
         is_ours = dependencies is self._dependencies
         submissions = [each.submission for each in batch]
-        ours = (self._answer_soon,) if is_ours else ()
+        on_sent = self._answer_soon if is_ours else None
         try:
-            result = await run_batch(dependencies, submissions, locking, *ours)
+            result = await run_batch(dependencies, submissions, locking, on_sent)
         except CommitLost as lost:
             self._start(self._resolve(batch, lost.result))
             return []
@@ -250,14 +253,12 @@ class Writer:
     def _observe(
         self, batch: Sequence[PendingSubmission], result: BatchResult, started_seconds: float
     ) -> None:
+        first_seconds = min(each.since_seconds for each in batch)
+        ended_seconds = self._clock.monotonic()
         self._metrics.writer_batch_size.observe(len(batch))
-        self._metrics.writer_wait_seconds.observe(
-            started_seconds - min(each.since_seconds for each in batch)
-        )
+        self._metrics.writer_wait_seconds.observe(started_seconds - first_seconds)
         self._metrics.writer_decide_seconds.observe(result.decided_seconds - started_seconds)
-        self._metrics.writer_commit_seconds.observe(
-            self._clock.monotonic() - result.decided_seconds
-        )
+        self._metrics.writer_commit_seconds.observe(ended_seconds - result.decided_seconds)
 
     def _fail_internal(self, batch: Sequence[PendingSubmission], error: Exception) -> None:
         fault = InternalError(
@@ -278,16 +279,14 @@ class Writer:
             organizations = {each.submission.organization_id for each in batch}
             self._signals.notify(channel(Queue.INTENTS), organizations)
             self._signals.notify(STREAM, organizations)
-        skipped = [
-            pending
-            for pending, outcome in zip(batch, result.outcomes, strict=True)
-            if outcome is None
-        ]
-        for pending in skipped:
+        skipped: list[PendingSubmission] = []
+        for pending, outcome in zip(batch, result.outcomes, strict=True):
+            if outcome is not None:
+                continue
             key_id = pending.submission.key_id or ""
-            pending.held_id = (
-                key_id if key_id in result.held_keys else pending.submission.account_id
-            )
+            is_key_held = key_id in result.held_keys
+            pending.held_id = key_id if is_key_held else pending.submission.account_id
+            skipped.append(pending)
         return skipped
 
     def _answer_soon(self) -> None:
@@ -342,13 +341,13 @@ class Writer:
                 self._fail(batch, OutcomeUnknown())
 
     def _repeat(self, batch: list[PendingSubmission]) -> None:
+        lost: list[PendingSubmission] = []
+        again: list[PendingSubmission] = []
         for pending in batch:
             pending.lost_commits += 1
-        lost = [pending for pending in batch if pending.lost_commits > MAX_LOST_COMMITS]
+            (lost if pending.lost_commits > MAX_LOST_COMMITS else again).append(pending)
         self._fail(
             lost, Unavailable("the connection to the database was lost; nothing was recorded")
         )
-        self._queue.put_back(
-            pending for pending in batch if pending.lost_commits <= MAX_LOST_COMMITS
-        )
+        self._queue.put_back(again)
         self._wakeup.set()
