@@ -21,17 +21,19 @@ from trading_intents.trading import ActionType, FrozenStruct
 PAGE_ROWS = 2_000
 PROVED = (
     "Proved: every action is as it was hashed, none is missing up to its account's head, every "
-    "account has a head, and every\norder, and every event that is still kept, has the action that "
-    "it came from."
+    "account has a head, and every\n"
+    "order, and every event that is still kept, has the action that it came from."
 )
 NOT_PROVED = (
-    "Not proved: that nobody with all rights over the database rewrote or cut actions, heads, orders "
-    "and events together.\nHeads kept outside prove that: `audit anchor` prints them, `audit verify "
-    "--against FILE` compares."
+    "Not proved: that nobody with all rights over the database rewrote or cut actions, heads, "
+    "orders and events together.\n"
+    "Heads kept outside prove that: `audit anchor` prints them, `audit verify --against FILE` "
+    "compares."
 )
 PROVED_AGAINST = (
     "The actions up to each head in the file are the ones that were there when it was written. Not "
-    "proved: what was appended\nsince, against somebody with all rights over the database."
+    "proved: what was appended\n"
+    "since, against somebody with all rights over the database."
 )
 COLUMNS = ("account_id", "seq", "intent_id", "organization_id", "action_type", "created_at")
 LOWEST_ID = UUID(int=0)

@@ -136,8 +136,8 @@ async def count_symbols(tx: Tx, account_id: UUID) -> int:
 
 # The columns of a LossLimit.
 _LOSS_LIMIT = """
-    owner_id AS account_id, organization_id, (rules ->> 'max_daily_loss')::numeric AS max_daily_loss,
-    rules ->> 'timezone' AS timezone
+    owner_id AS account_id, organization_id,
+    (rules ->> 'max_daily_loss')::numeric AS max_daily_loss, rules ->> 'timezone' AS timezone
 """
 
 

@@ -9,7 +9,7 @@ from trading_intents.brokers.port import Capabilities
 from trading_intents.controls.model import Controls, evaluate
 from trading_intents.identity.model import Entitlement, Permission
 from trading_intents.intents.deciding.compose import asked_order, compose, compose_close
-from trading_intents.intents.deciding.links import check_offered
+from trading_intents.intents.deciding.linked import check_offered
 from trading_intents.intents.model import (
     AccountState,
     Cancel,

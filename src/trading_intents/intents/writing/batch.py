@@ -88,7 +88,7 @@ async def run_batch(
     dependencies: BatchDependencies,
     submissions: Sequence[Submission],
     locking: statements.Locking,
-    on_sent: Callable[[], None] = lambda: None,
+    on_sent: Callable[[], None] | None = None,
 ) -> BatchResult:
     """Commits the batch before it returns. CommitLost: it may have been committed. Unavailable,
     StatementRefused: nothing was recorded. `on_sent` runs when only its commit is left to wait
@@ -110,7 +110,8 @@ async def run_batch(
         # Built while the server works.
         request.append_statements(effects.publish(made, state.now), more=True)
         request.append_statements([statements.COMMIT])
-        on_sent()
+        if on_sent:
+            on_sent()
         try:
             *_, committed = await request.all_replies()
         except ConnectionLost:

@@ -23,8 +23,8 @@ Fail = Callable[[Sequence[PendingSubmission], PlatformError], None]
 
 
 class LockWaits:
-    """A queue for each organization, account or key's budget that is locked. A batch is taken from each
-    in turn, however many stay locked."""
+    """A queue for each organization, account or key's budget that is locked. A
+    batch is taken from each in turn, however many stay locked."""
 
     def __init__(self, pipeline: Pipeline, attempt: Attempt, fail: Fail, clock: Clock) -> None:
         self._pipeline = pipeline

@@ -27,10 +27,9 @@ class PlatformActions:
 
     def __init__(self, dependencies: BatchDependencies, signals: Signals) -> None:
         self._signals = signals
-        pipelines = (
-            dependencies.pipeline,
-            *(dependencies.pipeline.another() for _ in range(1, MAX_CONNECTIONS)),
-        )
+        pipelines = [dependencies.pipeline]
+        while len(pipelines) < MAX_CONNECTIONS:
+            pipelines.append(dependencies.pipeline.another())
         self._dependencies = [
             replace(dependencies, pipeline=pipeline, rules=RulesCache()) for pipeline in pipelines
         ]
