@@ -341,19 +341,12 @@ def _entries(
             entries.append(filled(measure=Measure.FILLED_NOTIONAL, amount=value))
     known = [fact for fact in history.facts if fact.key not in arrivals.keys]
     if view.acknowledged and not is_acknowledged(known):
-        sent_at = _sent_at(history)
-        if sent_at:
-            millis = max(int((arrivals.now - sent_at).total_seconds() * 1000), 0)
-            key = ack_key(millis)
-            entries.append(of_account(at=arrivals.now, measure=Measure.ACK_MILLIS, key=key))
+        for command in history.commands:
+            if command.action_type is ActionType.CREATE and command.sent_at:
+                millis = max(int((arrivals.now - command.sent_at).total_seconds() * 1000), 0)
+                measured = partial(of_account, at=arrivals.now, measure=Measure.ACK_MILLIS)
+                entries.append(measured(key=ack_key(millis)))
     return tuple(entries)
-
-
-def _sent_at(history: OrderHistory) -> datetime | None:
-    for each in history.commands:
-        if each.action_type is ActionType.CREATE:
-            return each.sent_at
-    return None
 
 
 def _exposure_change(

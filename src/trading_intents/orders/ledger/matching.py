@@ -139,11 +139,11 @@ def account_balance(
     if balance is None:
         return None
     return AccountBalance(
-        account_id=account_ref.account_id,
-        organization_id=account_ref.organization_id,
-        environment=account_ref.environment,
-        broker=account_ref.broker,
-        balance=sanitize_balance(balance, now),
+        account_ref.account_id,
+        account_ref.organization_id,
+        account_ref.environment,
+        account_ref.broker,
+        sanitize_balance(balance, now),
     )
 
 
@@ -374,7 +374,7 @@ def _adopt(prepared: PreparedRecording, index: LedgerIndex, new_facts: NewFacts)
 def _find_senders(
     account_id: IdText, index: LedgerIndex, names: Sequence[tuple[str, str]]
 ) -> dict[str, list[tuple[datetime, IdText]]]:
-    """Finds when, and for which orders, commands were sent that are newly known by a broker's id."""
+    """The times and orders of commands that are newly known, by the id that their broker gave."""
     senders: dict[str, list[tuple[datetime, IdText]]] = {}
     for client_id, broker_id in names:
         sent = index.clients.get(AccountName(account_id, client_id))

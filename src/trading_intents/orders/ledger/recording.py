@@ -1,8 +1,8 @@
 """Records broker events and the platform's own facts as orders, trades, positions and stream events,
 in the caller's transaction. Never talks to a broker; orders/model.py decides what an order is."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
@@ -138,7 +138,11 @@ async def _book(
     derived = await _derive_groups(prepared, new_facts, index, pacer)
     changes: list[TradeChange] = []
     conflicts = list(new_facts.conflicts)
+    resurrected = set()
     for order in derived:
+        if order.resurrected:
+            order_id = order.row.order_id
+            resurrected |= {order_id, index.entry_of(order_id)}
         changes += order.trades
         for fact in order.conflicts:
             conflicts.append((fact, order.row.order_id))
@@ -154,7 +158,7 @@ async def _book(
         account_ref=account_ref,
         new_facts=new_facts,
         orders={order.row.order_id: order for order in derived},
-        resurrected=tuple(dict.fromkeys(map(UUID, _resurrected(derived)))),
+        resurrected=tuple(map(UUID, sorted(resurrected))),
         trades=changes,
         positions=positions,
         events=events,
@@ -166,14 +170,6 @@ async def _book(
         balance=balance,
         conflicts=tuple(conflicts),
     )
-
-
-def _resurrected(derived: Sequence[DerivedOrder]) -> Iterator[IdText]:
-    for order in derived:
-        if order.resurrected:
-            yield order.row.order_id
-            if order.row.parent_order_id:
-                yield order.row.parent_order_id
 
 
 def write_statements(recorded: Sequence[RecordedAccount]) -> list[Statement]:
@@ -308,17 +304,17 @@ def _steps_by_symbol(
     new_facts: NewFacts,
     changes: Sequence[TradeChange],
 ) -> dict[str, list[Step]]:
-    steps: dict[str, list[Step]] = {}
+    steps: dict[str, list[Step]] = defaultdict(list)
     for change in changes:
-        steps.setdefault(change.after.symbol, []).append((change.event_number, change))
+        steps[change.after.symbol].append((change.event_number, change))
     for number, event in enumerate(prepared.events):
         if event.kind is EventKind.POSITION:
-            steps.setdefault(event.symbol or "", []).append((number, event))
+            steps[event.symbol or ""].append((number, event))
     for fact, _ in new_facts.facts.values():
         if fact.kind is FactKind.FEE:
             number = new_facts.numbers[fact.key]
             event = prepared.events[number]
-            steps.setdefault(event.symbol or "", []).append((number, event))
+            steps[event.symbol or ""].append((number, event))
     return steps
 
 
