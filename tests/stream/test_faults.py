@@ -73,7 +73,9 @@ class Killed:
         while not self.over.is_set():
             with serving(self._folder, **self._settings) as platform:
                 self.address = platform.grpc
-                if self.kills < self._max_kills and not self.over.wait(chance.uniform(*LIFE_SECONDS)):
+                if self.kills < self._max_kills and not self.over.wait(
+                    chance.uniform(*LIFE_SECONDS)
+                ):
                     platform.process.kill()
                     platform.process.wait()
                     self.kills += 1
