@@ -30,7 +30,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT_SECONDS = 30
 INTERRUPTED = 130
 QUOTE_SECONDS = 0.02
-MAX_STRATEGY_TOKENS = 534
+MAX_STRATEGY_TOKENS = 530
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.test_tidy import count_tokens
 from trading_intents_client import Account, Limits
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-MAX_TOKENS = 1_090
+MAX_TOKENS = 1_035
 SECRET = "S3cretOfTheAlerts" * 2
 LIMIT_SECONDS = 30
 
