@@ -1,5 +1,5 @@
-"""The rules of broker integrations, as numbered cards. An author writes a Stage for the venue or its
-simulator, and runs `play` for each card of `broker_cards.CARDS`; no test framework is needed."""
+"""The rules of broker integrations, as numbered cards. An author writes a Stage for the venue, and
+runs `play` for each card of `broker_cards.CARDS`. Needs no test framework."""
 
 import asyncio
 import time
@@ -51,7 +51,8 @@ class StageFault(StrEnum):
 
 
 class Stage(Protocol):
-    """An empty account at a venue whose market the test makes. One is made for each card."""
+    """An empty account at a venue, or a simulator of it, whose market the test makes. One is made
+    for each card."""
 
     capabilities: Capabilities
     symbol: Symbol  # that nobody else trades

@@ -273,8 +273,9 @@ class AlpacaBroker(StreamedSession):
         if update.event in wire.COMMAND_REFUSALS:
             command = self._commands.get(f"{update.event} {order.id}")
             return [wire.refusal_event(update, command)] if command else ()
-        order = await self._rest.adopt(order, self._rest.deadline())
-        first_id = self._rest.first_of(order)
+        rest = self._rest
+        order = await rest.adopt(order, rest.deadline())
+        first_id = rest.first_of(order)
         is_filled_entry = order.role == "entry" and order.status == "filled"
         if first_id and order.status in OVER and not is_filled_entry:
             remember(self._unread, first_id, order)
@@ -284,8 +285,8 @@ class AlpacaBroker(StreamedSession):
         before = None
         # Then the next list of fills counts it.
         with contextlib.suppress(BrokerUnavailable, AuthFailed):
-            if not self._rest.has_execution_ids:
-                before = await self._rest.count_before(order, self._rest.deadline())
+            if not rest.has_execution_ids:
+                before = await rest.count_before(order, rest.deadline())
         return wire.update_events(replace(update, order=order), before)
 
     async def _read_versions(self) -> AsyncIterator[BrokerEvent | port.StreamGap]:
@@ -310,8 +311,8 @@ class AlpacaBroker(StreamedSession):
         """Includes how orders that were sent since then ended; has no positions if they change
         meanwhile."""
         rest = self._rest
-        deadline = self._rest.deadline(SNAPSHOT_SECONDS)
-        taken_at = self._rest.now()
+        deadline = rest.deadline(SNAPSHOT_SECONDS)
+        taken_at = rest.now()
         account = await rest.read_account(deadline)
         recent = await rest.list_orders(deadline, status="all", nested="true", after=rfc3339(since))
         opened = await rest.list_orders(deadline, status="open")

@@ -15,19 +15,29 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trading_intents.brokers import port
 from trading_intents.brokers.fix import messages, wire
 from trading_intents.brokers.fix.messages import FixMessage, ReceivedMessage, SessionEnded
 from trading_intents.brokers.fix.session import FixSession
 from trading_intents.brokers.fix.store import FixStore
 from trading_intents.brokers.fix.wire import Venue
 from trading_intents.brokers.port import (
+    Absent,
+    AccountSnapshot,
     AuthFailed,
+    BrokerBalance,
     BrokerEvent,
     BrokerUnavailable,
+    Capabilities,
     CommandResult,
+    Integration,
+    IntegrationContext,
+    Lookup,
+    LookupUnknown,
+    OrderSnapshot,
     OrderTicket,
     Outcome,
+    StreamGap,
+    UnreadableEvent,
 )
 from trading_intents.brokers.sanitizing import cause_of
 from trading_intents.errors import OutcomeUnknown, PlatformError
@@ -64,7 +74,7 @@ class _Command:
 
 class FixBroker:
     def __init__(
-        self, context: port.IntegrationContext, venue: Venue, capabilities: port.Capabilities
+        self, context: IntegrationContext, venue: Venue, capabilities: Capabilities
     ) -> None:
         self.name = capabilities.name
         self.capabilities = capabilities
@@ -74,7 +84,7 @@ class FixBroker:
         self._session: FixSession | None = None
         self._running: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._events: asyncio.Queue[BrokerEvent | port.StreamGap | None] = asyncio.Queue(MAX_EVENTS)
+        self._events: asyncio.Queue[BrokerEvent | StreamGap | None] = asyncio.Queue(MAX_EVENTS)
         self._commands: dict[str, _Command] = {}
         self._lookups: dict[str, asyncio.Future[ReceivedMessage]] = {}
         self._unreadable: set[tuple[int, int]] = set()  # named already
@@ -216,22 +226,22 @@ class FixBroker:
 
     async def lookup(
         self, client_order_id: str, broker_order_id: str | None, deadline: float
-    ) -> port.Lookup:
+    ) -> Lookup:
         try:
             async with asyncio.timeout(deadline - self._context.clock.monotonic()):
                 if self._session is None:  # another process has it: the venue's last reports
                     reports = await self._store.list_open(0)
                     last = [each for each in reports if each.message.get(11) == client_order_id]
-                    return wire.snapshot_of(last[-1]) if last else port.LookupUnknown(DOWN)
+                    return wire.snapshot_of(last[-1]) if last else LookupUnknown(DOWN)
                 await self._session.flush()  # it may just be on its way into the table
                 raw = await self._store.find_sent(client_order_id)
                 if raw is None:
-                    return port.Absent(never_sent=True)
+                    return Absent(never_sent=True)
                 if self._venue.lookup == "none":
-                    return port.LookupUnknown("the venue answers no status requests")
+                    return LookupUnknown("the venue answers no status requests")
                 sent = messages.parse(raw)
                 received = await self._ask(self._session, client_order_id, broker_order_id, sent)
-            return port.Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
+            return Absent() if wire.is_absent(received.message) else wire.snapshot_of(received)
         except (
             messages.NotStored,
             SessionEnded,
@@ -240,7 +250,7 @@ class FixBroker:
             ValueError,
             AssertionError,
         ) as error:
-            return port.LookupUnknown(str(error) or "no answer in time")
+            return LookupUnknown(str(error) or "no answer in time")
 
     async def _ask(
         self,
@@ -262,27 +272,27 @@ class FixBroker:
 
     # What the venue says.
 
-    async def events(self) -> AsyncIterator[BrokerEvent | port.BrokerBalance | port.StreamGap]:
+    async def events(self) -> AsyncIterator[BrokerEvent | BrokerBalance | StreamGap]:
         while (event := await self._events.get()) is not None:
             yield event
         if self._session and self._session.ended and not self._is_closed:
             raise BrokerUnavailable(str(self._session.ended))
 
-    def _deliver(self, event: BrokerEvent | port.StreamGap) -> None:
+    def _deliver(self, event: BrokerEvent | StreamGap) -> None:
         if self._events.full():  # a snapshot repeats what has no room
             while not self._events.empty():
                 self._events.get_nowait()
-            event = port.StreamGap("events were not taken in time")
+            event = StreamGap("events were not taken in time")
         self._events.put_nowait(event)
 
     def _on_incident(self, incident: FixIncident) -> None:
         self._context.metrics.fix_incidents.labels(incident).inc()
         if reason := _REPORTED_BY_SNAPSHOT.get(incident):
-            self._deliver(port.StreamGap(reason))
+            self._deliver(StreamGap(reason))
 
     def _on_messages(self, batch: Sequence[ReceivedMessage]) -> None:
         """Answers all commands first: the events repeat what their answers have."""
-        reported = list[BrokerEvent | port.StreamGap]()
+        reported = list[BrokerEvent | StreamGap]()
         unreadable = list[str]()
         for received in batch:
             message = received.message
@@ -297,7 +307,7 @@ class FixBroker:
                 if not command.answer.done():
                     command.answer.set_result(message)
         for reason in unreadable:
-            self._deliver(port.UnreadableEvent(reason))
+            self._deliver(UnreadableEvent(reason))
         for event in reported:
             self._deliver(event)
 
@@ -313,13 +323,13 @@ class FixBroker:
                     return each
         return None
 
-    async def snapshot(self, since: datetime) -> port.AccountSnapshot:
+    async def snapshot(self, since: datetime) -> AccountSnapshot:
         """Repeats the venue's reports: the session misses nothing. Works without a connection. Open
         orders of before a reset are left out where each can be looked up: what happened in between
         may never be reported."""
         taken_at = self._context.clock.now()
         events = list[BrokerEvent]()
-        orders = list[port.OrderSnapshot]()
+        orders = list[OrderSnapshot]()
         unreadable = list[str]()
         try:
             session = await self._store.read()
@@ -337,7 +347,7 @@ class FixBroker:
             name = f"{each.epoch}:skipped:{each.number}"
             refused = messages.RefusedMessage(each.type, each.client_order_id)
             events.append(wire.refusal_event(name, refused, "not_delivered"))
-        return port.AccountSnapshot(
+        return AccountSnapshot(
             taken_at=taken_at,
             open_orders=tuple(orders),
             executions=tuple(events),
@@ -394,7 +404,7 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
+def venues(settings: Mapping[str, str]) -> Iterator[Integration]:
     """The venues in the folder FIX_VENUES: a file NAME.toml is the broker NAME. ValueError, after
     all others, says which files are wrong."""
     folder = settings.get("FIX_VENUES", "")
@@ -411,6 +421,6 @@ def venues(settings: Mapping[str, str]) -> Iterator[port.Integration]:
             continue
         capabilities = venue.capabilities(path.stem)
         connect = partial(FixBroker, venue=venue, capabilities=capabilities)
-        yield port.Integration(path.stem, capabilities, connect)
+        yield Integration(path.stem, capabilities, connect)
     if wrong:
         raise ValueError("; ".join(wrong))

@@ -295,7 +295,8 @@ _RECEIVED = """
 """
 LIST_OPEN = f"{_RECEIVED} AND i.is_open AND i.epoch >= $2 ORDER BY i.order_id"
 LIST_RECEIVED = f"""
-    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4) ORDER BY i.at, i.epoch, i.number LIMIT {MAX_REPEATED}
+    {_RECEIVED} AND (i.at, i.epoch, i.number) > ($2, $3, $4)
+    ORDER BY i.at, i.epoch, i.number LIMIT {MAX_REPEATED}
 """
 LIST_SKIPPED = """
     SELECT epoch, number, type, client_order_id FROM fix_out

@@ -37,7 +37,7 @@ REPORT = "8"
 CANCEL_REJECT = "9"
 BUSINESS_REJECT = "j"
 Day = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
-Amounts = dict[str, Any]
+
 MAX_ID_CHARS = 128  # no venue's id is as long; an index holds no more than some thousand
 
 _E = EventKind
@@ -172,10 +172,9 @@ class Venue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def command(msg_type: str, ticket: OrderTicket, now: datetime, account: str | None) -> Fields:
     """The fields of a new order, a replace or a cancel; one that is empty is not sent."""
-    fields: list[tuple[int, str]] = []
+    fields = list[tuple[int, str]]()
     if msg_type != NEW_ORDER:
-        fields.append((41, ticket.orig_client_order_id or ""))
-        fields.append((37, ticket.broker_order_id or ""))
+        fields = [(41, ticket.orig_client_order_id or ""), (37, ticket.broker_order_id or "")]
     fields += [
         (11, ticket.client_order_id),
         (1, account or ""),
@@ -329,24 +328,20 @@ def _execution(message: FixMessage, epoch: int, kind: EventKind) -> BrokerEvent:
     exec_id = message.get(17)
     if not exec_id or (kind is not _E.FILL and not message.get(19)):
         raise ValueError(f"an execution without its id: {kind}")
-    own: dict[str, Any] = {"exec_id": exec_id}
+    own = _counts(message, kind)
     if kind is not _E.FILL:
         own["replaces"] = message.get(19)
     if kind is not _E.FILL_BUST:
-        own |= _numbers(message, kind)
-    return _event(message, epoch, kind, exec_id, **own, **_counts(message, kind))
+        own["quantity"] = quantity = _amount(message, 32)
+        own["price"] = price = _amount(message, 31)
+        if quantity is None or price is None:
+            raise ValueError(f"an execution without its numbers: {kind}")
+        if message.get(13) == "3":
+            own["fee"] = _amount(message, 12)
+    return _event(message, epoch, kind, exec_id, exec_id=exec_id, **own)
 
 
-def _numbers(message: FixMessage, kind: EventKind) -> Amounts:
-    quantity = _amount(message, 32)
-    price = _amount(message, 31)
-    if quantity is None or price is None:
-        raise ValueError(f"an execution without its numbers: {kind}")
-    fee = _amount(message, 12) if message.get(13) == "3" else None
-    return {"quantity": quantity, "price": price, "fee": fee}
-
-
-def _counts(message: FixMessage, kind: EventKind) -> Amounts:
+def _counts(message: FixMessage, kind: EventKind) -> dict[str, Any]:
     """Gives what of the order is filled and left. A bust's own count is not used."""
     return {
         "cum_quantity": None if kind is _E.FILL_BUST else _amount(message, 14),

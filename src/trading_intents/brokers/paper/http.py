@@ -1,7 +1,6 @@
 """Prices of the paper broker over HTTP: parse, call one use case, render."""
 
 from collections.abc import Callable
-from decimal import Decimal
 
 import msgspec
 
@@ -112,10 +111,8 @@ def quote_routes(
 
 def _read(request: Request) -> Prices:
     body = request.body(NewQuote, NewQuote.__struct_fields__)
-    amounts = dict[str, Decimal]()
-    for name, text in msgspec.structs.asdict(body).items():
-        if text is not None:
-            amounts[name] = read_amount(f"/{name}", text)
+    given = msgspec.structs.asdict(body).items()
+    amounts = {name: read_amount(f"/{name}", text) for name, text in given if text is not None}
     prices = Prices(**amounts)
     if prices.bid > prices.ask:
         raise ValidationFailed.at("/bid", "must be at most the ask")

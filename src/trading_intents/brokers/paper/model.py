@@ -150,9 +150,14 @@ class PaperOrder(PaperTerms, frozen=True, kw_only=True):
     expires_at: datetime
 
     @property
+    def is_working(self) -> bool:
+        return self.status is PaperOrderStatus.WORKING
+
+    @property
     def leaves(self) -> Decimal:
-        works = self.status is PaperOrderStatus.WORKING and not self.is_held
-        return max(self.quantity - self.filled, ZERO) if works else ZERO
+        if not self.is_working or self.is_held:
+            return ZERO
+        return max(self.quantity - self.filled, ZERO)
 
     @property
     def reserved(self) -> Decimal:

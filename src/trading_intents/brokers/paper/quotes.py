@@ -11,7 +11,7 @@ from trading_intents.brokers.paper.prices import tick_number, walk_quote
 from trading_intents.errors import LimitReached, VersionConflict
 from trading_intents.ids import OrganizationId
 from trading_intents.storage.administration import read_clock
-from trading_intents.storage.database import Pool, Tx
+from trading_intents.storage.database import Pool
 from trading_intents.storage.pages import PageRequest
 from trading_intents.storage.signals import Signals
 from trading_intents.trading import Symbol
@@ -47,19 +47,17 @@ class Quotes:
             if expected is not None and number - 1 not in expected:
                 raise VersionConflict(f"the version is {number - 1}")
             if number == 1:
-                await self._check_room(tx, organization_id)
+                symbols = await store.count_symbols(tx, organization_id)
+                if symbols > MAX_SYMBOLS_PER_ORGANIZATION:
+                    raise LimitReached(
+                        f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with "
+                        "quotes, which is the limit"
+                    )
             posted_at = await store.insert_quote(tx, organization_id, symbol, number, prices)
             if number > QUOTES_KEPT:
                 await store.delete_quotes(tx, organization_id, symbol, number - QUOTES_KEPT)
         self._signals.notify(channel(organization_id))
         return Quote(source=Source.POSTED, number=number, at=posted_at, **asdict(prices))
-
-    async def _check_room(self, tx: Tx, organization_id: OrganizationId) -> None:
-        if await store.count_symbols(tx, organization_id) > MAX_SYMBOLS_PER_ORGANIZATION:
-            raise LimitReached(
-                f"the organization has {MAX_SYMBOLS_PER_ORGANIZATION} symbols with "
-                "quotes, which is the limit"
-            )
 
     async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
         """The last one posted, however old, or the walk's of this moment."""

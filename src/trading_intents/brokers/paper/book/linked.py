@@ -66,13 +66,13 @@ def _ended(order: PaperOrder, status: PaperOrderStatus, reason: str | None) -> C
 
 def exits_of(orders: Mapping[int, PaperOrder], entry: PaperOrder) -> list[PaperOrder]:
     legs = [each for each in orders.values() if each.parent == entry.number]
-    return [leg for leg in legs if leg.is_exit and _works(leg)]
+    return [leg for leg in legs if leg.is_exit and leg.is_working]
 
 
 def pair_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder | None:
     """The working order of which a fill lowers this one."""
     for each in orders.values():
-        if _works(each) and are_pair(each, order):
+        if each.is_working and are_pair(each, order):
             return each
     return None
 
@@ -88,7 +88,7 @@ def are_pair(one: PaperOrder, other: PaperOrder) -> bool:
 def may_grow(orders: Mapping[int, PaperOrder], order: PaperOrder) -> bool:
     """Whether it is an exit whose entry may still fill."""
     entry = _entry_of(orders, order)
-    return entry is not None and _works(entry)
+    return entry is not None and entry.is_working
 
 
 def _entry_of(orders: Mapping[int, PaperOrder], order: PaperOrder) -> PaperOrder | None:
@@ -111,7 +111,3 @@ def counted(orders: Collection[PaperOrder], order: PaperOrder) -> list[PaperOrde
         if not any(are_pair(each, earlier) for earlier in alone[:number]):
             found.append(each)
     return found
-
-
-def _works(order: PaperOrder) -> bool:
-    return order.status is PaperOrderStatus.WORKING

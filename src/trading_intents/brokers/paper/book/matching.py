@@ -167,7 +167,7 @@ class OrderBook:
                 return reason
             self._put(changed)
             self._emit(changed, EventKind.REPLACED, at, replaces=order.client_order_id)
-            if changed.status is PaperOrderStatus.WORKING:
+            if changed.is_working:
                 self._work(order.number, at, arrived=True)
             return None
 
@@ -227,7 +227,7 @@ class OrderBook:
 
     def working(self) -> list[PaperOrder]:
         orders = self.orders.values()
-        return [order for order in orders if order.status is PaperOrderStatus.WORKING]
+        return [order for order in orders if order.is_working]
 
     def _queue(self) -> list[PaperOrder]:
         return sorted(self.working(), key=lambda order: order.place)
@@ -243,7 +243,7 @@ class OrderBook:
         for order in self._queue():
             if order.expires_at > at:
                 continue
-            if self.orders[order.number].status is PaperOrderStatus.WORKING:
+            if self.orders[order.number].is_working:
                 days = order.time_in_force is TimeInForce.GOOD_TILL_CANCEL
                 reason = "good_till_cancel_ended" if days else "day_ended"
                 self._end(order, PaperOrderStatus.EXPIRED, order.expires_at, reason)
@@ -267,7 +267,7 @@ class OrderBook:
         if quote is not None:
             self._trade(order, quote, at, arrived)
         rest = self.orders[number]
-        if rest.status is PaperOrderStatus.WORKING and rest.time_in_force in rules.KILLED:
+        if rest.is_working and rest.time_in_force in rules.KILLED:
             self._end(rest, PaperOrderStatus.CANCELLED, at, rules.KILLED[rest.time_in_force])
 
     def _trail(self, order: PaperOrder, quote: Quote, at: datetime) -> PaperOrder:

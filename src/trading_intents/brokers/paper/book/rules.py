@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from trading_intents.brokers.paper.model import (
     CAPABILITIES,
     PaperOrder,
-    PaperOrderStatus,
     PaperTerms,
     Quote,
     tick_of,
@@ -80,7 +79,7 @@ def find_flaw(terms: PaperTerms) -> str | None:
 def unchangeable(order: PaperOrder | None) -> str | None:
     if order is None:
         return UNKNOWN_ORDER
-    return None if order.status is PaperOrderStatus.WORKING else TOO_LATE
+    return None if order.is_working else TOO_LATE
 
 
 def _is_multiple(amount: Decimal, step: Decimal) -> bool:

@@ -130,20 +130,15 @@ class PaperVenue:
     ) -> tuple[list[VenueReply], dict[UUID, list[PaperEvent]]]:
         batch = await self._read(tx, requests, by_account)
         replies = list[VenueReply]()
-        taken: dict[UUID, AccountBooks] = {}
         pacer = Pacer()
         for request in requests:
-            if request.is_taken:
-                taken[request.books.account_id] = request.books
-                replies.append(self._apply(request, batch))
-            else:
-                replies.append(VenueReply(LOCKED))
+            replies.append(self._apply(request, batch) if request.is_taken else VenueReply(LOCKED))
             await pacer.pause_if_due()
         events: dict[UUID, list[PaperEvent]] = {}
-        for account_id, books in taken.items():
-            if account_events := books.list_events():
+        for account_id in batch.totals:
+            if account_events := by_account[account_id].list_events():
                 events[account_id] = account_events
-        await tx.commit(_save(batch, taken, events))
+        await tx.commit(_save(batch, by_account, events))
         return replies, events
 
     async def _read(
@@ -379,14 +374,15 @@ class PaperVenue:
 
 def _save(
     batch: _VenueBatch,
-    taken: Mapping[UUID, AccountBooks],
+    by_account: Mapping[UUID, AccountBooks],
     events: Mapping[UUID, Sequence[PaperEvent]],
 ) -> list[Statement]:
     totals: dict[UUID, PaperAccount] = {}
     holdings: dict[AccountSymbol[UUID], PaperHolding] = {}
     orders = list[tuple[UUID, PaperOrder]]()
-    for account_id, books in taken.items():
-        if books.totals and books.totals != batch.totals[account_id]:
+    for account_id, before in batch.totals.items():
+        books = by_account[account_id]
+        if books.totals and books.totals != before:
             totals[account_id] = books.totals
         for book in books.books.values():
             if book.events or book.changed:

@@ -133,10 +133,8 @@ def list_working(account_ids: Iterable[UUID]) -> Statement:
 
 
 def parse_orders(reply: Reply) -> list[tuple[UUID, PaperOrder]]:
-    orders = list[tuple[UUID, PaperOrder]]()
-    for account_id, text in reply.texts():
-        orders.append((UUID(account_id), msgspec.json.decode(text, type=PaperOrder)))
-    return orders
+    rows = reply.texts()
+    return [(UUID(key), msgspec.json.decode(text, type=PaperOrder)) for key, text in rows]
 
 
 def read_holdings(keys: Iterable[AccountSymbol[UUID]]) -> Statement:
