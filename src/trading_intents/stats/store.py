@@ -140,7 +140,8 @@ async def _read_open(tx: Tx, account_id: UUID, start: datetime) -> list[Counted]
 
 async def _read_entries(tx: Tx, account_id: UUID, start: datetime) -> list[Counted]:
     query = """
-        SELECT measure, key, sum(amount) AS amount FROM stats_entries WHERE account_id = $1 AND at >= $2
+        SELECT measure, key, sum(amount) AS amount FROM stats_entries
+        WHERE account_id = $1 AND at >= $2
         GROUP BY measure, key
     """
     return await _fetch_counted(tx, query, account_id, start)
