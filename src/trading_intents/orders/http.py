@@ -99,9 +99,9 @@ def order_routes(gate: Gate, accounts: Accounts, orders: Orders) -> tuple[Route,
         wanted = _filter(request)
         page = read_page(request, f"orders:{account.id}:{wanted}{_name_added(wanted)}", parse_seq)
         found = await orders.list(account, wanted, page)
-        cursor = (
-            None if found.more_after is None else make_cursor(page.list_name, str(found.more_after))
-        )
+        cursor = None
+        if found.more_after is not None:
+            cursor = make_cursor(page.list_name, str(found.more_after))
         return answer_json(Listing([_show_order(row) for row in found.rows], cursor))
 
     @Operation(tag=Tag.ORDERS, answer=Order)
@@ -167,9 +167,12 @@ def _filter(request: Request) -> OrderFilter:
 
 def _read_id(request: Request, name: str) -> UUID | None:
     text = request.query.get(name)
-    if text is not None and parse_id(text) is None:
+    if text is None:
+        return None
+    found = parse_id(text)
+    if found is None:
         raise ValidationFailed.at(f"?{name}", ID_RULE)
-    return None if text is None else parse_id(text)
+    return found
 
 
 def _read_statuses(names: list[str]) -> frozenset[OrderStatus]:

@@ -138,7 +138,7 @@ async def post_price(tx: Tx, key: PriceKey, price: Decimal) -> ReferencePrice:
 _LIST_SYMBOLS = """
     SELECT ARRAY (
         (SELECT symbol FROM reference_prices
-            WHERE organization_id = $1 AND environment = $2 {beyond}
+         WHERE organization_id = $1 AND environment = $2 {beyond}
          ORDER BY symbol {direction} LIMIT $3)
         UNION
         (SELECT symbol FROM {symbols} WHERE organization_id = $1 AND $2 = 'simulated' {beyond}

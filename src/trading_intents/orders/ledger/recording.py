@@ -1,5 +1,5 @@
-"""Records broker events and the platform's own facts as orders, trades, positions and stream events,
-in the caller's transaction. Never talks to a broker; orders/model.py decides what an order is."""
+"""Records broker events and the platform's own facts as orders, trades, positions and events of
+the stream, in the caller's transaction. Never talks to a broker, nor decides what an order is."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence, Sized
