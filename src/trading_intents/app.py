@@ -234,7 +234,7 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the routes, the stream and the background work share."""
+    """Serve the routes, the stream and the background work alike."""
 
     provider: EmbeddedProvider | None
     directory: UserDirectory | None
