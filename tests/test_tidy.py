@@ -48,6 +48,7 @@ MUTABLE_MAKERS = {
     "bytearray",
 }
 
+NO_TYPES = ("Annotated", "TypeVar", "ParamSpec")
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE}
 LAYOUT |= {tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -213,9 +214,21 @@ def test_a_module_says_its_job_in_a_line_or_two() -> None:
 
 
 @pytest.mark.parametrize("sources", [SERVER_SOURCES, CLIENT_SOURCES], ids=["server", "client"])
-def test_a_class_name_has_one_meaning(sources: list[Path]) -> None:
+def test_the_name_of_a_type_has_one_meaning(sources: list[Path]) -> None:
     counts = Counter(node.name for path in sources for node in classes_of(path))
+    counts += Counter(name for path in sources for name in aliases_of(path))
     assert {name: count for name, count in counts.items() if count > 1} == {}
+
+
+def aliases_of(path: Path) -> Iterator[str]:
+    """The types that a module names without a class, such as `Rows = list[Row]`. A parameter's
+    constraints (`Annotated`) and a type's variable are none."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            value = ast.unparse(node.value)
+            if re.fullmatch(r"[A-Z][a-z]\w*", name) and not value.startswith(NO_TYPES):
+                yield name
 
 
 def test_names_are_no_metaphors() -> None:

@@ -103,7 +103,7 @@ def rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()
     return CommandResult(outcome=Outcome.REJECTED, code=code, message=message, updates=updates)
 
 
-class Row(FrozenStruct, frozen=True):
+class BrokerRow(FrozenStruct, frozen=True):
     """A row of a broker's: one with a number that no venue means cannot be read."""
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def execution_event(
     )
 
 
-class _Named(Row, frozen=True):
+class _Named(BrokerRow, frozen=True):
     id: str
 
 

@@ -129,19 +129,19 @@ def _pack(kind: str, values: Sequence[Any]) -> str | None:
     return pack_array(values)
 
 
-Row = tuple[bytes | None, ...]  # texts
+TextRow = tuple[bytes | None, ...]  # texts
 
 
 class Reply(NamedTuple):
     tag: str  # such as COMMIT
-    rows: list[Row]
+    rows: list[TextRow]
 
     def texts(self) -> list[list[Any]]:
         """The rows, decoded; each value is a text or None."""
         return [_decode_row(row) for row in self.rows]
 
 
-def _decode_row(row: Row) -> list[Any]:
+def _decode_row(row: TextRow) -> list[Any]:
     return [None if value is None else value.decode() for value in row]
 
 
@@ -451,9 +451,9 @@ class PipelineConnection:
             self.close(ConnectionDropped())
 
 
-def _rows_of(result: pq.abc.PGresult) -> list[Row]:
+def _rows_of(result: pq.abc.PGresult) -> list[TextRow]:
     columns = range(result.nfields)
-    rows: list[Row] = []
+    rows: list[TextRow] = []
     for row in range(result.ntuples):
         rows.append(tuple([result.get_value(row, column) for column in columns]))
     return rows

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from trading_intents.brokers.port import LegTicket, OrderTicket
-from trading_intents.brokers.rest_client import Moment, Row, is_uuid
+from trading_intents.brokers.rest_client import BrokerRow, Moment, is_uuid
 from trading_intents.trading import Leg, OrderKind, OrderSide, Symbol, TimeInForce
 from trading_intents.trading import amount_text as text
 
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     parent: str
 
 
-class AlpacaOrder(Row, frozen=True, kw_only=True):
+class AlpacaOrder(BrokerRow, frozen=True, kw_only=True):
     id: str
     client_order_id: str
     status: str

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trading_intents.brokers import port
 from trading_intents.brokers.alpaca.order import WAITING, AlpacaOrder, parts_of, total_filled
 from trading_intents.brokers.port import BrokerBalance, BrokerEvent, EventKind, OrderSnapshot
-from trading_intents.brokers.rest_client import Moment, Row, execution_event, pair_of
+from trading_intents.brokers.rest_client import BrokerRow, Moment, execution_event, pair_of
 from trading_intents.brokers.ulid import not_before
 from trading_intents.trading import (
     Environment,
@@ -71,7 +71,7 @@ COMMAND_REFUSALS = {
 _REFUSALS = frozenset({_E.REJECTED, *COMMAND_REFUSALS.values()})
 
 
-class TradeUpdate(Row, frozen=True, kw_only=True):
+class TradeUpdate(BrokerRow, frozen=True, kw_only=True):
     event: str
     order: AlpacaOrder
     event_id: str = ""
@@ -93,7 +93,7 @@ class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class TradeDetails(Row, frozen=True, kw_only=True):
+class TradeDetails(BrokerRow, frozen=True, kw_only=True):
     order_id: str | None = None
     client_order_id: str | None = None
     symbol: str | None = None
@@ -101,7 +101,7 @@ class TradeDetails(Row, frozen=True, kw_only=True):
     commission: Decimal | None = None
 
 
-class Activity(Row, frozen=True, kw_only=True):
+class Activity(BrokerRow, frozen=True, kw_only=True):
     event_id: str
     ref_id: str
     executed_at: Moment
@@ -111,7 +111,7 @@ class Activity(Row, frozen=True, kw_only=True):
     price: Decimal | None = None
 
 
-class FillActivity(Row, frozen=True, kw_only=True):
+class FillActivity(BrokerRow, frozen=True, kw_only=True):
     """A row of the older list of activities. Its id is not known to be the execution's."""
 
     id: str
@@ -123,7 +123,7 @@ class FillActivity(Row, frozen=True, kw_only=True):
     cum_qty: Decimal
 
 
-class FeeActivity(Row, frozen=True, kw_only=True):
+class FeeActivity(BrokerRow, frozen=True, kw_only=True):
     """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where
     it is money."""
 
@@ -134,7 +134,7 @@ class FeeActivity(Row, frozen=True, kw_only=True):
     created_at: Moment | None = None
 
 
-class AlpacaPosition(Row, frozen=True, kw_only=True):
+class AlpacaPosition(BrokerRow, frozen=True, kw_only=True):
     symbol: str
     qty: Decimal
     side: str
@@ -142,7 +142,7 @@ class AlpacaPosition(Row, frozen=True, kw_only=True):
     asset_class: str = ""
 
 
-class AlpacaAccount(Row, frozen=True, kw_only=True):
+class AlpacaAccount(BrokerRow, frozen=True, kw_only=True):
     id: str
     status: str
     account_number: str | None = None
