@@ -36,9 +36,9 @@ from trading_intents.controls.halts.service import Halts
 from trading_intents.controls.limits.upkeep import LossJudge
 from trading_intents.controls.routes import control_routes
 from trading_intents.errors import InternalError, PlatformError
-from trading_intents.execution.restored.marking import keep_marking
+from trading_intents.execution.restored.restoring import keep_restoring
 from trading_intents.execution.service import Execution
-from trading_intents.execution.upkeep import keep_up
+from trading_intents.execution.upkeep import keep_execution
 from trading_intents.identity.access import RULES, Gate, organization_of
 from trading_intents.identity.http import (
     key_routes,
@@ -234,7 +234,7 @@ def embedded_provider(infra: Infrastructure, may_create: bool) -> EmbeddedProvid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Serve the routes, the stream and the background work alike."""
+    """The services that the routes, the stream and the background work share."""
 
     provider: EmbeddedProvider | None
     directory: UserDirectory | None
@@ -593,9 +593,9 @@ async def working(
         resuming = keep_resuming(
             pool, services.directory, infra.settings.identity_provider_name, infra.log
         )
-        upkeep = keep_up(pool, dependencies.prices, infra.clock, infra.metrics, infra.log)
+        upkeep = keep_execution(pool, dependencies.prices, infra.clock, infra.metrics, infra.log)
         assert infra.database.restoring is not None
-        restoring = keep_marking(infra.database.restoring, infra.metrics, infra.log)
+        restoring = keep_restoring(infra.database.restoring, infra.metrics, infra.log)
         for work in (resuming, losses.run(), upkeep, restoring):
             background.append(start_loop(work))
         workers = build_workers(infra, vault, dependencies, losses)
