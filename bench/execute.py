@@ -36,7 +36,7 @@ SUSTAINED_SECONDS = 20.0
 QUEUED = 10_000
 LONE_ORDERS = 200
 IDLE_SECONDS = 10.0
-SETTLE_SECONDS = 12.0  # a server counts a session's transactions up to ten seconds late
+STATISTICS_SECONDS = 12.0  # a server counts a session's transactions up to ten seconds late
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
@@ -172,7 +172,7 @@ class Market:
             SELECT sum(xact_commit + xact_rollback)::float8 FROM pg_stat_database
             WHERE datname = current_database()
         """
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(STATISTICS_SECONDS)
         before = self._value(query)
         time.sleep(IDLE_SECONDS)
         # The first question was one itself.
