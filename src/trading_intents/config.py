@@ -32,7 +32,7 @@ ORIGIN = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)
 ISSUER = re.compile(rf"{ORIGIN.pattern}(?:/[!-~]*)?")
 
 
-class Rate(FrozenStruct, frozen=True):
+class Rate(FrozenStruct):
     """A token bucket's shape, written `200/400`: tokens a second, and how many can be saved up."""
 
     per_second: int

@@ -63,7 +63,7 @@ TRIAL_PRICE = Decimal(1)
 TRIAL_REPLACED_PRICE = Decimal("1.01")
 
 
-class CheckResult(FrozenStruct, frozen=True):
+class CheckResult(FrozenStruct):
     state: Literal["ok", "warning", "wrong"]
     subject: str
     text: str
@@ -348,7 +348,8 @@ def _future_folder(folder: Path) -> CheckResult:
 
 def _existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
-    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _owner(path: Path) -> str:

@@ -168,7 +168,8 @@ class ControlRejected(PlatformError):
     title = "A control refuses this order"
 
     def __init__(self, triggered: Sequence[Any] = (), reasons: Sequence[str] = ()) -> None:
-        super().__init__("; ".join(dict.fromkeys(item.detail for item in triggered)) or self.title)
+        details = dict.fromkeys(item.detail for item in triggered)
+        super().__init__("; ".join(details) or self.title)
         self.triggered = tuple(triggered)
         self.reasons = tuple(reasons)
 

@@ -322,7 +322,7 @@ def make_console_link(settings: Settings, url: str) -> Secret:
     )
 
 
-class Demo(FrozenStruct, frozen=True):
+class Demo(FrozenStruct):
     account_id: AccountId | None  # None: it was closed
 
 

@@ -170,7 +170,8 @@ class Requests(Collector):
         )
         for route, (total, *counts) in self._seconds.items():
             bounds = map(floatToGoString, SECONDS_BUCKETS)
-            times.add_metric((route,), list(zip(bounds, accumulate(counts), strict=True)), total)
+            buckets = zip(bounds, accumulate(counts), strict=True)
+            times.add_metric((route,), list(buckets), total)
         yield times
 
 

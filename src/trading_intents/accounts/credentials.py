@@ -217,7 +217,8 @@ async def _lock_credential(
 async def _fingerprint(tx: Tx, organization_id: OrganizationId, given: Secrets) -> str:
     """Equal for equal secrets of one organization; keyed, so that a reader cannot test guesses."""
     key = await store.fingerprint_key(tx, organization_id)
-    text = msgspec.json.encode({name: given[name].reveal() for name in sorted(given)})
+    revealed = {name: given[name].reveal() for name in sorted(given)}
+    text = msgspec.json.encode(revealed)
     return hmac.new(key.bytes, text, hashlib.sha256).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 

@@ -13,7 +13,7 @@ from trading_intents.trading import FrozenStruct
 PAGE = 100
 
 
-class Rotation(FrozenStruct, frozen=True):
+class Rotation(FrozenStruct):
     newest: int
     rewrapped: int
     # Credentials whose secret cannot be opened; their keys are never retired.

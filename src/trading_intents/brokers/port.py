@@ -71,7 +71,7 @@ class EventKind(StrEnum):
     FEE = "FEE"
 
 
-class LegTicket(VersionTerms, frozen=True, kw_only=True):
+class LegTicket(VersionTerms, kw_only=True):
     """An order that the broker links to the one it is sent with."""
 
     leg: Leg
@@ -81,7 +81,7 @@ class LegTicket(VersionTerms, frozen=True, kw_only=True):
     kind: OrderKind
 
 
-class OrderTicket(VersionTerms, frozen=True, kw_only=True):
+class OrderTicket(VersionTerms, kw_only=True):
     """A command as the broker gets it. The adapter checks `not_after` right before it writes, and
     answers NOT_SENT."""
 
@@ -98,7 +98,7 @@ class OrderTicket(VersionTerms, frozen=True, kw_only=True):
     not_after: float | None = None
 
 
-class BrokerEvent(FrozenStruct, frozen=True, kw_only=True):
+class BrokerEvent(FrozenStruct, kw_only=True):
     """One thing that the broker said. `quantity` and `price` are of this execution (POSITION: the
     signed position, and what the broker values a share of it at now; STATUS: of an execution whose
     id is not reported, which ended at
@@ -168,7 +168,7 @@ def is_sane(amount: Decimal) -> bool:
     )
 
 
-class BrokerBalance(FrozenStruct, frozen=True, kw_only=True):
+class BrokerBalance(FrozenStruct, kw_only=True):
     """An account's money, as the broker reported it. None means not reported, never zero."""
 
     currency: str | None = None
@@ -199,7 +199,7 @@ class StreamBack(StreamGap):
     """Updates come again that were missing since `open`."""
 
 
-class CommandResult(FrozenStruct, frozen=True, kw_only=True):
+class CommandResult(FrozenStruct, kw_only=True):
     outcome: Outcome
     broker_order_id: str | None = None
     # NOT_SENT by a rate limit, or "not yet": this is no attempt.
@@ -391,7 +391,7 @@ class IntegrationContext:
         return cast(T, self.shared[name])
 
 
-class SimulatedPrice(FrozenStruct, frozen=True):
+class SimulatedPrice(FrozenStruct):
     price: Decimal
     as_of: datetime
 

@@ -103,7 +103,7 @@ def rejected(code: str, message: str = "", updates: tuple[BrokerEvent, ...] = ()
     return CommandResult(outcome=Outcome.REJECTED, code=code, message=message, updates=updates)
 
 
-class BrokerRow(FrozenStruct, frozen=True):
+class BrokerRow(FrozenStruct):
     """A row of a broker's: one with a number that no venue means cannot be read."""
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ def execution_event(
     )
 
 
-class _Named(BrokerRow, frozen=True):
+class _Named(BrokerRow):
     id: str
 
 
@@ -163,7 +163,7 @@ def is_uuid(name: str) -> bool:
     return len(name) == 36 and name.count("-") == 4
 
 
-class Refusal(FrozenStruct, frozen=True, kw_only=True):
+class Refusal(FrozenStruct, kw_only=True):
     code: int = 0
     message: str = ""
 

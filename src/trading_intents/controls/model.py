@@ -49,12 +49,12 @@ class TimeField(StrEnum):
     TIMEZONE = "timezone"
 
 
-class Switch(FrozenStruct, frozen=True):
+class Switch(FrozenStruct):
     disabled: bool
     reason: str | None = None
 
 
-class ControlScope(FrozenStruct, frozen=True):
+class ControlScope(FrozenStruct):
     """An organization, one of its accounts, or a symbol on an account."""
 
     organization_id: OrganizationId
@@ -62,19 +62,19 @@ class ControlScope(FrozenStruct, frozen=True):
     symbol: Symbol | None = None
 
 
-class TimeRule(FrozenStruct, frozen=True):
+class TimeRule(FrozenStruct):
     trading_start: time | None = None
     trading_end: time | None = None
     stale_order_millis: int | None = None
     timezone: str | None = None
 
 
-class StandingHalt(FrozenStruct, frozen=True):
+class StandingHalt(FrozenStruct):
     id: str
     reason: str
 
 
-class Controls(FrozenStruct, frozen=True, kw_only=True):
+class Controls(FrozenStruct, kw_only=True):
     """The controls of one symbol on one account; None where nothing was ever set."""
 
     organization_id: str
@@ -105,7 +105,7 @@ ScopeAnswer = Mapping[str, str | Mapping[str, str]]  # one key, which names the 
 LimitValue = str | int | bool | list[str]  # amounts and symbols are texts
 
 
-class Triggered(FrozenStruct, frozen=True):
+class Triggered(FrozenStruct):
     reason: Reason
     scope: ScopeAnswer
     detail: str
@@ -114,7 +114,7 @@ class Triggered(FrozenStruct, frozen=True):
     asked: str | int | UnsetType = UNSET
 
 
-class ManualControl(FrozenStruct, frozen=True):
+class ManualControl(FrozenStruct):
     manually_disabled: bool
     manual_reason: str | None
     created_at: datetime
@@ -126,7 +126,7 @@ class ManualControl(FrozenStruct, frozen=True):
         return Switch(self.manually_disabled, self.manual_reason)
 
 
-class TimeControl(FrozenStruct, frozen=True, kw_only=True):
+class TimeControl(FrozenStruct, kw_only=True):
     trading_start: time | None
     trading_end: time | None
     stale_order_millis: int | None
@@ -142,7 +142,7 @@ class TimeControl(FrozenStruct, frozen=True, kw_only=True):
         )
 
 
-class SymbolControl(FrozenStruct, frozen=True):
+class SymbolControl(FrozenStruct):
     symbol: Symbol
     manual: ManualControl | None
     time: TimeControl | None
@@ -153,7 +153,7 @@ class SymbolControl(FrozenStruct, frozen=True):
         return sum(record.version for record in (self.manual, self.time) if record)
 
 
-class TimeChange(FrozenStruct, frozen=True):
+class TimeChange(FrozenStruct):
     """The fields that a PATCH names: None leaves a field as it is, a cleared one is removed."""
 
     rule: TimeRule = TimeRule()

@@ -4,7 +4,6 @@ decides. Times are the database's."""
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import astuple
 
 from trading_intents.controls.limits import store as limits
@@ -55,7 +54,7 @@ SHARE_HALT_LOCKS = Statement(
 )
 
 
-class TicketRecord(VersionTerms, frozen=True, kw_only=True):
+class TicketRecord(VersionTerms, kw_only=True):
     """The fields of an action's record that a ticket needs."""
 
     symbol: Symbol
@@ -64,7 +63,7 @@ class TicketRecord(VersionTerms, frozen=True, kw_only=True):
     route_strategy: RouteStrategy
 
 
-class ClaimedLeg(FrozenStruct, frozen=True):
+class ClaimedLeg(FrozenStruct):
     order_id: IdText
     seq: int
     leg: Leg
@@ -72,7 +71,7 @@ class ClaimedLeg(FrozenStruct, frozen=True):
     record: TicketRecord
 
 
-class ClaimedCommand(CommandState, frozen=True, kw_only=True):
+class ClaimedCommand(CommandState, kw_only=True):
     """A claimed row, its order, and all that decides whether it is sent."""
 
     row_id: int
@@ -188,10 +187,10 @@ def read_claimed(worker_id: UUID, lease_tokens: Mapping[str, int]) -> Statement:
 
 
 def parse_claimed(reply: Reply) -> list[ClaimedCommand]:
-    return [msgspec.json.decode(text, type=ClaimedCommand) for (text,) in reply.rows if text]
+    return reply.parse(ClaimedCommand)
 
 
-class MarkedCommand(FrozenStruct, frozen=True, kw_only=True):
+class MarkedCommand(FrozenStruct, kw_only=True):
     account_id: IdText
     client_order_id: str
     organization_id: IdText

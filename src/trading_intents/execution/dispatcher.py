@@ -56,7 +56,7 @@ NOT_TAKEN = "no worker took it in time"
 CANCEL_LOST = frozenset({FactKind.CANCEL_REJECTED, FactKind.CANCEL_DROPPED})
 
 
-class Decided(FrozenStruct, frozen=True):
+class Decided(FrozenStruct):
     command: ClaimedCommand
     client_order_id: str
     session: BrokerSession | None
@@ -454,7 +454,8 @@ class Dispatcher:
         if written.status is None:
             self._log.warning("outbox claim lost", **row.log_fields)
             return
-        self._metrics.outbox_rows.labels(row.queue, row.event_type, ENDED[written.status]).inc()
+        ended = ENDED[written.status]
+        self._metrics.outbox_rows.labels(row.queue, row.event_type, ended).inc()
         booked = written.orders.get(id_text(row.order_key))
         if (
             any(fact.kind in CANCEL_LOST for fact in entry.own)

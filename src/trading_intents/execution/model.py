@@ -48,7 +48,7 @@ COMMANDS = {
 }
 
 
-class CommandState(FrozenStruct, frozen=True, kw_only=True):
+class CommandState(FrozenStruct, kw_only=True):
     """A command and its order, read under the order's lock. Ages are by the database's clock."""
 
     now: datetime
@@ -65,7 +65,7 @@ class CommandState(FrozenStruct, frozen=True, kw_only=True):
     halt_stands: bool | None = None  # of the halt that made it; None: no halt did
 
 
-class SendContext(CommandState, frozen=True, kw_only=True):
+class SendContext(CommandState, kw_only=True):
     """All that decides whether a command is sent."""
 
     command: CommandKind
@@ -89,7 +89,7 @@ class SendContext(CommandState, frozen=True, kw_only=True):
         return self.controls.without_halts() if self.closes else self.controls
 
 
-class Send(FrozenStruct, frozen=True):
+class Send(FrozenStruct):
     """The command is marked and sent. It is stale after `left_seconds`; the call ends after
     `call_seconds`."""
 
@@ -98,14 +98,14 @@ class Send(FrozenStruct, frozen=True):
     call_seconds: float
 
 
-class EndCommand(FrozenStruct, frozen=True):
+class EndCommand(FrozenStruct):
     """The command ends without a call. `unclear`: it was sent before, and is looked up."""
 
     own: tuple[PlatformFact, ...] = ()
     unclear: bool = False
 
 
-class Hold(FrozenStruct, frozen=True):
+class Hold(FrozenStruct):
     """The command is claimed again after this many seconds."""
 
     after_seconds: float
@@ -234,7 +234,7 @@ def _send(context: SendContext, left_seconds: float | None) -> SendDecision:
     return Send(context.ticket, left_seconds, CALL_SECONDS - context.claim_seconds)
 
 
-class UnresolvedCommands(FrozenStruct, frozen=True, kw_only=True):
+class UnresolvedCommands(FrozenStruct, kw_only=True):
     """The commands of an order that the broker may or may not have."""
 
     is_sent: bool  # its CREATE is marked
@@ -249,7 +249,7 @@ class UnresolvedCommands(FrozenStruct, frozen=True, kw_only=True):
     is_cancelling: bool = False  # a CANCEL is queued, or was sent lately
 
 
-class UnresolvedOrder(UnresolvedCommands, frozen=True, kw_only=True):
+class UnresolvedOrder(UnresolvedCommands, kw_only=True):
     """An order that the broker may or may not have, or that has a command whose answer was lost."""
 
     order_status: str

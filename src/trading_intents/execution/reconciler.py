@@ -82,7 +82,7 @@ class LookupResult:
         return events
 
 
-class OverdueWork(FrozenStruct, frozen=True):
+class OverdueWork(FrozenStruct):
     """The rows and orders that something is done about as time passes."""
 
     used_up: Sequence[store.UsedUpRow] = ()
@@ -140,7 +140,7 @@ class Reconciler:
         overdue = OverdueWork()
         # A look-up that ends while this is read may be read as still due.
         busy = frozenset(self._looking)
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             due = await store.due_lookups(tx, free, MAX_LOOKUPS) if free else []
             if is_second:
                 self._polled_seconds = now
@@ -237,7 +237,7 @@ class Reconciler:
         order_id = looked_up.row.order_id
         session = looked_up.session
         capabilities = looked_up.capabilities
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             locked = await store.lock_unresolved(tx, [order_id])
             due_at = {each.order_id: each.lookup_due_at for each in locked}
             found = AccountRecording(
@@ -365,14 +365,14 @@ class Reconciler:
         up = [account_id for account_id, session in self._leases.sessions.items() if session.is_up]
         if not up:
             return
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             found = await store.look_up_unanswered(tx, up, ANSWER_SECONDS)
         if found:
             self._wakeup.set()
 
     async def _derive_again(self, session: BrokerSession, order_ids: frozenset[UUID]) -> None:
         """Derives orders again that change by time alone."""
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             waited = AccountRecording(session.account_ref, also_locked=order_ids)
             recorded = await self._recorder.record_in_tx(tx, waited)
             await self._recorder.publish(tx, recorded)

@@ -42,7 +42,7 @@ UNIQUE_VIOLATION = "23505"
 LIMIT_LOCK_WAIT = Statement("SET LOCAL lock_timeout = '50ms'")
 
 
-class RecorderEntry(FrozenStruct, frozen=True, kw_only=True):
+class RecorderEntry(FrozenStruct, kw_only=True):
     """Written as a whole. A claimed `row` is completed, or with `failed_attempt` put back or
     failed."""
 
@@ -58,7 +58,7 @@ class RecorderEntry(FrozenStruct, frozen=True, kw_only=True):
     look_up: bool = False  # the order's state at the broker is unknown
 
 
-class RecorderResult(FrozenStruct, frozen=True):
+class RecorderResult(FrozenStruct):
     """The new status of an entry's row, None when its claim was lost and nothing of the entry was
     written; and the current state of the orders that changed in its transaction."""
 

@@ -17,7 +17,7 @@ from trading_intents.trading import FrozenStruct
 SWEEP_ROWS = 100
 
 
-class LockedOrder(FrozenStruct, frozen=True):
+class LockedOrder(FrozenStruct):
     order_id: UUID
     lookup_due_at: datetime | None
 
@@ -100,7 +100,7 @@ async def look_up_unanswered(tx: Tx, account_ids: Sequence[UUID], seconds: float
     return tag != "UPDATE 0"
 
 
-class UnresolvedRow(UnresolvedCommands, frozen=True, kw_only=True):
+class UnresolvedRow(UnresolvedCommands, kw_only=True):
     order_id: UUID
     account_id: UUID
     external_order_id: str | None
@@ -232,7 +232,7 @@ async def queue_behind(tx: Tx, order_id: UUID) -> None:
     await tx.execute(query, order_id)
 
 
-class OverdueOrder(FrozenStruct, frozen=True):
+class OverdueOrder(FrozenStruct):
     order_id: UUID
     account_id: UUID
     organization_id: OrganizationId
@@ -289,7 +289,7 @@ async def uncovered_entries(
     return [OverdueOrder(**row) for row in rows]
 
 
-class UsedUpRow(FrozenStruct, frozen=True, kw_only=True):
+class UsedUpRow(FrozenStruct, kw_only=True):
     id: int
     order_key: UUID
     lane: UUID

@@ -28,7 +28,7 @@ ANY_ROLE = frozenset(model.Role)
 ADMIN = frozenset({model.Role.ADMIN})
 
 
-class Rule(FrozenStruct, frozen=True, kw_only=True):
+class Rule(FrozenStruct, kw_only=True):
     name: str
     meaning: str
     key: model.Permission | Grant | Refuse = Refuse.AS_401

@@ -24,18 +24,18 @@ _JOINED_ORGANIZATION = """
 """
 
 
-class UnfinishedDeletion(FrozenStruct, frozen=True):
+class UnfinishedDeletion(FrozenStruct):
     user_id: UUID
     subject: str
     organization_id: OrganizationId
 
 
-class Deletion(FrozenStruct, frozen=True):
+class Deletion(FrozenStruct):
     deleted_at: datetime
     organization_ids: list[UUID]
 
 
-class _FoundKey(FrozenStruct, frozen=True):
+class _FoundKey(FrozenStruct):
     digest: bytes
     has_expired: bool
 

@@ -50,7 +50,7 @@ class KeySource(Protocol):
         not known."""
 
 
-class ClaimNames(FrozenStruct, frozen=True):
+class ClaimNames(FrozenStruct):
     """The names of claims, each exact or a dotted path. The defaults are the embedded
     provider's."""
 
@@ -62,7 +62,7 @@ class ClaimNames(FrozenStruct, frozen=True):
     kind_service: str = "service"
 
 
-class TokenRules(FrozenStruct, frozen=True):
+class TokenRules(FrozenStruct):
     issuer: str
     audience: str
     claims: ClaimNames = ClaimNames()

@@ -44,7 +44,7 @@ Contradicted = Mapping[UUID, tuple[int, str]]  # an action's seq, and what is wr
 ShowCount = Callable[[int], None]  # called with how many more actions were read
 
 
-class Verified(FrozenStruct, frozen=True):
+class Verified(FrozenStruct):
     """`wrong` says what is wrong with the action `bad_seq`, the first that is not as it was
     written."""
 

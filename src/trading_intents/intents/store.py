@@ -39,7 +39,7 @@ class ActionRef(NamedTuple):
     hash: str
 
 
-class ActionRow(FrozenStruct, frozen=True):
+class ActionRow(FrozenStruct):
     """An action's record, which is answered as it was hashed."""
 
     seq: int
@@ -47,19 +47,19 @@ class ActionRow(FrozenStruct, frozen=True):
     hash: str
 
 
-class ChainHead(FrozenStruct, frozen=True):
+class ChainHead(FrozenStruct):
     account_id: UUID
     seq: int
     hash: str
 
 
-class ActionEvent(FrozenStruct, frozen=True):
+class ActionEvent(FrozenStruct):
     seq: int  # in the organization's stream
     account_id: UUID
     payload: bytes | None  # None: it is of no action that was asked for
 
 
-class WholeAction(FrozenStruct, frozen=True, kw_only=True):
+class WholeAction(FrozenStruct, kw_only=True):
     account_id: str
     seq: int
     intent_id: str
@@ -70,7 +70,7 @@ class WholeAction(FrozenStruct, frozen=True, kw_only=True):
     hash: str
 
 
-class CreatedOrder(FrozenStruct, frozen=True):
+class CreatedOrder(FrozenStruct):
     create_seq: int
     order_id: str
     symbol: str

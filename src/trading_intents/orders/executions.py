@@ -27,7 +27,7 @@ class TradeFlag(StrEnum):
     REPLACED = "replaced"  # a gap whose executions have been seen
 
 
-class _Fill(FrozenStruct, frozen=True, kw_only=True):
+class _Fill(FrozenStruct, kw_only=True):
     """An execution's present numbers; a busted one has quantity zero."""
 
     exec_id: str
@@ -39,14 +39,14 @@ class _Fill(FrozenStruct, frozen=True, kw_only=True):
     flags: tuple[TradeFlag, ...] = ()
 
 
-class TradeView(_Fill, frozen=True, kw_only=True):
+class TradeView(_Fill, kw_only=True):
     """`cumulative_quantity` is the sum up to this one, so the last one's is what is filled."""
 
     cumulative_quantity: Decimal
     leaves_quantity: Decimal
 
 
-class _Execution(_Fill, frozen=True, kw_only=True):
+class _Execution(_Fill, kw_only=True):
     cum_quantity: Decimal | None  # as the broker counted, this one included
     largest: Decimal  # of all the quantities that it had
     amended: bool = False

@@ -92,7 +92,7 @@ class CommandKind(StrEnum):
     CANCEL = "CANCEL"
 
 
-class Fact(FrozenStruct, frozen=True, kw_only=True):
+class Fact(FrozenStruct, kw_only=True):
     """`arrival` decides only which of two conflicting executions was seen first."""
 
     key: str  # unique per account; the same fact always has the same one

@@ -51,7 +51,8 @@ def _derive_leg(inputs: OrderInputs, entry: OrderView, entry_facts: Sequence[Fac
     is_exit = terms.leg in EXITS
     may_grow = is_exit and entry.state is OrderState.OPEN
     inherited = _inherited_end(terms.leg, facts, entry, entry_facts)
-    view = derive(replace(terms, is_linked=True, may_grow=may_grow), [*facts, *inherited], pending)
+    terms = replace(terms, is_linked=True, may_grow=may_grow)
+    view = derive(terms, [*facts, *inherited], pending)
     return replace(view, leg=terms.leg, active=not is_exit or entry.filled_quantity > 0)
 
 

@@ -54,12 +54,12 @@ class OrderFlag(StrEnum):
     UNPROTECTED = "unprotected"  # a final entry of which the exits do not cover what it filled
 
 
-class OrderVersion(VersionTerms, frozen=True, kw_only=True):
+class OrderVersion(VersionTerms, kw_only=True):
     seq: int  # of the action
     client_order_id: str
 
 
-class OrderTerms(FrozenStruct, frozen=True, kw_only=True):
+class OrderTerms(FrozenStruct, kw_only=True):
     """The CREATE, then the REPLACEs as they were committed; one that was given up does no harm."""
 
     order_id: str
@@ -70,14 +70,14 @@ class OrderTerms(FrozenStruct, frozen=True, kw_only=True):
     may_grow: bool = False  # an exit whose entry may still fill
 
 
-class PendingCommands(FrozenStruct, frozen=True):
+class PendingCommands(FrozenStruct):
     """Client order ids of committed commands; those that facts already answer do no harm."""
 
     cancels: tuple[str, ...] = ()
     replace: str | None = None
 
 
-class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
+class ShownOrder(FrozenStruct, kw_only=True):
     """The columns of an order's row that decide which flags stay."""
 
     status: OrderStatus
@@ -86,7 +86,7 @@ class ShownOrder(FrozenStruct, frozen=True, kw_only=True):
     flags: tuple[OrderFlag, ...]
 
 
-class OrderView(ShownOrder, frozen=True, kw_only=True):
+class OrderView(ShownOrder, kw_only=True):
     state: OrderState
     confirmed: OrderVersion  # the last one that the broker confirmed; the CREATE's until then
     # The confirmed one's, or what was filled where a REPLACE asked for less than that.

@@ -20,7 +20,7 @@ from trading_intents.trading import (
 )
 
 
-class Booking(FrozenStruct, frozen=True):
+class Booking(FrozenStruct):
     """The part of a trade that changes a position."""
 
     side: OrderSide
@@ -30,7 +30,7 @@ class Booking(FrozenStruct, frozen=True):
     at: datetime
 
 
-class NetPosition(FrozenStruct, frozen=True, kw_only=True):
+class NetPosition(FrozenStruct, kw_only=True):
     """`open_cost` is what the open quantity cost, signed as it is. Fees lower realized_pnl, never
     move the cost.
 
@@ -75,7 +75,7 @@ class NetPosition(FrozenStruct, frozen=True, kw_only=True):
         return self.day_pnl if self.day == today else ZERO
 
 
-class PositionRow(NetPosition, frozen=True, kw_only=True):
+class PositionRow(NetPosition, kw_only=True):
     """A position's row: with what the broker last reported of it."""
 
     account_id: IdText
@@ -233,7 +233,7 @@ def open_sums(orders: Iterable[SummedOrder]) -> OpenSums:
     return OpenSums(count, total(buys.values()), total(sells.values()))
 
 
-class Holding(FrozenStruct, frozen=True):
+class Holding(FrozenStruct):
     """A symbol in an account. Of an order with a pending REPLACE the larger of its two versions
     counts."""
 

@@ -41,7 +41,8 @@ class Orders:
         async with self._pool.transaction([account.organization_id], read_only=True) as tx:
             seqs = scanned = await find_range(tx, store.ORDERS, account.id, wanted.created, page)
             if not wanted.is_indexed:
-                seqs = SeqRange(seqs.first, min(seqs.end, await store.last_seq(tx, account.id) + 1))
+                last = await store.last_seq(tx, account.id)
+                seqs = SeqRange(seqs.first, min(seqs.end, last + 1))
                 scanned = _first_part(seqs, page.is_descending)
             rows = await store.list_orders(tx, account.id, scanned, wanted, page)
         if len(rows) > page.limit:

@@ -40,14 +40,14 @@ RETAIN_SECONDS = 3_600
 Parsed = TypeVar("Parsed")
 
 
-class Action(FrozenStruct, frozen=True):
+class Action(FrozenStruct):
     seq: int
     action_id: UUID
     action_type: ActionType
     record: VersionTerms  # the terms in it
 
 
-class OrderRow(VersionTerms, frozen=True, kw_only=True):
+class OrderRow(VersionTerms, kw_only=True):
     order_id: IdText
     account_id: IdText
     organization_id: IdText
@@ -84,7 +84,7 @@ class OrderRow(VersionTerms, frozen=True, kw_only=True):
     uncovered_since: datetime | None = None
 
 
-class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
+class BookedTrade(FrozenStruct, kw_only=True):
     """The columns of a trade that a position is summed up from."""
 
     trade_id: IdText
@@ -110,7 +110,7 @@ class BookedTrade(FrozenStruct, frozen=True, kw_only=True):
         return Booking(self.side, self.quantity, self.price, self.fee, self.at)
 
 
-class TradeRow(BookedTrade, frozen=True, kw_only=True):
+class TradeRow(BookedTrade, kw_only=True):
     """A trade's row. `seq` is that of its last event in the stream; 0 before the first."""
 
     account_id: IdText
@@ -127,7 +127,7 @@ class TradeRow(BookedTrade, frozen=True, kw_only=True):
     flags: tuple[str, ...]
 
 
-class CommandRow(FrozenStruct, frozen=True, kw_only=True):
+class CommandRow(FrozenStruct, kw_only=True):
     """A command that the broker was sent, or is about to be."""
 
     account_id: IdText
@@ -139,7 +139,7 @@ class CommandRow(FrozenStruct, frozen=True, kw_only=True):
     broker_order_id: str | None = None
 
 
-class OrderHistory(FrozenStruct, frozen=True):
+class OrderHistory(FrozenStruct):
     """All rows of one order."""
 
     row: OrderRow
@@ -215,11 +215,11 @@ class ListedTrade(Trade, kw_only=True):
     seq: int
 
 
-class ListedPosition(PositionRow, frozen=True, kw_only=True):
+class ListedPosition(PositionRow, kw_only=True):
     now: datetime
 
 
-class RetainingAccount(FrozenStruct, frozen=True, kw_only=True):
+class RetainingAccount(FrozenStruct, kw_only=True):
     """An account with orders or positions that a new subscriber is sent."""
 
     id: UUID
@@ -229,7 +229,7 @@ class RetainingAccount(FrozenStruct, frozen=True, kw_only=True):
     since: datetime
 
 
-class HeldQuantity(FrozenStruct, frozen=True):
+class HeldQuantity(FrozenStruct):
     symbol: str
     quantity: Decimal
 

@@ -54,7 +54,7 @@ class NewRow:
     lane: UUID | None = None
 
 
-class ClaimedRow(FrozenStruct, frozen=True, kw_only=True):
+class ClaimedRow(FrozenStruct, kw_only=True):
     """A row that this worker has until the claim is older than CLAIM_SECONDS; `token` proves it in
     every later write."""
 

@@ -66,7 +66,7 @@ CLAIM = """
 """
 
 
-class FailedAttempt(FrozenStruct, frozen=True):
+class FailedAttempt(FrozenStruct):
     """A failed attempt: why, and when the next one is due (None: by the back-off). `row.attempts`
     are those that count."""
 
@@ -76,7 +76,7 @@ class FailedAttempt(FrozenStruct, frozen=True):
     is_urgent: bool = False
 
 
-class _FailedClaim(FrozenStruct, frozen=True, kw_only=True):
+class _FailedClaim(FrozenStruct, kw_only=True):
     id: int
     token: UUID
     counted: int
@@ -261,7 +261,7 @@ async def prune(tx: Tx, queue: Queue, keep_seconds: float) -> int:
     return int(await tx.fetchval(query, queue, keep_seconds, PRUNE_ROWS))
 
 
-class Backlog(FrozenStruct, frozen=True):
+class Backlog(FrozenStruct):
     pending: int
     processing: int
     failed: int
@@ -289,7 +289,7 @@ async def measure(tx: Tx, queue: Queue) -> Backlog:
     return Backlog(**row)
 
 
-class HealthRow(FrozenStruct, frozen=True, kw_only=True):
+class HealthRow(FrozenStruct, kw_only=True):
     status: str
     event_type: str
     count: int
@@ -306,7 +306,7 @@ async def read_health(tx: Tx) -> list[HealthRow]:
     return [HealthRow(**row) for row in await tx.fetch(query)]
 
 
-class ListedRow(FrozenStruct, frozen=True, kw_only=True):
+class ListedRow(FrozenStruct, kw_only=True):
     id: int
     queue: str
     status: str
@@ -341,7 +341,7 @@ async def final_order_status(tx: Tx, row_id: int) -> str | None:
     return status
 
 
-class ArchivedRow(FrozenStruct, frozen=True):
+class ArchivedRow(FrozenStruct):
     queue: str
     retried_as: int | None  # the id of the new row
 

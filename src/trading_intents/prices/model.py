@@ -53,7 +53,7 @@ class PriceSource(StrEnum):
 _STRENGTH = {source: strength for strength, source in enumerate(PriceSource)}
 
 
-class ReferencePrice(FrozenStruct, frozen=True):
+class ReferencePrice(FrozenStruct):
     symbol: Symbol
     environment: Environment
     price: Decimal

@@ -20,7 +20,7 @@ from trading_intents.trading import Environment, FrozenStruct, Symbol
 MAX_SYMBOLS = 10_000  # of an organization and market; trades add further ones
 
 
-class FoundPrices(FrozenStruct, frozen=True):
+class FoundPrices(FrozenStruct):
     prices: Sequence[ReferencePrice]
     more_after: Symbol | None  # where the next page begins; None: there is none
 
@@ -39,7 +39,7 @@ class ReferencePrices:
     ) -> ReferencePrice:
         """In every market of the environment."""
         keys = [PriceKey(organization_id, market, symbol) for market in markets_of(environment)]
-        async with self._pool.transaction([organization_id], plans="by_key") as tx:
+        async with self._pool.transaction([organization_id]) as tx:
             for key in keys:
                 if await store.is_stored(tx, key):
                     continue
@@ -57,9 +57,7 @@ class ReferencePrices:
         found = None
         if symbol is not None:
             key = PriceKey(organization_id, market, symbol)
-            async with self._pool.transaction(
-                [organization_id], read_only=True, plans="by_key"
-            ) as tx:
+            async with self._pool.transaction([organization_id], read_only=True) as tx:
                 known = await store.find_prices(tx, [key])
             found = self._rules.pick(known[key])
         if found is None:
@@ -71,7 +69,7 @@ class ReferencePrices:
     ) -> FoundPrices:
         """By symbol; those whose price is too old are left out, so that a page may be short and
         have a next one."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             symbols = await store.list_symbols(tx, organization_id, market, page)
             keys = [PriceKey(organization_id, market, symbol) for symbol in symbols[: page.limit]]
             known = await store.find_prices(tx, keys)

@@ -5,8 +5,6 @@ from collections.abc import Collection, Mapping
 from decimal import Decimal
 from uuid import UUID
 
-import msgspec
-
 from trading_intents.brokers.registry import BUILT_IN, POSTED_QUOTES, QUOTED_SYMBOLS
 from trading_intents.prices.model import (
     PriceKey,
@@ -57,13 +55,13 @@ def read_prices(keys: Collection[PriceKey]) -> Statement:
     """A row for each key, of all that is known of it; `parse_reply` reads its reply. At least one
     key."""
     return Statement(
-        _READ_PRICES, _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys)
+        _READ_PRICES,
+        _KEYS.pack((str(key.organization_id), key.market, key.symbol) for key in keys),
     )
 
 
 def parse_reply(reply: Reply) -> dict[PriceKey, StoredPrices]:
-    rows = [msgspec.json.decode(text, type=StoredPrices) for (text,) in reply.rows if text]
-    return {row.key: row for row in rows}
+    return {row.key: row for row in reply.parse(StoredPrices)}
 
 
 async def find_prices(tx: Tx, keys: Collection[PriceKey]) -> dict[PriceKey, StoredPrices]:

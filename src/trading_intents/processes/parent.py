@@ -131,7 +131,8 @@ class _ChildProcesses:
     async def _run_once(self, child: Child) -> None:
         others = self._others if child is self._children[0] else {}
         descriptor = child.listener.fileno()
-        part = msgspec.json.encode(ChildPart(child.name, os.getpid(), descriptor, others)).decode()
+        child_part = ChildPart(child.name, os.getpid(), descriptor, others)
+        part = msgspec.json.encode(child_part).decode()
         # -P: a file in the current folder must not replace a module.
         command = [
             sys.executable,

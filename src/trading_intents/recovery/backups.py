@@ -46,7 +46,7 @@ CONNECT_LIMIT_SECONDS = 5.0
 ShowProgress = Callable[[str, int, int], None]  # a step, and how many kB of how many are done
 
 
-class Description(FrozenStruct, frozen=True):
+class Description(FrozenStruct):
     made_at: str
     epoch: str  # of the event log: another one means that a backup was restored in between
     base: str | None  # the backup that this one is an increment to; None: it is a full one
@@ -54,7 +54,7 @@ class Description(FrozenStruct, frozen=True):
     left_out: tuple[str, ...] = ()  # files that a restore also needs, to be kept elsewhere
 
 
-class Backup(FrozenStruct, frozen=True):
+class Backup(FrozenStruct):
     folder: Path
     description: Description
 

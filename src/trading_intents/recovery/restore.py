@@ -32,7 +32,7 @@ REMOVE_SECONDS = 10.0
 UNIMPORTANT = frozenset({LOCK, ALIVE, RESTORING, "run"})
 
 
-class Restored(FrozenStruct, frozen=True):
+class Restored(FrozenStruct):
     backup: Backup
     commands: int  # CREATEs and REPLACEs that waited to be sent, and are looked up instead
     aside: Path | None  # the folder with the earlier data
@@ -88,7 +88,9 @@ async def restore_backup(
 
 
 def _refuse_occupied(home: Path, replace: bool) -> None:
-    there = {path.name for path in home.iterdir()} - UNIMPORTANT if home.exists() else set()
+    there = set[str]()
+    if home.exists():
+        there = {path.name for path in home.iterdir()} - UNIMPORTANT
     if there and not replace:
         raise StartupRefused(
             f"{home} is not empty: --replace keeps what is there aside and goes on"

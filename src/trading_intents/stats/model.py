@@ -75,7 +75,7 @@ class Measure(StrEnum):
     ACK_MILLIS = "ack_millis"  # see ack_key; acknowledged
 
 
-class StatsEntry(FrozenStruct, frozen=True, kw_only=True):
+class StatsEntry(FrozenStruct, kw_only=True):
     account_id: IdText
     organization_id: IdText
     at: datetime
@@ -177,7 +177,7 @@ class Stats(msgspec.Struct, kw_only=True):
 Totals = Mapping[tuple[str, str], Decimal]  # by measure and key
 
 
-class Counted(FrozenStruct, frozen=True):
+class Counted(FrozenStruct):
     measure: str
     key: str
     amount: Decimal
@@ -218,7 +218,9 @@ def summarize(window: Window, start: datetime, now: datetime, totals: Totals) ->
     by_type = {kind.value: actions.get(kind, 0) for kind in ActionType}
     by_status = of(OPEN) | of(Measure.FINISHED)
     latencies = of(Measure.ACK_MILLIS)
-    ranked = sorted(of(Measure.SYMBOL).items(), key=lambda item: (-item[1], item[0]))[:TOP_SYMBOLS]
+    by_symbol = of(Measure.SYMBOL)
+    ranked = sorted(by_symbol.items(), key=lambda item: (-item[1], item[0]))
+    ranked = ranked[:TOP_SYMBOLS]
     return Stats(
         time_window=window,
         start=rfc3339(start),

@@ -38,12 +38,12 @@ ROUND_LIMIT_SECONDS = 30.0
 INSERTING_LOCK = 7469014  # an advisory lock
 
 
-class _Head(FrozenStruct, frozen=True):
+class _Head(FrozenStruct):
     rolled_seq: int
     now: datetime
 
 
-class _CountedActions(FrozenStruct, frozen=True):
+class _CountedActions(FrozenStruct):
     """Of one type and symbol in a page of the log; `last_seq` is None on the last page."""
 
     action_type: str

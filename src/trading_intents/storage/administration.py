@@ -13,7 +13,7 @@ RELOAD_LIMIT_SECONDS = 10.0
 RELOAD_POLL_SECONDS = 0.02
 
 
-class Server(FrozenStruct, frozen=True):
+class Server(FrozenStruct):
     version: str
     fsync: str
     synchronous_commit: str

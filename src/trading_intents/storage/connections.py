@@ -63,7 +63,7 @@ REPORT_LOST_TAIL = (
 )
 
 
-class DatabaseUrls(FrozenStruct, frozen=True):
+class DatabaseUrls(FrozenStruct):
     owner_url: Secret  # may migrate; the embedded server's superuser
     url: Secret  # becomes ti_service
     # Becomes ti_worker; the embedded server's logins cannot become each other's role.

@@ -355,7 +355,7 @@ async def open_pool(
         await connections.close()
 
 
-class _Session(FrozenStruct, frozen=True):
+class _Session(FrozenStruct):
     sees_all: bool
     version: int
     fsync: str

@@ -59,7 +59,11 @@ class PoolTransaction:
 
 
 def _encode_row(row: Row) -> tuple[bytes | None, ...]:
-    return tuple([None if each is None else str(each).encode() for each in row.values()])
+    return tuple(map(_encode_value, row.values()))
+
+
+def _encode_value(value: object) -> bytes | None:
+    return None if value is None else str(value).encode()
 
 
 class PipelinedTransaction:

@@ -70,12 +70,12 @@ _LOCKS = {
 }
 
 
-class AppliedMigration(FrozenStruct, frozen=True):
+class AppliedMigration(FrozenStruct):
     version: int
     sha256: str
 
 
-class Migration(FrozenStruct, frozen=True):
+class Migration(FrozenStruct):
     version: int
     name: str
     text: str

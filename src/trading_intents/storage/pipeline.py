@@ -9,7 +9,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
 from types import UnionType
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import psycopg
@@ -132,6 +132,9 @@ def _pack(kind: str, values: Sequence[Any]) -> str | None:
 TextRow = tuple[bytes | None, ...]  # texts
 
 
+T = TypeVar("T")
+
+
 class Reply(NamedTuple):
     tag: str  # such as COMMIT
     rows: list[TextRow]
@@ -139,6 +142,10 @@ class Reply(NamedTuple):
     def texts(self) -> list[list[Any]]:
         """The rows, decoded; each value is a text or None."""
         return [_decode_row(row) for row in self.rows]
+
+    def parse(self, kind: type[T]) -> list[T]:
+        """The rows of one text each, which is JSON, without those that are NULL."""
+        return [msgspec.json.decode(text, type=kind) for (text,) in self.rows if text]
 
 
 def _decode_row(row: TextRow) -> list[Any]:

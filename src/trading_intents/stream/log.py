@@ -135,7 +135,7 @@ def _pack_numbers(events: Sequence[Event]) -> tuple[dict[str, int], list[Event],
     return counts, accounts, packed
 
 
-class EventRow(FrozenStruct, frozen=True, kw_only=True):
+class EventRow(FrozenStruct, kw_only=True):
     seq: int
     account_id: UUID | None
     environment: str
@@ -144,7 +144,7 @@ class EventRow(FrozenStruct, frozen=True, kw_only=True):
     payload: bytes
 
 
-class LoggedEvent(FrozenStruct, frozen=True, kw_only=True):
+class LoggedEvent(FrozenStruct, kw_only=True):
     """An event of the log, ready to be sent: the same object for every subscriber. Without an
     account it is of the organization itself and goes to every scope and environment. `kind` is an
     EventType, or one of a later version."""
@@ -197,7 +197,7 @@ def is_dense(page: Sequence[LoggedEvent], after: int) -> bool:
     return bool(page) and all(event.seq == seq for seq, event in enumerate(page, after + 1))
 
 
-class HeadRow(FrozenStruct, frozen=True):
+class HeadRow(FrozenStruct):
     """The epoch, with an organization's last seq if one of those that were named has events."""
 
     epoch: UUID
@@ -260,7 +260,7 @@ async def renew_epoch(tx: Tx, who: str, reason: str) -> None:
     await tx.execute(query, who, reason)
 
 
-class Cursor(FrozenStruct, frozen=True):
+class Cursor(FrozenStruct):
     """A position in the log. A cursor from another epoch than the log's is invalid: its events are
     gone."""
 
@@ -278,7 +278,9 @@ def open_cursor(text: str) -> Cursor:
         raw = base64.urlsafe_b64decode(text[:CURSOR_CHARACTERS])
     except ValueError:
         raise InvalidCursor(_NO_CURSOR) from None
-    cursor = Cursor(UUID(bytes=raw[:16].ljust(16)), min(int.from_bytes(raw[16:]), MAX_SEQ))
+    epoch = UUID(bytes=raw[:16].ljust(16))
+    seq = int.from_bytes(raw[16:])
+    cursor = Cursor(epoch, min(seq, MAX_SEQ))
     # Decoding accepts several texts for one cursor, so compare with the encoding.
     if make_cursor(cursor.epoch, cursor.seq) != text:
         raise InvalidCursor(_NO_CURSOR)

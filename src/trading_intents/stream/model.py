@@ -25,7 +25,7 @@ class EventType(IntEnum):
     HALT = 6
 
 
-class Event(FrozenStruct, frozen=True, kw_only=True):
+class Event(FrozenStruct, kw_only=True):
     """`payload` is a serialized TradingEvent without its cursor, which only the log can give.
 
     An event of the organization itself has the organization's id in place of an account's: every

@@ -51,7 +51,7 @@ Retained = Callable[
 ]
 
 
-class SubscribeRequest(FrozenStruct, frozen=True):
+class SubscribeRequest(FrozenStruct):
     """One Subscribe, as its transport read it. No account means all."""
 
     account: str | None

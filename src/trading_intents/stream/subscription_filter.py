@@ -13,7 +13,7 @@ from trading_intents.trading import Environment, FrozenStruct
 NARROWED = frozenset({EventType.BROKER_ORDER, EventType.BROKER_POSITION})
 
 
-class Subscription(FrozenStruct, frozen=True):
+class Subscription(FrozenStruct):
     """One subscription. Its scope is the account, or without one the organization (an API key's
     environment of it)."""
 

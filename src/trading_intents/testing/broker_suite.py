@@ -92,7 +92,7 @@ class Card:
         return f"{self.number:02} {self.title}"
 
 
-class Sent(FrozenStruct, frozen=True):
+class Sent(FrozenStruct):
     ticket: OrderTicket
     result: port.CommandResult
 

@@ -41,7 +41,7 @@ class ListOrder(StrEnum):
     DESC = "desc"
 
 
-class Page(FrozenStruct, frozen=True):
+class Page(FrozenStruct):
     list_name: str  # names the list, its owner, filters and order, so that a cursor fits no other
     limit: int
     after: Any  # the key of the last row that the caller has; None at the beginning

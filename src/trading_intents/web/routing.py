@@ -309,7 +309,8 @@ class _Table:
         alternatives = []
         group = 1
         for shape in sorted(shapes, key=lambda shape: [part == "{}" for part in shape.split("/")]):
-            alternatives.append("(" + re.escape(shape).replace(re.escape("{}"), "([^/]*)") + ")")
+            pattern = re.escape(shape).replace(re.escape("{}"), "([^/]*)")
+            alternatives.append(f"({pattern})")
             self._shapes[group] = shapes[shape]
             group += 1 + shape.count("{}")
         self._expression = re.compile("|".join(alternatives).encode())

@@ -40,7 +40,7 @@ class Group(NamedTuple):
     parent: str
 
 
-class AlpacaOrder(BrokerRow, frozen=True, kw_only=True):
+class AlpacaOrder(BrokerRow, kw_only=True):
     id: str
     client_order_id: str
     status: str

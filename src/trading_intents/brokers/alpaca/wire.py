@@ -71,7 +71,7 @@ COMMAND_REFUSALS = {
 _REFUSALS = frozenset({_E.REJECTED, *COMMAND_REFUSALS.values()})
 
 
-class TradeUpdate(BrokerRow, frozen=True, kw_only=True):
+class TradeUpdate(BrokerRow, kw_only=True):
     event: str
     order: AlpacaOrder
     event_id: str = ""
@@ -82,18 +82,18 @@ class TradeUpdate(BrokerRow, frozen=True, kw_only=True):
     timestamp: Moment | None = None
 
 
-class StreamState(FrozenStruct, frozen=True, kw_only=True):
+class StreamState(FrozenStruct, kw_only=True):
     status: str = ""
     streams: tuple[str, ...] = ()
 
 
-class StreamFrame(FrozenStruct, frozen=True, kw_only=True):
+class StreamFrame(FrozenStruct, kw_only=True):
     stream: str = ""
     action: str = ""
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class TradeDetails(BrokerRow, frozen=True, kw_only=True):
+class TradeDetails(BrokerRow, kw_only=True):
     order_id: str | None = None
     client_order_id: str | None = None
     symbol: str | None = None
@@ -101,7 +101,7 @@ class TradeDetails(BrokerRow, frozen=True, kw_only=True):
     commission: Decimal | None = None
 
 
-class Activity(BrokerRow, frozen=True, kw_only=True):
+class Activity(BrokerRow, kw_only=True):
     event_id: str
     ref_id: str
     executed_at: Moment
@@ -111,7 +111,7 @@ class Activity(BrokerRow, frozen=True, kw_only=True):
     price: Decimal | None = None
 
 
-class FillActivity(BrokerRow, frozen=True, kw_only=True):
+class FillActivity(BrokerRow, kw_only=True):
     """A row of the older list of activities. Its id is not known to be the execution's."""
 
     id: str
@@ -123,7 +123,7 @@ class FillActivity(BrokerRow, frozen=True, kw_only=True):
     cum_qty: Decimal
 
 
-class FeeActivity(BrokerRow, frozen=True, kw_only=True):
+class FeeActivity(BrokerRow, kw_only=True):
     """A fee of the older list; `qty` is below 0 where it is taken from a coin, and 0 or none where
     it is money."""
 
@@ -134,7 +134,7 @@ class FeeActivity(BrokerRow, frozen=True, kw_only=True):
     created_at: Moment | None = None
 
 
-class AlpacaPosition(BrokerRow, frozen=True, kw_only=True):
+class AlpacaPosition(BrokerRow, kw_only=True):
     symbol: str
     qty: Decimal
     side: str
@@ -142,7 +142,7 @@ class AlpacaPosition(BrokerRow, frozen=True, kw_only=True):
     asset_class: str = ""
 
 
-class AlpacaAccount(BrokerRow, frozen=True, kw_only=True):
+class AlpacaAccount(BrokerRow, kw_only=True):
     id: str
     status: str
     account_number: str | None = None

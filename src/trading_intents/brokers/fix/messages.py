@@ -110,7 +110,8 @@ def _split(data: bytes) -> list[tuple[int, str]] | None:
     """The fields but for the length. None: one of them is none."""
     fields: list[tuple[int, str]] = []
     # No table can hold a text with a NUL.
-    parts = iter(data.decode("latin-1").replace("\0", "?").removesuffix(SOH).split(SOH))
+    text = data.decode("latin-1").replace("\0", "?")
+    parts = iter(text.removesuffix(SOH).split(SOH))
     counted: int | None = None
     for part in parts:
         name, equals, value = part.partition("=")
@@ -185,7 +186,7 @@ class SessionTaken(Exception):
     stored."""
 
 
-class Numbers(FrozenStruct, frozen=True):
+class Numbers(FrozenStruct):
     """The numbers of the next message in each direction. `epoch` counts the resets."""
 
     epoch: int = 1
@@ -193,7 +194,7 @@ class Numbers(FrozenStruct, frozen=True):
     next_out: int = 1
 
 
-class SentMessage(FrozenStruct, frozen=True, kw_only=True):
+class SentMessage(FrozenStruct, kw_only=True):
     """`client_order_id`: it is a command, and sent again until it is answered; `not_after`: in
     monotonic seconds, it is not written then. Both None: it is never sent again."""
 
@@ -205,12 +206,12 @@ class SentMessage(FrozenStruct, frozen=True, kw_only=True):
     not_after: float | None = None
 
 
-class RefusedMessage(FrozenStruct, frozen=True):
+class RefusedMessage(FrozenStruct):
     type: str
     client_order_id: str
 
 
-class ReceivedMessage(FrozenStruct, frozen=True):
+class ReceivedMessage(FrozenStruct):
     """`refused`: the command that a reject names by its number."""
 
     epoch: int
@@ -231,7 +232,7 @@ class MessageStore(Protocol):
         were too old just now, which are never sent from now on. SessionTaken."""
 
 
-class SessionRules(FrozenStruct, frozen=True, kw_only=True):
+class SessionRules(FrozenStruct, kw_only=True):
     begin_string: str
     sender: str
     target: str

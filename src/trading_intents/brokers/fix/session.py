@@ -102,7 +102,8 @@ class FixSession:
         self._over: SessionEnded | None = None
 
     async def run(self) -> None:
-        loops = [asyncio.create_task(each) for each in (self._read(), self._write(), self._watch())]
+        works = (self._read(), self._write(), self._watch())
+        loops = [asyncio.create_task(each) for each in works]
         if self._rules.is_initiator:
             if self._rules.resets:
                 self._reset()

@@ -32,7 +32,7 @@ KEPT_DAYS = 90
 _UNKEPT = frozenset({HEARTBEAT, TEST_REQUEST})  # they are many, and nobody reads them
 
 
-class StoredSession(FrozenStruct, frozen=True, kw_only=True):
+class StoredSession(FrozenStruct, kw_only=True):
     broker: str
     begin_string: str
     sender: str
@@ -53,14 +53,14 @@ class StoredSession(FrozenStruct, frozen=True, kw_only=True):
         return f"{self.begin_string} {self.sender} to {self.target}: {numbers}"
 
 
-class SkippedCommand(FrozenStruct, frozen=True):
+class SkippedCommand(FrozenStruct):
     epoch: int
     number: int
     type: str
     client_order_id: str
 
 
-class LoggedMessage(FrozenStruct, frozen=True, kw_only=True):
+class LoggedMessage(FrozenStruct, kw_only=True):
     at: datetime
     direction: str
     epoch: int
@@ -69,7 +69,7 @@ class LoggedMessage(FrozenStruct, frozen=True, kw_only=True):
     skipped_at: datetime | None
 
 
-class _ReceivedRow(FrozenStruct, frozen=True, kw_only=True):
+class _ReceivedRow(FrozenStruct, kw_only=True):
     """`type`, `client_order_id`: of the message of ours that it rejects."""
 
     at: datetime
@@ -87,7 +87,7 @@ class _ReceivedRow(FrozenStruct, frozen=True, kw_only=True):
         return ReceivedMessage(self.epoch, self.number, parse(self.raw), refused)
 
 
-class _NewNumbers(FrozenStruct, frozen=True):
+class _NewNumbers(FrozenStruct):
     index: int
     account_id: UUID
     token: int
@@ -95,12 +95,12 @@ class _NewNumbers(FrozenStruct, frozen=True):
     now: Numbers
 
 
-class _NewSent(SentMessage, frozen=True, kw_only=True):
+class _NewSent(SentMessage, kw_only=True):
     account_id: UUID
     seconds_left: float | None
 
 
-class _NewReceived(FrozenStruct, frozen=True, kw_only=True):
+class _NewReceived(FrozenStruct, kw_only=True):
     account_id: UUID
     epoch: int
     number: int
@@ -112,7 +112,7 @@ class _NewReceived(FrozenStruct, frozen=True, kw_only=True):
     is_open: bool
 
 
-class _Write(FrozenStruct, frozen=True, kw_only=True):
+class _Write(FrozenStruct, kw_only=True):
     """`before`: the numbers as the session knows them. If they are others, another session has
     written meanwhile."""
 

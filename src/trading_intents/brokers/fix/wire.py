@@ -285,7 +285,9 @@ def snapshot_of(received: ReceivedMessage) -> OrderSnapshot:
     message = received.message
     quantity = _amount(message, 38)
     if not quantity:
-        quantity = (_amount(message, 14) or Decimal(0)) + (_amount(message, 151) or Decimal(0))
+        filled = _amount(message, 14) or Decimal(0)
+        leaves = _amount(message, 151) or Decimal(0)
+        quantity = filled + leaves
     return OrderSnapshot(
         client_order_id=_version(message) or None,
         broker_order_id=message.get(37),

@@ -32,7 +32,7 @@ class Fault(msgspec.Struct, kw_only=True):
     millis: int
 
 
-class ActiveFaults(FrozenStruct, frozen=True):
+class ActiveFaults(FrozenStruct):
     kinds: frozenset[FaultKind] = frozenset()
     delay_millis: int = 0
 

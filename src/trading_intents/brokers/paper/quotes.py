@@ -61,7 +61,7 @@ class Quotes:
 
     async def find(self, organization_id: OrganizationId, symbol: Symbol) -> Quote:
         """The last one posted, however old, or the walk's of this moment."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             posted = await store.find_last_quotes(tx, organization_id, [symbol])
             now = await read_clock(tx)
         return posted.get(symbol) or walk_quote(self._seed, symbol, tick_number(now))
@@ -71,5 +71,5 @@ class Quotes:
     ) -> Sequence[PostedQuote]:
         """The last ones posted, by symbol. The walk has a quote of every symbol that there can be:
         it is left out."""
-        async with self._pool.transaction([organization_id], read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction([organization_id], read_only=True) as tx:
             return await store.list_last_quotes(tx, organization_id, page)

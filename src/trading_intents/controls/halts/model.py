@@ -24,25 +24,25 @@ class HaltPrincipalType(StrEnum):
     SYSTEM = "SYSTEM"
 
 
-class HaltPrincipal(FrozenStruct, frozen=True):
+class HaltPrincipal(FrozenStruct):
     type: HaltPrincipalType
     id: str
 
 
-class HaltScope(FrozenStruct, frozen=True):
+class HaltScope(FrozenStruct):
     """An account, or without one the whole organization."""
 
     organization_id: OrganizationId
     account_id: UUID | None = None
 
 
-class HaltTerms(FrozenStruct, frozen=True):
+class HaltTerms(FrozenStruct):
     reason: str
     cancel_orders: bool = True
     close_positions: bool = False
 
 
-class HaltWaiting(FrozenStruct, frozen=True, omit_defaults=True):
+class HaltWaiting(FrozenStruct, omit_defaults=True):
     """An order or a symbol that the halt cannot finish yet, and why."""
 
     account_id: str
@@ -51,7 +51,7 @@ class HaltWaiting(FrozenStruct, frozen=True, omit_defaults=True):
     order_id: str | None = None
 
 
-class Halt(FrozenStruct, frozen=True, kw_only=True):
+class Halt(FrozenStruct, kw_only=True):
     id: UUID
     scope: HaltScope
     environment: Environment | None  # the account's

@@ -27,11 +27,11 @@ class EquityRecorder:
     async def record(self) -> float:
         """Records what changed as the last minute's values, in one process; gives the seconds until
         the next minute's end. A process that dies midway leaves the rest to the next minute."""
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             span = await store.find_due_span(tx)
             after = await self._record_page(tx, span.at, NO_ACCOUNT) if span.at else None
         while span.at and after:
-            async with self._pool.transaction(plans="by_key") as tx:
+            async with self._pool.transaction() as tx:
                 after = await self._record_page(tx, span.at, after)
         return span.left_seconds + LATE_SECONDS
 

@@ -33,7 +33,7 @@ RATE_SECONDS = 60
 _BPS = 10_000
 
 
-class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True):
+class TradingLimits(FrozenStruct, kw_only=True, omit_defaults=True):
     """The limits of one level; None where there is none."""
 
     max_order_quantity: Decimal | None = None
@@ -71,14 +71,14 @@ class TradingLimits(FrozenStruct, frozen=True, kw_only=True, omit_defaults=True)
 NO_LIMIT = TradingLimits()
 
 
-class StoredLimits(FrozenStruct, frozen=True):
+class StoredLimits(FrozenStruct):
     limits: TradingLimits
     created_at: datetime
     updated_at: datetime
     version: int
 
 
-class LossLimit(FrozenStruct, frozen=True):
+class LossLimit(FrozenStruct):
     account_id: UUID
     organization_id: OrganizationId
     max_daily_loss: Decimal
@@ -94,7 +94,7 @@ class LimitOwner(NamedTuple):
 Levels = tuple[tuple[TradingLimits, ScopeAnswer], ...]  # the widest first
 
 
-class AppliedLimits(FrozenStruct, frozen=True):
+class AppliedLimits(FrozenStruct):
     """The limits of one symbol on one account; None where nothing is set."""
 
     organization: TradingLimits | None = None
@@ -134,7 +134,7 @@ class AppliedLimits(FrozenStruct, frozen=True):
 NO_LIMITS = AppliedLimits()
 
 
-class AskedOrder(VersionTerms, frozen=True, kw_only=True):
+class AskedOrder(VersionTerms, kw_only=True):
     is_create: bool
     closes: bool = False  # made to close a position; it is nobody's duplicate
     symbol: Symbol

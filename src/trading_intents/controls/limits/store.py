@@ -253,7 +253,7 @@ _DIFFERENCES = """
 """
 
 
-class ExposureDifference(FrozenStruct, frozen=True):
+class ExposureDifference(FrozenStruct):
     """A symbol's open orders, and what is open to buy and to sell: as counted, and as summed up."""
 
     account_id: UUID

@@ -131,7 +131,7 @@ class LossJudge:
         due = self._due
         self._due = set()
         if due:
-            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(read_only=True) as tx:
                 limits = await store.find_loss_limits(tx, sorted(due))
             await self._judge_accounts(limits, is_alone=False)
         if self._clock.monotonic() >= self._all_due_seconds:
@@ -143,7 +143,7 @@ class LossJudge:
         limited = set[UUID]()
         after = NO_ACCOUNT
         while True:
-            async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+            async with self._pool.transaction(read_only=True) as tx:
                 page = await store.page_loss_limits(tx, after, PAGE_ACCOUNTS)
             limited |= {each.account_id for each in page}
             await self._judge_accounts(page, is_alone=True)
@@ -156,7 +156,7 @@ class LossJudge:
         """`is_alone`: not while another process does."""
         if not limits:
             return
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             if is_alone and not await store.try_judging(tx):
                 return
             request = read_results([str(each.account_id) for each in limits])
@@ -195,7 +195,7 @@ class LossJudge:
         async with slots:
             try:
                 if begun:
-                    async with self._pool.transaction(plans="by_key") as tx:
+                    async with self._pool.transaction() as tx:
                         await PoolTransaction(tx).run([record_baselines(baseline_rows(begun))])
                 for each in reached:
                     await self._halt(*each)

@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
         return {"account_id": str(account_id), **order, **symbol, "reason": self.reason}
 
 
-class OpenOrder(FrozenStruct, frozen=True, kw_only=True):
+class OpenOrder(FrozenStruct, kw_only=True):
     order_id: UUID
     symbol: str
     is_cancelled: bool  # a CANCEL is not answered
@@ -52,7 +52,7 @@ class OpenOrder(FrozenStruct, frozen=True, kw_only=True):
     cancelled_seconds: float  # since the last of them
 
 
-class ClosingAttempts(FrozenStruct, frozen=True):
+class ClosingAttempts(FrozenStruct):
     """Orders that were made since the halt began to close a symbol's position, and ended
     unfilled."""
 
@@ -63,7 +63,7 @@ class ClosingAttempts(FrozenStruct, frozen=True):
 NO_ATTEMPTS = ClosingAttempts(0, 0.0)
 
 
-class PartProgress(FrozenStruct, frozen=True, kw_only=True):
+class PartProgress(FrozenStruct, kw_only=True):
     """A part as it is kept."""
 
     state: HaltState

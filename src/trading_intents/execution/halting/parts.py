@@ -85,7 +85,7 @@ class HaltPart:
 
     async def _look(self) -> tuple[model.PartProgress, store.OrderCounts, list[model.OpenOrder]]:
         account_id = self.key.account_id
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             before = await store.read_progress(tx, *self.key)
             counts = await store.count_orders(tx, account_id, self._halt_at)
             orders = await store.open_orders(tx, account_id, self._halt_at, 2 * MAX_APPENDED)
@@ -131,7 +131,7 @@ class HaltPart:
         """Asks the broker what it holds when something may be closed now, or when nothing seems to
         be held."""
         account_id = self.key.account_id
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             working = await store.open_symbols(tx, account_id)
             held = {*await orders_store.held_quantities(tx, account_id), *working}
             waits = await self._waits(tx, held, working, progress.base_seq)
@@ -158,7 +158,7 @@ class HaltPart:
     ) -> model.PartProgress:
         """`reported` was asked for when only `working` symbols had open orders; None: the broker
         reports none."""
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             ours = await orders_store.held_quantities(tx, self.key.account_id)
             quantities = ours if reported is None else reported
             symbols = {*quantities, *ours, *working}

@@ -17,7 +17,7 @@ from trading_intents.trading import FrozenStruct
 MAX_WAITING = 500  # entries of a halt
 
 
-class HaltedAccount(FrozenStruct, frozen=True):
+class HaltedAccount(FrozenStruct):
     halt_id: UUID
     organization_id: UUID
     account_id: UUID
@@ -71,7 +71,7 @@ async def read_progress(tx: Tx, halt_id: UUID, account_id: UUID) -> PartProgress
     return msgspec.convert({**row, "waiting": ()}, PartProgress) if row else None
 
 
-class OrderCounts(FrozenStruct, frozen=True):
+class OrderCounts(FrozenStruct):
     seq: int  # the account's last
     orders: int
     open: int
@@ -198,7 +198,7 @@ async def lock_halt(tx: Tx, halt_id: UUID) -> Halt | None:
     return halt_of(row) if row else None
 
 
-class HaltTotals(FrozenStruct, frozen=True, kw_only=True):
+class HaltTotals(FrozenStruct, kw_only=True):
     cancelling: int  # parts in this state
     closing: int
     orders: int

@@ -76,7 +76,7 @@ class HaltWorker:
         accounts = list(self._leases.sessions)
         now = self._clock.monotonic()
         is_sweep = now - self._swept_at >= SWEEP_SECONDS
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             halted = await store.unfinished_parts(tx, accounts, is_sweep) if accounts else []
             swept = await self._sweep(tx) if is_sweep else set[UUID]()
         self._keep(halted)
@@ -128,9 +128,14 @@ class HaltWorker:
             self._parts[key].organization_id for key in self._running if key in self._parts
         )
         queues: defaultdict[UUID, list[HaltPart]] = defaultdict(list)
-        for part in sorted(self._parts.values(), key=lambda part: self._due.get(part.key, 0.0)):
-            if part.key not in self._running and self._due.get(part.key, 0.0) <= now:
-                queues[part.organization_id].append(part)
+        ready = []
+        for part in self._parts.values():
+            due = self._due.get(part.key, 0.0)
+            if part.key not in self._running and due <= now:
+                ready.append((due, part))
+        ready.sort(key=lambda each: each[0])
+        for _, part in ready:
+            queues[part.organization_id].append(part)
         taken: list[HaltPart] = []
         while queues and len(self._running) + len(taken) < MAX_STEPS:
             for organization_id, queue in list(queues.items()):
@@ -184,7 +189,7 @@ class HaltWorker:
         task.add_done_callback(on_end)
 
     async def _add_up(self, halt_id: UUID) -> None:
-        async with self._pool.transaction(plans="by_key") as tx:
+        async with self._pool.transaction() as tx:
             halt = await store.lock_halt(tx, halt_id)
             if halt is None:
                 return

@@ -72,7 +72,7 @@ async def restore_sent_commands(tx: Tx) -> None:
     await tx.execute(query, timeout=STATEMENT_LIMIT_SECONDS)
 
 
-class QueuedCommand(FrozenStruct, frozen=True, kw_only=True):
+class QueuedCommand(FrozenStruct, kw_only=True):
     account_id: UUID
     organization_id: UUID
     order_id: UUID

@@ -31,7 +31,7 @@ class DriftCheck:
         async with self._pool.transaction(read_only=True, plans="fresh") as tx:
             held = await list_held(tx, self._leases.worker_id)
             old = await pending_too_old(tx, self._max_age_millis / 1000)
-        async with self._pool.transaction(read_only=True, plans="by_key") as tx:
+        async with self._pool.transaction(read_only=True) as tx:
             self._metrics.unknown_orders.set(await count_unknown(tx))
         found: set[tuple[AlertKind, UUID]] = set()
         for lease in held:

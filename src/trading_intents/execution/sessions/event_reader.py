@@ -196,7 +196,7 @@ class EventReader:
             has_open_orders = await store.has_open_orders(tx, self._account_ref.account_id)
             has_uncosted = bool(await store.list_uncosted(tx, self._account_ref.account_id))
         if has_uncosted:
-            async with self._dependencies.pool.transaction(plans="by_key") as tx:
+            async with self._dependencies.pool.transaction() as tx:
                 changed = await cost_openings(tx, self._account_ref, self._dependencies.prices)
             if changed:
                 self._dependencies.signals.notify(STREAM)
@@ -250,7 +250,7 @@ class EventReader:
         positions."""
         if snapshot.positions is None:
             return []
-        async with self._dependencies.pool.transaction(plans="by_key") as tx:
+        async with self._dependencies.pool.transaction() as tx:
             reports = await complete_reports(tx, self._account_ref, snapshot)
             openings = await open_positions(
                 tx, self._account_ref, reports, self._dependencies.prices

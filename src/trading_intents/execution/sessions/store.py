@@ -51,7 +51,7 @@ async def remove_expired(tx: Tx) -> None:
     )
 
 
-class Survey(FrozenStruct, frozen=True):
+class Survey(FrozenStruct):
     accounts: int
     workers: int
     held: int
@@ -115,7 +115,7 @@ async def take(tx: Tx, worker_id: UUID, most: int) -> list[UUID] | None:
     return account_ids
 
 
-class HeldLease(FrozenStruct, frozen=True, kw_only=True):
+class HeldLease(FrozenStruct, kw_only=True):
     account_id: UUID
     token: int
     organization_id: OrganizationId

@@ -55,7 +55,7 @@ PLATFORM = "platform"  # the principal of the platform's own commands
 NOTHING_OPENS = "0"
 
 
-class Receipt(FrozenStruct, frozen=True):
+class Receipt(FrozenStruct):
     intent_id: str
     seq: int
     replayed: bool = False

@@ -21,7 +21,7 @@ from trading_intents.stream.model import Event, EventType
 from trading_intents.trading import ActionType, FrozenStruct
 
 
-class Append(FrozenStruct, frozen=True, kw_only=True):
+class Append(FrozenStruct, kw_only=True):
     """An action's record, and what its rows have beside it: in `actions`, in the outbox and, of a
     CREATE, in orders."""
 
@@ -40,7 +40,7 @@ class Append(FrozenStruct, frozen=True, kw_only=True):
     opens: str  # the quantity by which it changes what is open
 
 
-class RefusedCommand(FrozenStruct, frozen=True, kw_only=True):
+class RefusedCommand(FrozenStruct, kw_only=True):
     id: IdText
     organization_id: IdText
     account_id: IdText

@@ -52,7 +52,7 @@ BROKER_KINDS = frozenset(kind.value for kind in EventKind)  # kinds of facts tha
 UNCOVERED_TIME = timedelta(seconds=5)  # after which a final entry without enough exits is flagged
 
 
-class Arrivals(FrozenStruct, frozen=True):
+class Arrivals(FrozenStruct):
     """New facts of one recording: their keys, and by key the numbers of the events among them."""
 
     keys: Collection[str]
@@ -60,7 +60,7 @@ class Arrivals(FrozenStruct, frozen=True):
     now: datetime
 
 
-class TradeChange(FrozenStruct, frozen=True):
+class TradeChange(FrozenStruct):
     order: OrderRow  # as it is now
     before: TradeRow | None
     after: TradeRow
@@ -98,7 +98,7 @@ def _booking_numbers(trade: TradeRow) -> tuple[object, ...]:
     return trade.quantity, trade.price, trade.fee, trade.broker_sent_at
 
 
-class ExposureChange(FrozenStruct, frozen=True, kw_only=True):
+class ExposureChange(FrozenStruct, kw_only=True):
     """The change that a group of linked orders, or one order, makes to the sums of a symbol's open
     orders."""
 
@@ -110,7 +110,7 @@ class ExposureChange(FrozenStruct, frozen=True, kw_only=True):
     open_sell: Decimal
 
 
-class DerivedOrder(FrozenStruct, frozen=True, kw_only=True):
+class DerivedOrder(FrozenStruct, kw_only=True):
     """An order after its new facts."""
 
     row: OrderRow
@@ -379,7 +379,7 @@ def _summed(group: Sequence[OrderHistory], rows: Sequence[OrderRow]) -> Iterator
             yield SummedOrder(rows[0].order_id, row.order_side, unfilled, row.active)
 
 
-class PositionChange(FrozenStruct, frozen=True):
+class PositionChange(FrozenStruct):
     row: PositionRow  # as it is now
     is_new: bool
     visible: bool  # whether a reader sees it changed

@@ -48,7 +48,7 @@ class AccountRef:
         return id_text(self.account_id), id_text(self.organization_id)
 
 
-class PlatformFact(FrozenStruct, frozen=True, kw_only=True):
+class PlatformFact(FrozenStruct, kw_only=True):
     """A fact about an order that the platform itself observed."""
 
     order_id: UUID
@@ -59,7 +59,7 @@ class PlatformFact(FrozenStruct, frozen=True, kw_only=True):
     detail: str | None = None
 
 
-class AccountRecording(FrozenStruct, frozen=True):
+class AccountRecording(FrozenStruct):
     """Events about an account's orders and positions, and the platform's own facts about them."""
 
     account_ref: AccountRef
@@ -85,7 +85,7 @@ class NewFacts:
     conflicts: list[tuple[Fact, IdText | None]] = field(default_factory=list)
 
 
-class PreparedRecording(FrozenStruct, frozen=True, kw_only=True):
+class PreparedRecording(FrozenStruct, kw_only=True):
     """A recording whose events are sanitized and turned into facts."""
 
     account_ref: AccountRef

@@ -64,7 +64,7 @@ Rows = TypeVar("Rows", bound=Sized)
 Step = tuple[int, TradeChange | BrokerEvent]
 
 
-class RecordedAccount(FrozenStruct, frozen=True, kw_only=True):
+class RecordedAccount(FrozenStruct, kw_only=True):
     """The result of a recording: orders with a new fact, or that were locked beside."""
 
     account_ref: AccountRef
@@ -120,7 +120,8 @@ async def record(
     """
     prepared = [prepare(each) for each in recordings]
     reads = read_ledger(concerned_names(prepared))
-    replies = (await tx.run([*before, *reads, *also]))[len(before) :]
+    replies = await tx.run([*before, *reads, *also])
+    replies = replies[len(before) :]
     count = len(reads)
     index = LedgerIndex(parse_ledger(replies[:count]))
     pacer = Pacer()

@@ -3,7 +3,7 @@ Never decides."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,8 +12,6 @@ from trading_intents.orders.facts import Fact
 from trading_intents.orders.positions import PositionRow
 from trading_intents.orders.store import BookedTrade, CommandRow, OrderHistory
 from trading_intents.storage.pipeline import Reply, RowParameters, Statement, array_text
-
-Parsed = TypeVar("Parsed")
 
 
 class AccountName(NamedTuple):
@@ -160,7 +158,7 @@ def read_ledger(names: ConcernedNames) -> list[Statement]:
     ]
 
 
-class StoredFact(Fact, frozen=True, kw_only=True):
+class StoredFact(Fact, kw_only=True):
     account_id: IdText
     order_id: IdText | None
     recorded_at: datetime
@@ -183,16 +181,16 @@ class Ledger(NamedTuple):
 
 def parse_ledger(replies: Sequence[Reply]) -> Ledger:
     _, found, histories, positions, clock = replies
-    [now] = _decoded(clock, datetime)
+    [now] = clock.parse(datetime)
     ledger = Ledger([], [], {}, {}, now)
-    for match in _decoded(found, _Found):
+    for match in found.parse(_Found):
         if match.command:
             ledger.commands.append(match.command)
         if match.fact:
             ledger.facts.append(match.fact)
-    for history in _decoded(histories, OrderHistory):
+    for history in histories.parse(OrderHistory):
         ledger.histories[history.row.order_id] = history
-    for row in _decoded(positions, PositionRow):
+    for row in positions.parse(PositionRow):
         ledger.positions[AccountName(row.account_id, row.symbol)] = row
     return ledger
 
@@ -215,8 +213,4 @@ def read_bookings(
 
 
 def parse_bookings(reply: Reply) -> list[BookedTrade]:
-    return _decoded(reply, BookedTrade)
-
-
-def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
-    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]
+    return reply.parse(BookedTrade)

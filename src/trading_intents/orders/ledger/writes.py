@@ -49,7 +49,8 @@ _MATCH_FACTS = f"""
 
 def match_facts(owners: Mapping[AccountName, IdText]) -> Statement:
     """Assigns facts without an order, by their keys, to the orders that they belong to."""
-    return Statement(_MATCH_FACTS, _OWNERS.pack([(*name, owner) for name, owner in owners.items()]))
+    rows = [(*name, owner) for name, owner in owners.items()]
+    return Statement(_MATCH_FACTS, _OWNERS.pack(rows))
 
 
 _NAMED = RowParameters({"account_id": "uuid", "client_order_id": "text", "broker_order_id": "text"})

@@ -53,7 +53,7 @@ SETTINGS = {
 }
 
 
-class Cluster(FrozenStruct, frozen=True):
+class Cluster(FrozenStruct):
     home: Path  # DATA_DIR, absolute
     name: str  # shown in every process title of this cluster, and of no other on the machine
     binaries: Path
@@ -147,7 +147,9 @@ class Cluster(FrozenStruct, frozen=True):
 
     def check_version(self) -> None:
         try:
-            ours = _output(str(self.binaries / "postgres"), "--version").split()[2].split(".")[0]
+            shown = _output(str(self.binaries / "postgres"), "--version")
+            version = shown.split()[2]
+            ours = version.split(".")[0]
         except (OSError, subprocess.SubprocessError, IndexError) as error:
             raise StartupRefused(
                 f"{self.binaries}/postgres cannot be run ({error}): install it again"
@@ -166,7 +168,8 @@ class Cluster(FrozenStruct, frozen=True):
         self.log.touch(mode=0o600)
 
     def log_tail(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = text.splitlines()
         return "\n".join(lines[-LOG_TAIL_LINES:])
 
 

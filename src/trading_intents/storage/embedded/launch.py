@@ -53,7 +53,8 @@ def forget_recycled_pid(file: Path) -> None:
     """Removes an old pid file: PostgreSQL refuses to start while a process has that pid, though it
     may be another program by now."""
     try:
-        name = Path("/proc", file.read_text().split("\n", 1)[0], "comm").read_text().strip()
+        pid = file.read_text().split("\n", 1)[0]
+        name = Path("/proc", pid, "comm").read_text().strip()
     except OSError:
         return
     if name != "postgres":

@@ -115,7 +115,11 @@ def values_of(content: Schema) -> list[Any]:
 
 def curl(method: str, path: str, operation: Schema, url: str) -> str:
     given = {parameter["name"]: parameter["example"] for parameter in operation["parameters"]}
-    filled = re.sub(r"{(\w+)}", lambda found: quote(str(given[found[1]]), safe=""), path)
+
+    def fill(found: re.Match[str]) -> str:
+        return quote(str(given[found[1]]), safe="")
+
+    filled = re.sub(r"{(\w+)}", fill, path)
     answers = operation["responses"].get("200", {}).get("content", {})
     options = "-N" if "text/event-stream" in answers else "-s"
     if method != "GET":

@@ -26,7 +26,7 @@ PROBE_RESERVE = 16
 MAX_REFUSED = 16  # connections answered 429 within a second, before any is held back
 
 
-class ConnectionLimits(FrozenStruct, frozen=True):
+class ConnectionLimits(FrozenStruct):
     total: int
     per_address: int  # trusted proxies are exempt
 

@@ -132,7 +132,7 @@ def is_triggered(terms: PaperTerms, quote: Quote) -> bool:
     return seen >= terms.stop_price if terms.side is OrderSide.BUY else seen <= terms.stop_price
 
 
-class PriceLevels(FrozenStruct, frozen=True, kw_only=True):
+class PriceLevels(FrozenStruct, kw_only=True):
     """The prices at which the first of a book's working orders could match, None where there is
     none of its kind; and when the first of them expires, or its stop is to be reported."""
 

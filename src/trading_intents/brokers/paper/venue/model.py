@@ -17,7 +17,7 @@ from trading_intents.trading import AccountSymbol, FrozenStruct, Symbol
 MAX_IDLE_BOOKS = 100  # of a session: books without a working order, kept for the next command
 
 
-class VenueReply(FrozenStruct, frozen=True):
+class VenueReply(FrozenStruct):
     result: CommandResult
     faults: ActiveFaults = ActiveFaults()
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -21,8 +20,6 @@ from trading_intents.brokers.paper.model import (
 from trading_intents.brokers.paper.store import CommandTarget, TargetRow
 from trading_intents.storage.pipeline import Reply, Statement, array_text, json_text
 from trading_intents.trading import AccountSymbol
-
-Parsed = TypeVar("Parsed")
 
 
 class Arrival(msgspec.Struct, kw_only=True):
@@ -83,7 +80,7 @@ def read_faults(account_ids: Iterable[UUID]) -> Statement:
 
 def parse_faults(reply: Reply) -> dict[UUID, list[Fault]]:
     by_account: dict[UUID, list[Fault]] = {}
-    for fault in _decoded(reply, Fault):
+    for fault in reply.parse(Fault):
         by_account.setdefault(fault.account_id, []).append(fault)
     return by_account
 
@@ -117,7 +114,7 @@ def parse_commands(reply: Reply) -> set[tuple[UUID, str]]:
 
 
 def parse_targets(reply: Reply) -> dict[CommandTarget, TargetRow]:
-    return {row.asked: row for row in _decoded(reply, TargetRow) if row.asked}
+    return {row.asked: row for row in reply.parse(TargetRow) if row.asked}
 
 
 def list_working(account_ids: Iterable[UUID]) -> Statement:
@@ -273,7 +270,3 @@ def add_events(events: Mapping[UUID, Sequence[PaperEvent]]) -> Statement:
 def _columns(kind: type[msgspec.Struct]) -> str:
     """Columns are named one by one, because a newer version may have added some."""
     return ", ".join(kind.__struct_fields__)
-
-
-def _decoded(reply: Reply, kind: type[Parsed]) -> list[Parsed]:
-    return [msgspec.json.decode(text, type=kind) for (text,) in reply.rows if text]

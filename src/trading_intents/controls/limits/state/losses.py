@@ -26,7 +26,7 @@ class HeldResult(msgspec.Struct, frozen=True, kw_only=True):
     opening_price: Decimal | None = None
 
 
-class DailyBaseline(FrozenStruct, frozen=True):
+class DailyBaseline(FrozenStruct):
     """The result that a day's result is counted from."""
 
     day: date

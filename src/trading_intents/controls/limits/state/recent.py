@@ -122,7 +122,7 @@ def request_recent(
     return requests
 
 
-class RecentRow(FrozenStruct, frozen=True, kw_only=True):
+class RecentRow(FrozenStruct, kw_only=True):
     """A row of `read_recent`: an account whose log was read, the orders of a second, or when a
     CREATE of these terms was last accepted."""
 

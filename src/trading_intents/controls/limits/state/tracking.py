@@ -43,7 +43,7 @@ from trading_intents.trading import (
 )
 
 
-class LimitedSubject(FrozenStruct, frozen=True, kw_only=True):
+class LimitedSubject(FrozenStruct, kw_only=True):
     """A symbol of an account that has limits, and what they are judged by."""
 
     account_id: str
@@ -271,7 +271,7 @@ class LastMinutes(LimitPart):
         return statements.read_recent(self._asked, may_take_long=self._may_take_long)
 
     def read(self, reply: Reply) -> None:
-        rows = [msgspec.json.decode(text, type=recent.RecentRow) for (text,) in reply.texts()]
+        rows = reply.parse(recent.RecentRow)
         self.known |= recent.put_recent(self._memory, self._asked, rows, self._heads, self.now)
         self.unread = {each.account_id for each in self._asked} - self.known.keys()
 

@@ -276,8 +276,7 @@ def _take(state: BatchState, replies: Mapping[str, Reply]) -> dict[str, str]:
     for account_id, seq, digest in replies["heads"].texts():
         state.heads[account_id] = int(seq), digest
     if orders := replies.get("orders"):
-        rows = [msgspec.json.decode(text, type=OrderRow) for (text,) in orders.rows if text]
-        state.orders = {row.order_id: row for row in rows}
+        state.orders = {row.order_id: row for row in orders.parse(OrderRow)}
     if earlier := replies.get("earlier"):
         for account_id, key, text in earlier.texts():
             state.earlier[account_id, key] = msgspec.json.decode(text, type=EarlierAction)

@@ -108,7 +108,7 @@ class Rules:
 RulesByOrganization = dict[str, Rules]
 
 
-class RuleRow(FrozenStruct, frozen=True, kw_only=True):
+class RuleRow(FrozenStruct, kw_only=True):
     """A row of `read_rules`: one of these, of an organization, an account or a key."""
 
     owner_id: str
