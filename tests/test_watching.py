@@ -125,6 +125,7 @@ def events(path: Path) -> Iterator[str]:
     for name, call in calls_of(path) if passing else ():
         if (index := passing.get(name.rpartition(".")[2])) is not None:
             said.append(call.args[index])
+    said += [call.args[1] for name, call in calls_of(path) if name == "log_failures"]
     for text in said:
         parts = [
             constants.get(part.id, part) if isinstance(part, ast.Name) else part

@@ -47,7 +47,7 @@ async def find_key(tx: Tx, digest: bytes) -> model.KeyRecord | None:
             {_JOINED_ORGANIZATION}
         FROM api_keys k JOIN organizations o ON o.id = k.organization_id
         WHERE k.digest = $1
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, digest)
     if row is None:
         return None
@@ -80,7 +80,7 @@ async def find_user(
         LEFT JOIN users u ON u.provider = $1 AND u.external_id = $2
         LEFT JOIN organizations o ON o.provider = $1 AND o.external_id = $3
         LEFT JOIN memberships m ON m.user_id = u.id AND m.organization_id = o.id
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(query, provider, subject, organization)
     user = dict(row) | {"organization": _joined_organization(row)}
     return msgspec.convert(user, model.UserRecord)
@@ -95,7 +95,7 @@ async def find_service_account(tx: Tx, client_id: str) -> model.ServiceAccount |
 
 
 async def find_organization(tx: Tx, organization_id: UUID) -> model.OrganizationRecord | None:
-    query = f"SELECT {_ORGANIZATION} FROM organizations WHERE id = $1"  # noqa: S608 - our own constant
+    query = f"SELECT {_ORGANIZATION} FROM organizations WHERE id = $1"  # noqa: S608 - our constants
     row = await tx.fetchrow(query, organization_id)
     return _organization(row) if row else None
 
@@ -105,7 +105,7 @@ async def find_organization_by_external_id(
 ) -> model.OrganizationRecord | None:
     query = f"""
         SELECT {_ORGANIZATION} FROM organizations WHERE provider = $1 AND external_id = $2
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, provider, external_id)
     return _organization(row) if row else None
 
@@ -132,7 +132,7 @@ async def insert_key(
                 user_subject, token_digest
         )
         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING {_KEY}
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(
         query,
         key_id,
@@ -176,7 +176,7 @@ async def end_oldest_sessions(
                 AND expires_at > clock_timestamp()
             ORDER BY created_at DESC, id DESC OFFSET $4
         )
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     await tx.execute(query, newest.organization_id, newest.user_subject, newest.environment, most)
     query = """
         DELETE FROM api_keys
@@ -189,7 +189,7 @@ async def end_oldest_sessions(
 async def list_keys(
     tx: Tx, organization_id: OrganizationId, page: PageRequest
 ) -> list[model.ApiKeyRecord]:
-    query = f"SELECT {_KEY} FROM api_keys WHERE organization_id = $1"  # noqa: S608 - our own constant
+    query = f"SELECT {_KEY} FROM api_keys WHERE organization_id = $1"  # noqa: S608 - our constants
     rows = await fetch_page(tx, query, page, organization_id)
     return [_key(row) for row in rows]
 
@@ -199,7 +199,7 @@ async def lock_key(
 ) -> model.ApiKeyRecord | None:
     query = f"""
         SELECT {_KEY} FROM api_keys WHERE organization_id = $1 AND id = $2 FOR UPDATE
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, organization_id, key_id)
     return _key(row) if row else None
 
@@ -210,7 +210,7 @@ async def find_key_by_name(
     query = f"""
         SELECT {_KEY} FROM api_keys WHERE organization_id = $1 AND name = $2 AND environment = $3
         ORDER BY id LIMIT 1 FOR UPDATE
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     row = await tx.fetchrow(query, organization_id, name, environment)
     return _key(row) if row else None
 
@@ -228,7 +228,7 @@ async def update_key(
         SET name = $2, permissions = $3, disabled = $4, expires_at = $5, version = version + 1,
             updated_at = clock_timestamp()
         WHERE id = $1 RETURNING {_KEY}
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(query, key_id, name, sorted(permissions), disabled, expires_at)
     return _key(row)
 
@@ -272,7 +272,7 @@ async def put_organization(
         SET name = coalesce($4, o.name), entitlements = coalesce($5::text[], o.entitlements),
             disabled = coalesce($6, o.disabled), member_trading = coalesce($7, o.member_trading)
         RETURNING {_ORGANIZATION}
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     granted = None if entitlements is None else sorted(entitlements)
     [row] = await tx.fetch(
         query, organization_id, provider, external_id, name, granted, disabled, member_trading
@@ -324,7 +324,7 @@ async def put_service_account(
         ON CONFLICT (client_id) DO UPDATE
         SET scopes = coalesce($3::text[], s.scopes), disabled = coalesce($4, s.disabled)
         RETURNING {_SERVICE_ACCOUNT}
-    """  # noqa: S608 - our own constant
+    """  # noqa: S608 - our constants
     [row] = await tx.fetch(
         query, client_id, digest, None if scopes is None else sorted(scopes), disabled
     )

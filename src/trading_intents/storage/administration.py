@@ -54,7 +54,7 @@ async def reload_settings(connection: Any) -> None:
     """Reloads the settings, and returns once they are in effect."""
     before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
     async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
-        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - nothing signals it
+        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - no signal
             await asyncio.sleep(RELOAD_POLL_SECONDS)
 
 
