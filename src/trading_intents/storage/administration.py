@@ -54,8 +54,9 @@ async def reload_settings(connection: Any) -> None:
     """Reloads the settings, and returns once they are in effect."""
     before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
     async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
-        while await connection.fetchval("SELECT pg_conf_load_time()") == before:  # noqa: ASYNC110 - no signal
-            await asyncio.sleep(RELOAD_POLL_SECONDS)
+        loaded_at = "SELECT pg_conf_load_time()"
+    while await connection.fetchval(loaded_at) == before:  # noqa: ASYNC110 - no signal
+        await asyncio.sleep(RELOAD_POLL_SECONDS)
 
 
 async def lock_advisory(tx: Tx, number: int) -> None:

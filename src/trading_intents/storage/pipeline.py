@@ -101,7 +101,8 @@ class RowParameters:
             values.append(f"string_to_array({name}, ',') AS {name}" if is_array else name)
         arrays = ", ".join(self._arrays.values())
         unnested = f"unnest({arrays}) WITH ORDINALITY AS sent ({self.columns}, ordinality)"
-        self.rows = f"(SELECT {', '.join(values)}, ordinality FROM {unnested})"  # noqa: S608 - our own
+        texts = ", ".join(values)
+        self.rows = f"(SELECT {texts}, ordinality FROM {unnested})"  # noqa: S608 - our own
 
     def any_of(self, alias: str, *names: str) -> str:
         """The condition that an UPDATE names beside its join, so that its rows are probed, whatever
