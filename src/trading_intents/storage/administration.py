@@ -53,10 +53,10 @@ async def summarize_wal(connection: Any) -> None:
 async def reload_settings(connection: Any) -> None:
     """Reloads the settings, and returns once they are in effect."""
     before = await connection.fetchval("SELECT pg_conf_load_time() FROM pg_reload_conf()")
+    loaded_at = "SELECT pg_conf_load_time()"
     async with asyncio.timeout(RELOAD_LIMIT_SECONDS):
-        loaded_at = "SELECT pg_conf_load_time()"
-    while await connection.fetchval(loaded_at) == before:  # noqa: ASYNC110 - no signal
-        await asyncio.sleep(RELOAD_POLL_SECONDS)
+        while await connection.fetchval(loaded_at) == before:  # noqa: ASYNC110 - no signal
+            await asyncio.sleep(RELOAD_POLL_SECONDS)
 
 
 async def lock_advisory(tx: Tx, number: int) -> None:
